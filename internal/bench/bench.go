@@ -1,5 +1,5 @@
-// Package bench measures a registration hub from outside: through the Kubernetes API, the audit log of its API server, and the
-// process accounting of the kernel. It does not depend on how the hub works, so it can measure other hubs as well.
+// Package bench measures a registration hub from outside: it sends requests to the hub's API server, and reads the audit log and the kernel's
+// process accounting. It does not depend on the implementation of the hub, so it can measure other hubs as well.
 package bench
 
 import (
@@ -27,20 +27,20 @@ type Options struct {
 	Hub string
 	// Agent is the fleetagent program of part deployments; empty means the one in the directory of Hub.
 	Agent string
-	// External is a hub that already runs; nil means that the bench starts one.
+	// External is a hub that already runs; nil means that the bench starts one itself.
 	External *External
-	// UserAgents are the prefixes of the User-Agents of the hub; none means fleetcontroller and the name of Hub.
+	// UserAgents are the prefixes of the hub's User-Agents in the audit log; none means fleetcontroller and the file name of Hub.
 	UserAgents []string
-	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means that of this repository.
+	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means the one that this repository builds.
 	Binaries string
-	// Parts are the parts to measure; none means those of a whole run.
+	// Parts are the names of the parts to measure; none means those of a whole run.
 	Parts []string
 	// Log receives the progress. Required.
 	Log io.Writer
 	Sizes
 }
 
-// External is a hub that already runs, on an API server that is thrown away afterwards.
+// External is a hub that already runs. Its API server must be disposable, because the bench does not delete what it creates.
 type External struct {
 	// Kubeconfig is a file with the credential of an administrator. Required.
 	Kubeconfig string
@@ -79,7 +79,7 @@ type Sizes struct {
 	Bundles int
 }
 
-// Whole are the sizes of a whole run that ends with the given number of clusters.
+// Whole returns the sizes of a whole run that ends with the given number of clusters.
 func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
@@ -87,7 +87,7 @@ func Whole(clusters int) Sizes {
 	}
 }
 
-// Small are the sizes of the run in CI, which are sufficient for counting requests.
+// Small returns the sizes of the run in CI, which are sufficient for counting requests.
 func Small() Sizes {
 	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second, Takeovers: 1, Bundles: 20}
 }
@@ -146,7 +146,7 @@ func (o Options) Settings() string {
 type part struct {
 	name    string
 	measure func(context.Context, Options) ([]figures.Figure, error)
-	// whole says that the part belongs to a whole run.
+	// whole is true if the part belongs to a whole run.
 	whole bool
 }
 
@@ -175,7 +175,7 @@ func WholeParts() (names []string) {
 	return names
 }
 
-// Run measures the requested parts. If it fails, it also returns the figures it has until then.
+// Run measures the requested parts. If a part fails, it returns the error together with the figures measured so far.
 func Run(ctx context.Context, o Options) (all []figures.Figure, err error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// clusternet measures unchanged agents of Clusternet, which register at once, and then only send heartbeats. A hub that already runs need
-// not serve them.
+// clusternet measures simulated agents of Clusternet, which register at once, and then only send heartbeats. It measures nothing on a hub that
+// already runs, because such a hub need not serve these agents.
 func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error) {
 	if o.External != nil {
 		return nil, nil
@@ -41,8 +41,8 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		return nil, err
 	}
 
-	// They run until the end, with the periods of real ones, and send the heartbeats after the first one when the bench tells them to: 1,000
-	// agents that send one in each period never leave the hub quiet.
+	// The agents run until the end of the part, and poll as often as real ones. They send their second heartbeat when the bench triggers it: if
+	// 1,000 agents sent heartbeats periodically, the hub would never be quiet.
 	sent, log, next := &clusternetagent.SentRequests{}, logrus.New(), make(chan struct{})
 	log.SetOutput(io.Discard)
 	periods := clusternetagent.DefaultPeriods()
@@ -74,7 +74,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 	}
 	title := func(what string) string { return fmt.Sprintf("%d agents of Clusternet at once: %s", o.Storm, what) }
 	perAgent := func(count int) float64 { return float64(count) / float64(o.Storm) }
-	polls := sent.Count("boot GET") - o.Storm // they depend on the time that the registration takes
+	polls := sent.Count("boot GET") - o.Storm // their number depends on the duration of the registrations
 	all = append(all,
 		figures.Counted("clusternet/writes", title("writes of the hub for each"), perAgent(registered.Writes)),
 		figures.Counted("clusternet/reads", title("reads of the hub for each"), perAgent(registered.Reads)),
@@ -89,7 +89,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 	before := sent.Count("")
 	beats, err := e.measure(ctx, func(ctx context.Context) error {
 		wanted := sent.Count(heartbeat) + o.Storm
-		for range o.Storm { // the agents that wait the longest are the next
+		for range o.Storm { // one heartbeat of each agent: the channel serves the agent that has waited the longest
 			select {
 			case next <- struct{}{}:
 			case <-ctx.Done():
@@ -110,7 +110,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		figures.Counted("clusternet/beat-agent-requests", "requests of the agent for it", perAgent(sent.Count("")-before))), nil
 }
 
-// heartbeat is what the record of a heartbeat contains that the hub has accepted.
+// heartbeat is the part of a record of SentRequests that shows that the hub has accepted a heartbeat.
 const heartbeat = "/status 200"
 
 const every = 500 * time.Millisecond

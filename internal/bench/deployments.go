@@ -17,7 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// memberWithAgent is an imported member with an agent, a process of the program fleetagent beside that of the hub.
+// memberWithAgent is an imported member with a real agent: the program fleetagent, which runs as a process on this machine.
 type memberWithAgent struct {
 	*importing
 	cluster string
@@ -30,7 +30,7 @@ func newMemberWithAgent(ctx context.Context, o Options) (*memberWithAgent, error
 	if err != nil {
 		return nil, err
 	}
-	const number = "-0" // of the only Cluster of this run
+	const number = "-0" // the suffix of the only Cluster that newImporting imports
 	m := &memberWithAgent{importing: i, cluster: i.runName("warm-up") + number, log: filepath.Join(i.member.dir, "agent.log")}
 	if err := m.start(ctx); err != nil {
 		m.close()
@@ -70,12 +70,12 @@ func (m *memberWithAgent) close() {
 	m.importing.close()
 }
 
-// quiet waits until the agent has sent no request for two seconds, and returns those to the hub and to the member since the last call.
-// Heartbeats do not count.
+// quiet waits until the agent has sent no request for two seconds. It returns the agent's requests to the hub and to the member since the last
+// call, without heartbeats.
 func (m *memberWithAgent) quiet(ctx context.Context) (hub, member []audit.Request, err error) {
 	const silence = 2 * time.Second
 	isAgent := audit.ByUserAgents("fleetagent")
-	isHeartbeat := func(r audit.Request) bool { // with what it reads of the member
+	isHeartbeat := func(r audit.Request) bool { // the write to the hub, and the reads of the member for it
 		return r.ObjectRef.Resource == "clusters" && r.ObjectRef.Subresource == "status" || r.ObjectRef.Resource == "nodes" || r.ObjectRef.Resource == ""
 	}
 	counts := func(r audit.Request) bool { return isAgent(r) && !isHeartbeat(r) }
@@ -169,7 +169,7 @@ func deployments(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}, nil
 }
 
-// benchBundle has three objects in one of ten namespaces.
+// benchBundle returns a Bundle with three objects in one of ten namespaces.
 func benchBundle(n int, cluster string) *fleet.Bundle {
 	name := fmt.Sprintf("app-%d", n)
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %[1]s}\ndata: {number: \"%[2]d\"}\n---\n"+
@@ -182,7 +182,7 @@ func benchBundle(n int, cluster string) *fleet.Bundle {
 	}}
 }
 
-// residentMemory is the memory of a process now.
+// residentMemory returns the current resident memory of a process.
 func residentMemory(pid int) (int64, error) {
 	p, err := procfs.NewProc(pid)
 	if err != nil {

@@ -23,7 +23,7 @@ type growing struct {
 
 func (g *growing) add(rows ...figures.Figure) { g.rows = append(g.rows, rows...) }
 
-// growth measures at several numbers of clusters, and deletions in the end.
+// growth measures a hub at several numbers of clusters, and then the deletion of a tenth of them.
 func growth(ctx context.Context, o Options) ([]figures.Figure, error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {
@@ -36,8 +36,8 @@ func growth(ctx context.Context, o Options) ([]figures.Figure, error) {
 	return g.rows, g.deleteTenth(ctx)
 }
 
-// small measures what can be counted, on one API server: a storm, first heartbeats, an idle hub, a restart, heartbeats, deletions,
-// agents that join, and in the end, without the hub, the floor.
+// small measures the rows of bench-small on one API server: a storm, first heartbeats, an idle hub, a restart, heartbeats, deletions and
+// agents that join. Then it stops the hub and measures the floor.
 func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {
@@ -69,7 +69,7 @@ func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	joined, err := g.join(ctx)
 	g.add(joined...)
-	if err != nil || o.External != nil { // a running hub would process the objects of the plain client
+	if err != nil || o.External != nil { // an external hub keeps running, and would process the objects of the plain client
 		return g.rows, err
 	}
 	g.hub.stop()
@@ -192,7 +192,7 @@ func (g *growing) restart(ctx context.Context, size int) error {
 		return err
 	}
 	c := cost{began: began}
-	for c.Requests() == 0 { // every hub reads something when it starts, but maybe late
+	for c.Requests() == 0 { // every hub reads something when it starts, but perhaps later than quiet waits
 		requests, err := g.quiet(ctx)
 		if err != nil {
 			return err
@@ -207,14 +207,14 @@ func (g *growing) restart(ctx context.Context, size int) error {
 	return nil
 }
 
-// heartbeats sends some hundred heartbeats of agents that the hub already knows.
+// heartbeats measures at least 300 heartbeats of agents that have sent heartbeats before.
 func (g *growing) heartbeats(ctx context.Context, size int) error {
 	const enough = 300
 	all := sim.Numbers(0, len(g.agents.Registered))
 	rounds := (enough + len(all) - 1) / len(all)
 	c, err := g.measure(ctx, func(ctx context.Context) error {
 		for range rounds {
-			// A heartbeat has the time in seconds. Two with the same time would be one write only.
+			// A heartbeat contains the time in seconds. A second one within the same second would change nothing.
 			if err := sim.Pause(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second))); err != nil {
 				return err
 			}
@@ -236,7 +236,8 @@ func (g *growing) heartbeats(ctx context.Context, size int) error {
 	return nil
 }
 
-// ratios compare the largest size with the smallest. What does not depend on the number of clusters is the same at both.
+// ratios compares figures at the largest size with those at the smallest. A cost that does not grow with the number of clusters is the same at
+// both.
 func ratios(all []figures.Figure, sizes []int) (found []figures.Figure) {
 	first, last := slices.Min(sizes), slices.Max(sizes)
 	if first == last {

@@ -10,14 +10,14 @@ import (
 	"github.com/muster-fleet/muster/internal/bench/sim"
 )
 
-// importing is a hub with one member that is imported under many names.
+// importing is a hub with one member, which is imported as many Clusters.
 type importing struct {
 	*environment
 	member *environment
 	given  *sim.Imports
 }
 
-// newImporting imports one cluster, so that the connections are open.
+// newImporting starts a hub and a member, and imports one cluster, so that the connections are open when the measurement begins.
 func newImporting(ctx context.Context, o Options) (*importing, error) {
 	hub, err := withHub(ctx, o, extraArgs{})
 	if err != nil {
@@ -47,7 +47,7 @@ func (i *importing) importMember(ctx context.Context, name string, count int) (f
 	return i.given.Import(ctx, i.runName(name), count, i.member.plane.Kubeconfig())
 }
 
-// imports measures many imports at the same time.
+// imports measures many imports that begin at the same time.
 func imports(ctx context.Context, o Options) ([]figures.Figure, error) {
 	i, err := newImporting(ctx, o)
 	if err != nil {
@@ -87,7 +87,7 @@ func importFigures(count int, rate float64, hub cost, member audit.Counts) []fig
 	return appendAPIServerCPU(all, "imports/apiserver-cpu", "CPU of the hub's API server for one import", hub, count)
 }
 
-// silence measures a few imports, first alone and then together with members that accept connections and never answer.
+// silence measures a few imports alone, and then the same number beside imports of members that accept connections and never answer.
 func silence(ctx context.Context, o Options) ([]figures.Figure, error) {
 	i, err := newImporting(ctx, o)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // registrations measures registrations on an idle hub, a storm, and the first heartbeats after it. Before and after that it measures
-// the floor, in the same minutes and on API servers of the same kind.
+// the floor on API servers of its own, because the speed of the machine changes from one hour to the next.
 func registrations(ctx context.Context, o Options) (all []figures.Figure, err error) {
 	before, err := measureFloor(ctx, o)
 	if err != nil {
@@ -51,7 +51,7 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 		return all, err
 	}
 	all = append(all, beats...)
-	e.close() // the machine is for the floor
+	e.close() // the hub must not take CPU from the floor
 
 	after, err := measureFloor(ctx, o)
 	if err != nil {
@@ -187,7 +187,7 @@ func appendAPIServerCPU(all []figures.Figure, row, title string, c cost, n int) 
 	return append(all, figures.Processor(row, title, c.apiServerCPU, n))
 }
 
-// firstHeartbeats has all agents of a storm send their first heartbeat, after which the hub creates their Bundles.
+// firstHeartbeats sends the first heartbeat of each agent of a storm, and measures how the hub then creates their Bundles.
 func (e *environment) firstHeartbeats(ctx context.Context, agents *sim.Agents, s storm) ([]figures.Figure, error) {
 	c, err := e.measure(ctx, func(ctx context.Context) error {
 		_, err := agents.Beat(ctx, sim.Numbers(0, len(agents.Registered)), sim.Beats{Limit: e.InFlight})
@@ -209,14 +209,14 @@ func (s storm) heartbeatFigures(c cost) []figures.Figure {
 	return appendAPIServerCPU(all, "beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c, s.count)
 }
 
-// floor is what the writes of a registration cost without a hub.
+// floor is the cost of the writes of a registration without a hub, see sim.PlainClient.
 type floor struct {
 	rate, tokenSecretRate float64       // registrations per second
 	clientCPU             time.Duration // of the plain client for one registration
 	apiServerCPU          time.Duration // for one registration
 }
 
-// measureFloor uses an API server of its own, because a hub would process the objects that the plain client leaves behind.
+// measureFloor measures the plain client on an API server of its own, because a hub would process the objects that the client creates.
 func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	e, err := newEnvironment(ctx, o, extraArgs{})
 	if err != nil {
@@ -280,7 +280,7 @@ func (f floor) figures(s storm) []figures.Figure {
 	return append(all, f.cpuInFloors(s)...)
 }
 
-// cpuInFloors are ratios of CPU times, which do not depend on the processor.
+// cpuInFloors returns CPU times of a storm divided by those of the floor, which do not depend on the processor.
 func (f floor) cpuInFloors(s storm) []figures.Figure {
 	each := func(d time.Duration) float64 { return figures.Millis(d) / float64(s.count) }
 	return []figures.Figure{

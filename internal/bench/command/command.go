@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/launch"
 )
 
-// program has what the commands share.
+// program has the inputs and outputs of all commands.
 type program struct {
 	out, err io.Writer // figures and progress
 	limits   []byte    // the content of bench/budgets.yaml
@@ -28,7 +28,7 @@ type program struct {
 	now      func() time.Time
 }
 
-// App is the program. Figures are written to out and progress to err.
+// App returns the command line of the bench. It writes figures to out and progress to err.
 func App(out, err io.Writer, limits []byte) *cli.App {
 	return (&program{out: out, err: err, limits: limits, measure: bench.Run, now: time.Now}).app()
 }
@@ -79,7 +79,7 @@ func flags() []cli.Flag {
 		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
 		&cli.StringFlag{Name: "audit-log", Usage: "`FILE` in which that API server records every request once, at level Metadata"},
 		&cli.StringFlag{Name: "restart", Usage: "shell `COMMAND` that restarts that hub and prints the new process IDs; without it restarts are not measured"},
-		&cli.StringSliceFlag{Name: "user-agent", Usage: "`PREFIX` of the hub's User-Agent; may be repeated; default: fleetcontroller"},
+		&cli.StringSliceFlag{Name: "user-agent", Usage: "`PREFIX` of the hub's User-Agent; may be repeated; default: fleetcontroller, and the file name of --hub"},
 		&cli.IntFlag{Name: "clusters", EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters; default: 1000"},
 		&cli.StringFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
 		&cli.IntFlag{Name: "storm", EnvVars: []string{"BENCH_STORM"}, Usage: "`NUMBER` of agents that register at once; default: 1000"},
@@ -132,7 +132,7 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 
 func words(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
 
-// external is the hub that already runs, nil if the flags name none. bench.Run reports missing flags.
+// external returns the hub that already runs, nil if the flags name none. bench.Run reports missing flags.
 func external(c *cli.Context) (*bench.External, error) {
 	e := &bench.External{Kubeconfig: c.String("kubeconfig"), AuditLog: c.String("audit-log"), Restart: c.String("restart")}
 	if e.Kubeconfig == "" && c.String("pid") == "" && e.AuditLog == "" {
@@ -217,9 +217,9 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 	if err != nil {
 		return err
 	}
-	exceeded, unmeasured := limits.Budgets.Check(measured)
+	missed, unmeasured := limits.Budgets.Check(measured)
 	var problems []string
-	for _, f := range exceeded {
+	for _, f := range missed {
 		limit, _ := limits.Budgets.Of(f.Row)
 		problems = append(problems, fmt.Sprintf("%s is %g and must be %s", f.Row, f.Value, limit))
 	}
@@ -232,7 +232,7 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 	return nil
 }
 
-// charts prints the charts of the run with the most clusters, or the newest of several.
+// charts prints the charts of the run with the most clusters; of several such runs, those of the newest.
 func (p *program) charts(c *cli.Context) error {
 	all, err := figures.Records(c.String("results"))
 	if err != nil {
@@ -256,7 +256,7 @@ func (p *program) charts(c *cli.Context) error {
 	return encoder.Encode(best)
 }
 
-// version is the last word that a program prints for --version, or "".
+// version returns the last word that a program prints for --version, or "" if the program fails.
 func version(program string) string {
 	out, err := exec.Command(program, "--version").Output()
 	words := strings.Fields(string(out))
@@ -266,7 +266,7 @@ func version(program string) string {
 	return words[len(words)-1]
 }
 
-// machine describes the processors and the memory, if the system provides them.
+// machine describes the platform and the number of CPUs, and, if the system provides them, the model of the CPUs and the memory.
 func machine() string {
 	text := fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	fs, err := procfs.NewDefaultFS()

@@ -1,5 +1,5 @@
-// Package figures stores measured figures: the limits they are checked against, the tables that show them, the records that keep
-// them, and the comparison with earlier records.
+// Package figures defines the figures that the bench measures, checks them against limits, prints them as tables, stores them in records, and
+// compares them with earlier records.
 package figures
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Kind says what a figure depends on, and so what it can be compared with.
+// Kind is the kind of a figure. It determines with which figures of other runs it can be compared.
 type Kind string
 
 // The kinds of figures.
@@ -70,7 +70,7 @@ func Bytes(row, title string, bytes int64) Figure {
 	return Figure{Row: row, Title: title, Value: float64(bytes) / (1 << 20), Unit: "MiB", Kind: Size}
 }
 
-// Quotient is a ratio of two figures of one run.
+// Quotient is a figure of a run divided by another figure of that run.
 func Quotient(row, title string, a, b float64) Figure {
 	return Figure{Row: row, Title: title, Value: a / b, Kind: Ratio}
 }
@@ -93,7 +93,7 @@ func Find(all []Figure, row string) (Figure, bool) {
 // Samples are the durations of repetitions of one operation.
 type Samples []time.Duration
 
-// Quantile of the times: 0.5 is the median. The quantile of an empty list is 0.
+// Quantile returns a quantile of the durations: 0.5 is the median. The quantile of an empty list is 0.
 func (t Samples) Quantile(q float64) time.Duration {
 	if len(t) == 0 {
 		return 0

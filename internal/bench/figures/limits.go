@@ -9,13 +9,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Limit is the range in which a figure has to be.
+// Limit is the range that a figure must be in.
 type Limit struct {
 	AtMost  *float64 `json:"atMost,omitempty"`
 	AtLeast *float64 `json:"atLeast,omitempty"`
 }
 
-// Met says whether a value is within the limit.
+// Met reports whether a value is within the limit.
 func (l Limit) Met(value float64) bool {
 	return (l.AtMost == nil || value <= *l.AtMost) && (l.AtLeast == nil || value >= *l.AtLeast)
 }
@@ -54,12 +54,12 @@ func matches(pattern, row string) bool {
 	return err == nil && ok
 }
 
-// Check returns the figures that exceed their limit, and the limits for which there is no figure. The second list finds a row that
-// was renamed while its limit was not.
-func (l Limits) Check(all []Figure) (exceeded []Figure, unmeasured []string) {
+// Check returns the figures that do not meet their limit, and the limits for which there is no figure. The second list shows that a row was
+// renamed and its limit was not.
+func (l Limits) Check(all []Figure) (missed []Figure, unmeasured []string) {
 	for _, f := range all {
 		if limit, found := l.Of(f.Row); found && !limit.Met(f.Value) {
-			exceeded = append(exceeded, f)
+			missed = append(missed, f)
 		}
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(l)) {
@@ -67,7 +67,7 @@ func (l Limits) Check(all []Figure) (exceeded []Figure, unmeasured []string) {
 			unmeasured = append(unmeasured, pattern)
 		}
 	}
-	return exceeded, unmeasured
+	return missed, unmeasured
 }
 
 // LimitFile is the content of bench/budgets.yaml.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Record is one run, as it is stored.
+// Record is a run in the form in which it is stored.
 type Record struct {
 	// Time is when the run began.
 	Time time.Time `json:"time"`
@@ -28,7 +28,7 @@ type Record struct {
 	Figures []Figure `json:"figures"`
 }
 
-// Keep writes a record into a directory, in a file whose name sorts by time, and returns the file.
+// Keep writes a record to a new file in a directory, and returns the file. Its name is the time of the record, so names sort by time.
 func Keep(dir string, r Record) (string, error) {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -41,7 +41,7 @@ func Keep(dir string, r Record) (string, error) {
 	return path, os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec // a file of the repository
 }
 
-// Records are the records in a directory, the oldest first.
+// Records returns the records in a directory, the oldest first.
 func Records(dir string) (all []Record, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -62,15 +62,15 @@ func Records(dir string) (all []Record, err error) {
 	return all, nil
 }
 
-// Baseline has, for every row, the figure from the newest record in a directory that was made with these settings and has that
-// row. A run may measure only some of the parts. It also returns the records that were used, the newest first.
+// Baseline returns a figure for each row: that of the newest record in a directory that was made with these settings and has the row. A run may
+// measure only some parts, so rows can come from different records. It also returns the records that it used, the newest first.
 func Baseline(dir, settings string) (rows []Figure, used []Record, err error) {
 	all, err := Records(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, r := range slices.Backward(all) {
-		if !strings.Contains(": "+r.Settings+";", ": "+settings+";") { // older records have the parts in front, and more sizes behind
+		if !strings.Contains(": "+r.Settings+";", ": "+settings+";") { // in older records the parts precede these settings, and more sizes follow
 			continue
 		}
 		before := len(rows)
@@ -94,7 +94,7 @@ type Change struct {
 	Row         string
 	Unit        string
 	Before, Now float64
-	// Worse says that the change is larger than noise.
+	// Worse is true if the figure is worse, and the change is larger than noise.
 	Worse bool
 }
 
@@ -118,7 +118,7 @@ func Compare(before, now []Figure) (changes []Change) {
 		if f.MoreIsBetter {
 			by = -by
 		}
-		// Of a count near 0, a tenth of a request is noise, and a whole request is not.
+		// For a count near 0, the relative margin is too small: a tenth of a request is noise, a whole request is not.
 		const least = 0.1
 		worse := by > max(margin*earlier.Value, least)
 		changes = append(changes, Change{Row: f.Row, Unit: f.Unit, Before: earlier.Value, Now: f.Value, Worse: worse})
@@ -146,7 +146,7 @@ type ChartPoint struct {
 	Y float64 `json:"y"`
 }
 
-// Charts are the charts of all figures that were measured at two or more numbers of clusters.
+// Charts returns a chart for each figure below that was measured at two or more numbers of clusters.
 func Charts(all []Figure) (charts []Chart) {
 	for _, c := range []struct{ what, title, unit string }{
 		{"memory", "Peak memory of the hub", "MiB"},

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table writes the figures with their limits, and the notes on lines of their own.
+// Table writes the figures with their limits as a table, and then a line for each note.
 func Table(out io.Writer, all []Figure, limits Limits) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "row\tmeasured\tmust be\tmet?\twhat")

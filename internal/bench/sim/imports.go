@@ -16,14 +16,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Imports creates Clusters with a kubeconfig. Each Cluster has an agent namespace of its own, so that all of them can be the same
-// member.
+// Imports creates Clusters with a kubeconfig. Each Cluster has an agent namespace of its own, so that one member can serve as all of
+// them.
 type Imports struct {
 	api       *API
-	installed names // Clusters
+	installed names // the Clusters whose agent the hub has installed
 }
 
-// NewImports follows the Clusters until ctx ends.
+// NewImports starts to watch the Clusters, until ctx ends.
 func NewImports(ctx context.Context, api *API) (*Imports, error) {
 	i := &Imports{api: api}
 	return i, follow(ctx, &fleet.Cluster{}, api.Fleet.Clusters(api.Workspace), func(cluster *fleet.Cluster) {
@@ -68,7 +68,7 @@ func (i *Imports) create(ctx context.Context, name string, kubeconfig []byte) er
 	return err
 }
 
-// conditions are the conditions of a Cluster, for an error.
+// conditions returns the conditions of a Cluster, for an error message.
 func (i *Imports) conditions(ctx context.Context, name string) string {
 	cluster, err := i.api.Fleet.Clusters(i.api.Workspace).Get(context.WithoutCancel(ctx), name, metav1.GetOptions{})
 	if err != nil {
@@ -107,7 +107,7 @@ func NewSilentMember() (*SilentMember, error) {
 // Close closes the listener and all connections.
 func (s *SilentMember) Close() { _ = s.listener.Close() }
 
-// Kubeconfig has the address of the member.
+// Kubeconfig returns a kubeconfig with the address of the member.
 func (s *SilentMember) Kubeconfig() ([]byte, error) {
 	return clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + s.listener.Addr().String(), InsecureSkipTLSVerify: true}},

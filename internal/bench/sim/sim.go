@@ -68,7 +68,7 @@ func connect(config *rest.Config, core *kubernetes.Interface, fleet *fleetclient
 	return nil
 }
 
-// as has the credential of an agent. All agents share their connections.
+// as returns a client configuration with the token of an agent. All agents share their connections.
 func (a *API) as(token string) *rest.Config {
 	config := rest.AnonymousClientConfig(a.Config)
 	config.BearerToken, config.UserAgent, config.QPS = token, userAgent+"-agent", -1
@@ -106,7 +106,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// listWatcher is a generated client of one kind.
+// listWatcher is a part of the generated client of one kind.
 type listWatcher[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
@@ -142,7 +142,7 @@ type names struct {
 	added map[string]chan struct{}
 }
 
-// channel is closed once the name has been added.
+// channel returns the channel that add closes for the name.
 func (s *names) channel(name string) chan struct{} {
 	if s.added == nil {
 		s.added = map[string]chan struct{}{}
