@@ -57,7 +57,7 @@ type Registration struct {
 }
 
 // BacklogLimits are the maximum numbers of registrations that have led to nothing yet. 0 means the default. All requests of a namespace
-// that name no token and whose creator the API server did not record share the limit of one token.
+// whose origin is not proved share the limit of one token, if the admission policies are in force that prove it.
 type BacklogLimits struct {
 	// WaitingPerToken and WaitingPerNamespace are for requests that wait for an approval or for the agents of earlier requests to
 	// connect; the defaults are 1000 and 5000. The hub refuses further ones.

@@ -41,7 +41,7 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		return nil, err
 	}
 	index.Register(c.Fleet, c.Core)
-	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock, c.HubUser)
+	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock, c.OriginPolicies)
 	clusterregistrationtoken.Register(ctx, c)
 	clusterregistration.Register(ctx, c)
 

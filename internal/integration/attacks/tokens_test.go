@@ -184,6 +184,31 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 	v.undisturbed(t)
 }
 
+// The thief of a token sends requests that name another token, for a Cluster that another controller manages, so that the hub decides about
+// none of them. They do not take the places of the token that they name.
+func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
+	s := testenv.NewStage(t)
+	s.Hub.NeedsMutatingPolicies(t) // others refuse the requests
+	const limit = 3
+	settings := s.Hub.Reachable()
+	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit}}
+	s.Hub.Configure(t, settings)
+	stolen, other := s.Token(t, "stolen"), s.Token(t, "other")
+	_, err := s.Hub.Fleet.Clusters(s.Namespace).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Labels: map[string]string{fleet.ClusterManagementLabel: "true"}},
+		Spec:       fleet.ClusterSpec{ClientID: "elsewhere"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for n := range limit {
+		request := sends(t, s, stolen, with("other", "elsewhere", fmt.Sprint(n, s.Namespace)))
+		s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "Unknown ManagedElsewhere:")
+	}
+
+	v := newVictim(t, s, other, "victim")
+	assert.Equal(t, "absent", testenv.Condition(s.ReadyToken(t, "other").Status.Conditions, fleet.ConditionWithinLimits))
+	v.undisturbed(t)
+}
+
 // The holder of a token for one Cluster gets any number of grants for it, as long as no agent uses one: the oldest are deleted.
 func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
 	s := testenv.NewStage(t)

@@ -121,6 +121,17 @@ type Admission interface {
 	NotRecorded() string
 }
 
+// OriginPolicies is whether the API server proves where requests come from, and since when.
+func (c *Context) OriginPolicies() registration.OriginPolicies {
+	if c.Admission == nil {
+		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so the creators of requests are not recorded"}
+	}
+	since, inForce := c.Admission.InForce()
+	return registration.OriginPolicies{
+		InForce: inForce, Since: since, Missing: c.Admission.Missing(), NotRecorded: c.Admission.NotRecorded(), Hub: c.HubUser,
+	}
+}
+
 // Backoff doubles from Base to Max.
 type Backoff struct {
 	Base, Max time.Duration

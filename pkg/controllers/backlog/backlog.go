@@ -42,7 +42,7 @@ type Counter struct {
 	requests fleetcontrollers.ClusterRegistrationCache
 	clusters fleetcontrollers.ClusterCache
 	clock    clock.PassiveClock
-	hubUser  string // see registration.CreatorOf
+	policies func() registration.OriginPolicies
 
 	mu     sync.Mutex
 	counts map[string]*namespaceCount // by namespace
@@ -56,7 +56,7 @@ const (
 )
 
 type namespaceCount struct {
-	hubUser  string
+	policies registration.OriginPolicies
 	at       time.Time
 	counted  [phases]map[types.UID]bool
 	of       [phases]map[string]int               // by the keys of the requests; wholeNamespace counts all
@@ -65,7 +65,7 @@ type namespaceCount struct {
 
 const (
 	wholeNamespace = ""             // a key that every request has
-	unattributed   = "unattributed" // the key of requests that name no token and have no recorded creator
+	unattributed   = "unattributed" // the key of requests of which neither the token nor the creator is known
 )
 
 // The indexes contain only what is counted, by namespace.
@@ -74,9 +74,12 @@ const (
 	unconnectedClusters = "muster.fleet.cattle.io/unconnected-clusters"
 )
 
-// New returns a Counter that reads these caches. It is called once, before the controllers start. hubUser is the user of a hub that creates
-// requests for Clusternet agents, otherwise empty.
-func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontrollers.ClusterCache, clock clock.PassiveClock, hubUser string) *Counter {
+// New returns a Counter that reads these caches. It is called once, before the controllers start. policies returns what the admission
+// policies prove at the time of the call.
+func New(
+	requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontrollers.ClusterCache, clock clock.PassiveClock,
+	policies func() registration.OriginPolicies,
+) *Counter {
 	requests.AddIndexer(waitingRequests, func(r *fleet.ClusterRegistration) ([]string, error) {
 		if !isWaiting(r) {
 			return nil, nil
@@ -89,7 +92,7 @@ func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontr
 		}
 		return []string{c.Namespace}, nil
 	})
-	return &Counter{requests: requests, clusters: clusters, clock: clock, hubUser: hubUser, counts: map[string]*namespaceCount{}}
+	return &Counter{requests: requests, clusters: clusters, clock: clock, policies: policies, counts: map[string]*namespaceCount{}}
 }
 
 // IsUnconnected reports whether no agent has ever connected for a Cluster. Clusters that the hub imports do not count: an import clears
@@ -110,7 +113,7 @@ func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit P
 	case now.counted[phase][request.UID]:
 		return true, nil
 	}
-	for _, key := range keysOf(request, c.hubUser) {
+	for _, key := range keysOf(request, now.policies) {
 		if now.reaches(phase, key, limit) {
 			return false, nil
 		}
@@ -138,7 +141,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 	if last != nil && c.clock.Since(last.at) < countEvery {
 		return last, nil
 	}
-	now := &namespaceCount{hubUser: c.hubUser, at: c.clock.Now()}
+	now := &namespaceCount{policies: c.policies(), at: c.clock.Now()}
 	for other, count := range c.counts { // a namespace may exist no more
 		if now.at.Sub(count.at) > forgetAfter {
 			delete(c.counts, other)
@@ -202,21 +205,29 @@ func (c *namespaceCount) admit(phase Phase, request *fleet.ClusterRegistration) 
 
 func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 	c.counted[phase][request.UID] = true
-	for _, key := range keysOf(request, c.hubUser) {
+	for _, key := range keysOf(request, c.policies) {
 		c.of[phase][key]++
 	}
 }
 
-// keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
-// whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
-// name the token of somebody else. Requests that have neither are limited together like those of one token, so that they cannot take
-// the places of all others in the namespace.
-func keysOf(r *fleet.ClusterRegistration, hubUser string) []string {
+// keysOf are the keys under which a request is counted: the whole namespace, and the creator or the token that the policies prove. Users may
+// write both into a request that no policy has checked, so such requests are limited together like those of one token. On a hub without
+// policies nothing is proved about any request: what a request names counts there, because a limit for all together would let one user stop
+// everybody.
+func keysOf(r *fleet.ClusterRegistration, policies registration.OriginPolicies) []string {
+	creator, token := registration.CreatorOf(r, policies.Hub), r.Labels[fleet.RegistrationTokenLabel]
+	switch {
+	case !policies.InForce:
+	case !registration.OriginOf(r, policies).Proved():
+		creator, token = "", ""
+	case policies.NotRecorded == "" && !registration.IsForClusternet(r, policies.Hub):
+		token = "" // the API server records the creator, and does not check the token; the hub names that of a Clusternet agent
+	}
 	keys := []string{wholeNamespace}
-	if creator := registration.CreatorOf(r, hubUser); creator != "" {
+	if creator != "" {
 		keys = append(keys, "creator "+creator)
 	}
-	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {
+	if token != "" {
 		keys = append(keys, "token "+token)
 	}
 	if len(keys) == 1 {

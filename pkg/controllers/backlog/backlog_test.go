@@ -2,6 +2,7 @@ package backlog
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,17 +28,18 @@ type scene struct {
 	*Counter
 	clock              *clocktesting.FakeClock
 	requests, clusters cache.Indexer
+	policies           registration.OriginPolicies
 }
 
 func newScene() *scene {
-	s := &scene{clock: clocktesting.NewFakeClock(noon)}
+	s := &scene{clock: clocktesting.NewFakeClock(noon), policies: registration.OriginPolicies{InForce: true, Since: noon}}
 	s.requests = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	s.clusters = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	requests := generic.NewCache[*fleet.ClusterRegistration](s.requests, schema.GroupResource{})
 	requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
 		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
 	})
-	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock, "")
+	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock, func() registration.OriginPolicies { return s.policies })
 	return s
 }
 
@@ -46,7 +48,8 @@ func request(token string, n int) *fleet.ClusterRegistration {
 	name := fmt.Sprint(token, "-", n)
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{fleet.RegistrationTokenLabel: token},
+			Namespace: "ns", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon),
+			Labels:      map[string]string{fleet.RegistrationTokenLabel: token},
 			Annotations: map[string]string{fleet.CreatorAnnotation: registration.AccountUser("ns", registration.TokenServiceAccount(token, "uid"))},
 		},
 		Spec: fleet.ClusterRegistrationSpec{ClientID: name},
@@ -162,20 +165,64 @@ func TestAdmit(t *testing.T) {
 	assert.True(t, s.admit(t, Unconnected, elsewhere, limit))
 }
 
-func TestAdmit_requestsWithoutTokenAndCreator(t *testing.T) {
-	limit := PhaseLimit{PerToken: 2, PerNamespace: 4}
-	for _, phase := range []Phase{Waiting, Unconnected} {
-		s := newScene()
-		admitted := 0
-		for n := range 100 {
-			r := request("none", n)
-			r.Labels, r.Annotations = nil, nil
-			if s.admit(t, phase, r, limit) {
-				admitted++
+// Somebody who may create requests sends many, which say that they were made with a token that he does not have.
+func TestAdmit_tokenOfSomebodyElse(t *testing.T) {
+	const hub = "system:serviceaccount:cattle-fleet-system:fleet-controller"
+	limit := PhaseLimit{PerToken: 2, PerNamespace: 9}
+	recorded := registration.OriginPolicies{InForce: true, Since: noon}
+	checked := registration.OriginPolicies{InForce: true, Since: noon, NotRecorded: "this API server records no creators"}
+	early := func(r *fleet.ClusterRegistration) { r.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
+	unrecorded := func(r *fleet.ClusterRegistration) { r.Annotations = nil }
+	for _, row := range []struct {
+		name     string
+		policies registration.OriginPolicies
+		change   func(*fleet.ClusterRegistration)
+		admitted int
+		takes    bool // the places of the token
+	}{
+		{"created before the policies were in force", recorded, early, 2, false},
+		{"created before the policies that check tokens were in force", checked, func(r *fleet.ClusterRegistration) { early(r); unrecorded(r) }, 2, false},
+		{"without a recorded creator", recorded, unrecorded, 2, false},
+		{"with another creator", recorded, func(r *fleet.ClusterRegistration) { r.Annotations[fleet.CreatorAnnotation] = "thief" }, 2, false},
+		{"without token and creator", checked, func(r *fleet.ClusterRegistration) { r.Labels, r.Annotations = nil, nil }, 2, false},
+		{"on a hub without policies: nothing proves anything", registration.OriginPolicies{}, unrecorded, 2, true},
+		{"without token and creator on a hub without policies", registration.OriginPolicies{}, func(r *fleet.ClusterRegistration) { r.Labels, r.Annotations = nil, nil }, 2, false},
+
+		{"with the token", recorded, func(*fleet.ClusterRegistration) {}, 2, true},
+		{"with the token, which the API server checked", checked, unrecorded, 2, true},
+		{"with the token, which the API server checked, and some without the creator", checked, func(r *fleet.ClusterRegistration) {
+			if strings.HasSuffix(r.Name, "0") {
+				unrecorded(r)
 			}
-		}
-		assert.Equal(t, 2, admitted, "all of them share the limit of one token")
-		assert.True(t, s.admit(t, phase, request("a", 0), limit), "they do not take the places of those that name a token")
+		}, 2, true},
+		{"with the token, by many users of Clusternet agents", registration.OriginPolicies{InForce: true, Since: noon, Hub: hub}, func(r *fleet.ClusterRegistration) {
+			r.Annotations = map[string]string{fleet.CreatorAnnotation: hub, fleet.RequesterAnnotation: "system:bootstrap:" + r.Name}
+		}, 2, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for _, phase := range []Phase{Waiting, Unconnected} {
+				s := newScene()
+				s.policies = row.policies
+				admitted := 0
+				for n := range 100 {
+					r := request("a", n)
+					row.change(r)
+					if s.admit(t, phase, r, limit) {
+						admitted++
+					}
+				}
+				assert.Equal(t, row.admitted, admitted, "all of them share the limit of one token")
+				ofToken, _, err := s.Reached(phase, named("a"), limit)
+				require.NoError(t, err)
+				assert.Equal(t, row.takes, ofToken)
+				next := request("a", 100)
+				if row.takes {
+					row.change(next)
+				}
+				assert.Equal(t, row.takes, !s.admit(t, phase, next, limit), "the next request with the token")
+				assert.True(t, s.admit(t, phase, request("b", 0), limit), "the requests with other tokens")
+			}
+		})
 	}
 }
 

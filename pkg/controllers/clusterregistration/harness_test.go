@@ -105,7 +105,7 @@ func newScene(t *testing.T) *scene {
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdCredentials.Clock = clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
-	s.Backlog = backlog.New(s.requests, s.clusters, clock, "")
+	s.Backlog = backlog.New(s.requests, s.clusters, clock, s.OriginPolicies)
 	s.server(s.request, s.cluster)
 	return s
 }

@@ -143,7 +143,7 @@ func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistra
 func (h *handler) mayBeSameAgent(
 	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin, earlier *fleet.ClusterRegistration,
 ) bool {
-	before := registration.OriginOf(earlier, h.originPolicies())
+	before := registration.OriginOf(earlier, h.OriginPolicies())
 	if !origin.Proved() || !before.Proved() || registration.Renews(request) || registration.Renews(earlier) {
 		return false
 	}

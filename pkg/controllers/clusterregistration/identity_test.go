@@ -90,7 +90,7 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			held, freeIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.originPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
+			held, freeIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.held, held)
 			assert.Equal(t, row.freeIn, freeIn)
@@ -222,7 +222,7 @@ func TestMayReenter(t *testing.T) {
 			disconnected(s.cluster, corev1.ConditionFalse)
 			s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.rights(earlier, s.cluster, nil)[0].(*corev1.ServiceAccount)}}
 			row.change(s, earlier)
-			origin := registration.OriginOf(s.request, s.originPolicies()).For(s.request.Namespace, tokenIdentity(s.token))
+			origin := registration.OriginOf(s.request, s.OriginPolicies()).For(s.request.Namespace, tokenIdentity(s.token))
 			may := func() (bool, error) {
 				return s.mayReenter(t.Context(), s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier})
 			}

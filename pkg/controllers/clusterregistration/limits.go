@@ -27,7 +27,7 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 	}
 	h.reportLimit(token)
 	wait := result.Wait(fleet.ReasonTooManyUnconnected, fmt.Sprintf(
-		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s, as many that name no token, or %d of the namespace "+
+		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s, as many of unproved origin, or %d of the namespace "+
 			"have not yet (registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
 	// The condition is written at once, because the next step counts it. There is no event: the token has one for all requests.
 	return h.orRefused(request, token, wait.WrittenAtOnce().In(unconnectedRecheck))
@@ -47,7 +47,7 @@ func (h *handler) orRefused(request *fleet.ClusterRegistration, token *fleet.Clu
 	}
 	h.reportLimit(token)
 	return result.Stalled(fleet.ReasonTooManyWaiting, fmt.Sprintf(
-		"%d requests of ClusterRegistrationToken %s, as many that name no token, or %d of the namespace wait already (registration.limits); decide about these requests, or "+
+		"%d requests of ClusterRegistrationToken %s, as many of unproved origin, or %d of the namespace wait already (registration.limits); decide about these requests, or "+
 			"revoke the token if it was stolen", limit.PerToken, token.Name, limit.PerNamespace)).WithoutEvent().In(h.RecheckDelay())
 }
 

@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 			s := newScene(t)
 			s.ready()
 			s.handler.requests = requestsOf{}
-			s.Backlog = backlog.New(s.requests, clustersOf{}, s.Clock, "")
+			s.Backlog = backlog.New(s.requests, clustersOf{}, s.Clock, s.OriginPolicies)
 			if row.change != nil {
 				row.change(s)
 			}

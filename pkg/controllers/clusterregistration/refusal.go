@@ -103,7 +103,7 @@ func (h *handler) reconcileRefusal(
 
 	// Without a known token, no agent could read the Secret. A Secret of another request stays.
 	if token == nil {
-		token, _, err = h.findToken(request, registration.OriginOf(request, h.originPolicies()), clusterName(cluster, ""))
+		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(cluster, ""))
 	}
 	refusal := h.refusalSecret(request, out)
 	if err != nil || token == nil || existing != nil && (!isFor(existing, request) || reflect.DeepEqual(existing.Data, refusal.Data)) {

@@ -154,7 +154,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
 	// according to the API server, created the request.
-	d.origin = registration.OriginOf(request, h.originPolicies())
+	d.origin = registration.OriginOf(request, h.OriginPolicies())
 	token, refusal, err := h.findToken(request, d.origin, clusterName(cluster, newCluster))
 	if err != nil {
 		return stop(failed(err))
@@ -332,7 +332,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 	}
 
 	// Repair the rights. If the token is gone, the right to read the credential goes too, and the request stays granted.
-	token, _, err := h.findToken(request, registration.OriginOf(request, h.originPolicies()), cluster.Name)
+	token, _, err := h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), cluster.Name)
 	if err != nil {
 		return failed(err)
 	}

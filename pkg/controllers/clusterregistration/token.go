@@ -64,18 +64,6 @@ func (h *handler) findToken(
 	return usable[match.Name], nil, nil
 }
 
-// originPolicies is whether the API server proves where requests come from, and since when.
-func (h *handler) originPolicies() registration.OriginPolicies {
-	if h.Admission == nil {
-		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so the creators of requests are not recorded"}
-	}
-	since, inForce := h.Admission.InForce()
-	return registration.OriginPolicies{
-		InForce: inForce, Since: since, Missing: h.Admission.Missing(), NotRecorded: h.Admission.NotRecorded(),
-		Hub: h.HubUser,
-	}
-}
-
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the
 // policies enqueues the requests that are not granted.
 func (h *handler) policiesRequired(settings config.Registration) *registration.Explanation {

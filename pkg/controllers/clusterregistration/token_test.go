@@ -75,7 +75,7 @@ func TestFindToken(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
 			row.change(s)
-			origin := registration.OriginOf(s.request, s.originPolicies())
+			origin := registration.OriginOf(s.request, s.OriginPolicies())
 			token, refusal, err := s.findToken(s.request, origin, "member")
 			require.NoError(t, err)
 			if refusal != nil {

@@ -28,7 +28,7 @@ func conditionText(token *fleet.ClusterRegistrationToken, conditionType string) 
 
 func TestSetWithinLimits(t *testing.T) {
 	s := newScene(t)
-	s.Backlog = backlog.New(s.requests, generic.NewCache[*fleet.Cluster](emptyIndexer(), schema.GroupResource{}), s.Clock, "")
+	s.Backlog = backlog.New(s.requests, generic.NewCache[*fleet.Cluster](emptyIndexer(), schema.GroupResource{}), s.Clock, s.OriginPolicies)
 	s.Config.Set(config.Hub{Registration: config.Registration{Limits: config.BacklogLimits{UnconnectedPerToken: 2, WaitingPerNamespace: 3}}})
 	token, other := someToken(0), someToken(0)
 	other.Name = "other"
