@@ -250,8 +250,6 @@ func (c cached[T]) GetByIndex(name, key string) (found []T, err error) {
 			matches = key == index.Key(o.Namespace, o.Spec.ClientID)
 		case *fleet.ClusterRegistrationToken:
 			matches = key == index.TokenKey(o.Namespace, o.Name)
-		case *corev1.ServiceAccount:
-			matches = key == index.Key(o.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], o.Annotations[fleet.ClusterRegistrationAnnotation])
 		}
 		if matches {
 			found = append(found, object)

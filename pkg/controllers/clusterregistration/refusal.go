@@ -35,7 +35,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	}
 	key := index.Key(request.Namespace, request.Name)
-	accounts, err := h.accounts.GetByIndex(index.ByRequest, key)
+	accounts, err := index.AccountsByRequest.Find(h.accounts, key)
 	if err != nil {
 		return failed(err)
 	}

@@ -49,7 +49,7 @@ type UninstallingAgents struct {
 // together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
 // to remove what it deployed. Its identity is then deleted with the cluster namespace.
 func (a UninstallingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
-	accounts, err := a.Accounts.GetByIndex(index.ByRequest, index.Key(namespace, request))
+	accounts, err := index.AccountsByRequest.Find(a.Accounts, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
 		return false, err
 	}

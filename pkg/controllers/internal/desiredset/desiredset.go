@@ -202,7 +202,7 @@ type objects[T APIObject] struct {
 	copySpec func(to, from T)
 }
 
-// byHash is the index of objects by the label of their set.
+// byHash is the index of objects by the label of their set, shortened.
 const byHash = "muster.fleet.cattle.io/by-object-set"
 
 func indexed(informer cache.SharedIndexInformer) cache.Indexer {
@@ -213,11 +213,15 @@ func indexed(informer cache.SharedIndexInformer) cache.Indexer {
 			if err != nil || m.GetLabels()[apply.LabelHash] == "" {
 				return nil, err
 			}
-			return []string{m.GetLabels()[apply.LabelHash]}, nil
+			return []string{shortened(m.GetLabels()[apply.LabelHash])}, nil
 		}})
 	}
 	return indexer
 }
+
+// shortened returns one of 256 values for the hash of a set. client-go keeps a Go map for each value of an index, which takes 300 bytes, so
+// an index by the whole hash would take 1,000 bytes for each cluster. The objects of several hundred sets are compared quickly.
+func shortened(hash string) string { return hash[:min(len(hash), 2)] }
 
 // ensure handles the objects of this kind in parallel: a registration waits only for the slowest of them.
 func (k objects[T]) ensure(ctx context.Context, set marks, wanted []runtime.Object) error {
@@ -310,8 +314,9 @@ func (k objects[T]) removeFinalizers(ctx context.Context, object T) error {
 
 // inSet returns the cached objects of a set.
 func (k objects[T]) inSet(set marks) ([]T, error) {
-	found, err := k.cached.ByIndex(byHash, set.labels[apply.LabelHash])
-	return typed[T](found), err
+	hash := set.labels[apply.LabelHash]
+	found, err := k.cached.ByIndex(byHash, shortened(hash))
+	return slices.DeleteFunc(typed[T](found), func(object T) bool { return object.GetLabels()[apply.LabelHash] != hash }), err
 }
 
 func typed[T, U any](all []U) (some []T) {

@@ -3,6 +3,7 @@ package desiredset
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
@@ -188,6 +189,25 @@ func TestEnsureCorrects(t *testing.T) {
 			assert.Empty(t, s.requests(), "once is enough")
 		})
 	}
+}
+
+// Sets share the values of the index: each would take 300 bytes.
+func TestSetsShareIndexValues(t *testing.T) {
+	const owners = 300
+	s := newScene(t)
+	for n := range owners {
+		require.NoError(t, s.Ensure(t.Context(), "set", someOwner("ns", fmt.Sprint("owner-", n)), someRole(fmt.Sprint("role-", n), "get")))
+	}
+	s.sync(t)
+	roles := s.kinds[2].(objects[*rbacv1.Role]).cached
+	assert.Len(t, roles.List(), owners)
+	assert.LessOrEqual(t, len(roles.ListIndexFuncValues(byHash)), 256)
+	for n := range owners {
+		require.NoError(t, s.Ensure(t.Context(), "set", someOwner("ns", fmt.Sprint("owner-", n)), someRole(fmt.Sprint("role-", n), "get")))
+	}
+	assert.Empty(t, s.requests(), "no set has objects of another one")
+	require.NoError(t, s.Ensure(t.Context(), "set", someOwner("ns", "owner-0")))
+	assert.Equal(t, []string{"delete roles"}, s.requests())
 }
 
 func TestEnsureBehindTheCache(t *testing.T) {

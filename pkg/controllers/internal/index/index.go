@@ -23,8 +23,6 @@ const (
 	ByUID = "muster.fleet.cattle.io/by-uid"
 	// ByNoToken finds requests that are not granted and name no token, by their namespace.
 	ByNoToken = "muster.fleet.cattle.io/by-no-token"
-	// ByRequest finds the ServiceAccounts of agents by the key of their request.
-	ByRequest = "muster.fleet.cattle.io/by-request"
 	// ByNewCluster finds requests that are not granted, by Key(namespace, name of the Cluster that would be created for them).
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
@@ -45,7 +43,7 @@ func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
-	core.ServiceAccount().Cache().AddIndexer(ByRequest, accountByRequest)
+	AccountsByRequest.addTo(core.ServiceAccount().Cache())
 }
 
 // Registered reports whether the indexes exist: the factory has served a hub before, and its caches do not accept them again.
@@ -142,10 +140,10 @@ func tokenByName(t *fleet.ClusterRegistrationToken) ([]string, error) {
 	return []string{TokenKey(t.Namespace, t.Name)}, nil
 }
 
-func accountByRequest(a *corev1.ServiceAccount) ([]string, error) {
+func accountByRequest(a *corev1.ServiceAccount) []string {
 	namespace, name := a.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], a.Annotations[fleet.ClusterRegistrationAnnotation]
 	if namespace == "" || name == "" {
-		return nil, nil
+		return nil
 	}
-	return []string{Key(namespace, name)}, nil
+	return []string{Key(namespace, name)}
 }

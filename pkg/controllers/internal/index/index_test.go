@@ -1,12 +1,15 @@
 package index
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -15,12 +18,46 @@ func TestAccountByRequest(t *testing.T) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "request-abc-uid", Annotations: map[string]string{
 		fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: "request-abc",
 	}}}
-	keys, err := accountByRequest(account)
-	require.NoError(t, err)
-	assert.Equal(t, []string{Key("fleet-default", "request-abc")}, keys)
+	assert.Equal(t, []string{Key("fleet-default", "request-abc")}, accountByRequest(account))
 
 	delete(account.Annotations, fleet.ClusterRegistrationNamespaceAnnotation)
-	keys, err = accountByRequest(account)
+	assert.Empty(t, accountByRequest(account), "that of a token")
+}
+
+// accounts is a cache of ServiceAccounts.
+type accounts struct{ cache.Indexer }
+
+func (a accounts) AddIndexer(name string, keys generic.Indexer[*corev1.ServiceAccount]) {
+	_ = a.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return keys(object.(*corev1.ServiceAccount)) }})
+}
+
+func (a accounts) GetByIndex(name, key string) (found []*corev1.ServiceAccount, err error) {
+	all, err := a.ByIndex(name, key)
+	for _, object := range all {
+		found = append(found, object.(*corev1.ServiceAccount))
+	}
+	return found, err
+}
+
+func TestBucketed(t *testing.T) {
+	a := accounts{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+	_, err := AccountsByRequest.Find(a, "fleet-default/request-1")
+	require.Error(t, err, "no index")
+	AccountsByRequest.addTo(a)
+	const requests = 1000
+	for n := range requests {
+		require.NoError(t, a.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: fmt.Sprint("account-", n), Annotations: map[string]string{
+			fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: fmt.Sprint("request-", n),
+		}}}))
+	}
+	assert.LessOrEqual(t, len(a.ListIndexFuncValues(AccountsByRequest.name)), 256, "each value takes 300 bytes")
+	for n := range requests {
+		found, err := AccountsByRequest.Find(a, fmt.Sprint("fleet-default/request-", n))
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		assert.Equal(t, fmt.Sprint("account-", n), found[0].Name)
+	}
+	found, err := AccountsByRequest.Find(a, "fleet-other/request-1")
 	require.NoError(t, err)
-	assert.Empty(t, keys, "that of a token")
+	assert.Empty(t, found)
 }
