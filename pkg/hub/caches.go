@@ -62,7 +62,7 @@ func builtIn(cfg *rest.Config) *rest.Config {
 
 // managedOnly are kinds of which a cluster may have a large number of objects. Only those with the hub's label are kept in memory.
 var managedOnly = []schema.GroupVersionKind{
-	corev1.SchemeGroupVersion.WithKind("Namespace"),
+	corev1.SchemeGroupVersion.WithKind(namespaceKind),
 	corev1.SchemeGroupVersion.WithKind("Secret"),
 	corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
 	coordinationv1.SchemeGroupVersion.WithKind(leaseKind),
@@ -72,11 +72,19 @@ var managedOnly = []schema.GroupVersionKind{
 	rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
 }
 
+// neverListed are kinds of which no controller lists the objects of one namespace.
+var neverListed = []schema.GroupVersionKind{
+	coordinationv1.SchemeGroupVersion.WithKind(leaseKind),
+	rbacv1.SchemeGroupVersion.WithKind("Role"),
+	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+}
+
 const (
 	clusterKind          = "Cluster"
 	bundleKind           = "Bundle"
 	bundleDeploymentKind = "BundleDeployment"
 	leaseKind            = "Lease"
+	namespaceKind        = "Namespace"
 )
 
 // fleetKinds are the kinds of fleet.cattle.io of which the caches contain all objects.
@@ -269,6 +277,10 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 		if err != nil {
 			return fmt.Errorf("watching kind %s: %w", kind, err)
 		}
+		if slices.Contains(neverListed, kind) {
+			// lasso adds this index to all caches. Each cluster has a namespace, and an index takes 300 bytes for each of its values.
+			delete(informer.GetIndexer().GetIndexers(), cache.NamespaceIndex)
+		}
 		// AddEventHandler returns an error only for an informer that was stopped.
 		switch kind.Kind {
 		case bundleKind:
@@ -280,6 +292,8 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			c.interner.transform(informer, c.reduce)
 		case leaseKind:
 			c.interner.transform(informer, liveness.Reduce)
+		case namespaceKind:
+			c.interner.transform(informer, withoutState)
 		default:
 			c.interner.transform(informer, nil)
 		}
@@ -291,6 +305,15 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 func restoreCluster(object any) (any, error) {
 	if cluster, ok := object.(*fleet.Cluster); ok {
 		preserve.Restore(cluster)
+	}
+	return object, nil
+}
+
+// withoutState drops the spec and the status of a Namespace, and the labels but for the hub's: the label with the name would need a map for
+// each Namespace.
+func withoutState(object any) (any, error) {
+	if n, ok := object.(*corev1.Namespace); ok {
+		n.Labels, n.Spec, n.Status = managedLabelsOf(n), corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}
 	return object, nil
 }
@@ -371,9 +394,7 @@ func keepIdentity(object any) (any, error) {
 	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
 	}}
-	if m.Labels[fleet.ManagedLabel] == fleet.ManagedValue {
-		kept.Labels = managedLabels
-	}
+	kept.Labels = managedLabelsOf(m)
 	// Copies are in cluster namespaces. A user may give the annotation, of any size, to the Secrets of a workspace.
 	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy && strings.HasPrefix(m.Namespace, "cluster-") {
 		kept.Annotations, kept.OwnerReferences = map[string]string{fleet.CopyAnnotation: source}, m.OwnerReferences
@@ -381,5 +402,13 @@ func keepIdentity(object any) (any, error) {
 	return kept, nil
 }
 
-// managedLabels is shared by all objects that keepIdentity returns.
+// managedLabelsOf returns the label of the hub's own objects if the object has it.
+func managedLabelsOf(object metav1.Object) map[string]string {
+	if object.GetLabels()[fleet.ManagedLabel] != fleet.ManagedValue {
+		return nil
+	}
+	return managedLabels
+}
+
+// managedLabels is shared by all objects whose other labels are dropped.
 var managedLabels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}

@@ -1,0 +1,156 @@
+//go:build !race
+
+// The race detector needs memory of its own for each object, so its build measures something else.
+
+package hub
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	lassocache "github.com/rancher/lasso/pkg/cache"
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// builtInObject is an object that is decoded from protobuf, as the API server sends it.
+type builtInObject interface {
+	metav1.Object
+	kruntime.Object
+	Marshal() ([]byte, error)
+	Unmarshal(data []byte) error
+}
+
+// unstarted has caches that are not started: the test fills their stores.
+type unstarted struct {
+	lassocache.SharedCacheFactory
+	informers map[string]*informed
+}
+
+func (u unstarted) ForKind(kind schema.GroupVersionKind) (cache.SharedIndexInformer, error) {
+	return u.informers[kind.Kind], nil
+}
+
+// newBuiltIn returns an empty object of the kind.
+func newBuiltIn(kind string) builtInObject {
+	return map[string]builtInObject{
+		namespaceKind: &corev1.Namespace{}, "ServiceAccount": &corev1.ServiceAccount{}, leaseKind: &coordinationv1.Lease{},
+		"Role": &rbacv1.Role{}, "RoleBinding": &rbacv1.RoleBinding{},
+	}[kind]
+}
+
+// clusterObjects returns the objects of one cluster: those that the hub gives an agent that renews its credential, as the golden file of
+// clusterregistration has them, the cluster namespace, and a Lease, by their kinds.
+func clusterObjects(t *testing.T, rights string, n int) map[string][]builtInObject {
+	t.Helper()
+	cluster, request := fmt.Sprintf("cluster-%012d", n), fmt.Sprintf("request-%05d", n)
+	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: request}}
+	owner.SetGroupVersionKind(fleet.SchemeGroupVersion.WithKind("ClusterRegistration"))
+	setLabels, setAnnotations, err := apply.GetLabelsAndAnnotations(registration.OwnedSetID("cluster-registration", "fleet-default", request), owner)
+	require.NoError(t, err)
+
+	namespace := registration.ClusterNamespace("fleet-default", cluster)
+	texts := strings.NewReplacer("request-abc", request, "cluster-fleet-default-member-cc969adb1789", namespace, "member", cluster)
+	objects := map[string][]builtInObject{}
+	for document := range strings.SplitSeq(texts.Replace(rights), "---\n# ") {
+		kind, _, _ := strings.Cut(document, "\n")
+		object := newBuiltIn(kind)
+		if object == nil { // before the first one
+			continue
+		}
+		require.NoError(t, yaml.Unmarshal([]byte("# "+document), object))
+		object.SetLabels(labels.Merge(object.GetLabels(), setLabels))
+		object.SetAnnotations(labels.Merge(object.GetAnnotations(), setAnnotations))
+		objects[kind] = append(objects[kind], object)
+	}
+	account := objects["ServiceAccount"][0]
+	belongs := map[string]string{fleet.ClusterAnnotation: cluster, fleet.ClusterNamespaceAnnotation: "fleet-default"}
+	objects[namespaceKind] = []builtInObject{&corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: namespace, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue, corev1.LabelMetadataName: namespace},
+			Annotations: labels.Merge(belongs, map[string]string{fleet.NamespaceKeyAnnotation: string(uuid.NewUUID())}),
+		},
+		Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+	}}
+	objects[leaseKind] = []builtInObject{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: account.GetName(), Labels: account.GetLabels(), Annotations: labels.Merge(belongs, setAnnotations),
+	}}}
+	return objects
+}
+
+// What grows with the number of clusters is memory, and most objects of a cluster are of these kinds.
+func TestMemoryOfACluster(t *testing.T) {
+	const clusters, limit = 1000, 9000
+	rights, err := os.ReadFile("../controllers/clusterregistration/testdata/rights-of-one-that-renews.golden.yaml")
+	require.NoError(t, err)
+	encoded := map[string][][]byte{}
+	for n := range clusters {
+		for kind, objects := range clusterObjects(t, string(rights), n) {
+			for i, object := range objects {
+				object.SetUID(uuid.NewUUID())
+				object.SetResourceVersion(fmt.Sprint(10*n + i))
+				object.SetCreationTimestamp(metav1.NewTime(time.Now()))
+				data, err := object.Marshal()
+				require.NoError(t, err)
+				encoded[kind] = append(encoded[kind], data)
+			}
+		}
+	}
+
+	c := &caches{interner: newInterner(clock.RealClock{})}
+	caches := unstarted{informers: map[string]*informed{}}
+	for _, kind := range managedOnly {
+		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, nil, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		caches.informers[kind.Kind] = &informed{SharedIndexInformer: informer, store: informer.GetStore()}
+	}
+	require.NoError(t, c.transform(caches, managedOnly))
+	heap := func() int {
+		runtime.GC()
+		runtime.GC() // the first one only empties pools and queues finalizers
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	first := heap()
+	for kind, all := range encoded {
+		before, informer := heap(), caches.informers[kind]
+		for _, data := range all {
+			object := newBuiltIn(kind)
+			require.NoError(t, object.Unmarshal(data))
+			kept, err := informer.transform(object)
+			require.NoError(t, err)
+			require.NoError(t, informer.store.Add(kept))
+		}
+		t.Logf("%s: %d objects, %d bytes with the interner's entries", kind, len(all)/clusters, (heap()-before)/clusters)
+	}
+	c.interner = nil // its entries expire
+	for _, i := range caches.informers {
+		i.transform = nil
+	}
+	each := (heap() - first) / clusters
+	t.Logf("all: %d bytes", each)
+	assert.Less(t, each, limit, "bytes for the objects of each cluster")
+	for kind, all := range encoded {
+		assert.Len(t, caches.informers[kind].store.List(), len(all))
+	}
+}
