@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,12 +21,13 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// interner keeps equal strings, and equal labels and annotations, of different objects in memory once. A registration makes some
+// interner keeps equal strings, lists, labels and annotations of different objects in memory once. A registration makes some
 // fourteen objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
-// memory for the objects of a registration from 33 to 23 kB.
+// memory for the objects of a registration by a third.
 type interner struct {
 	mu      sync.Mutex
 	strings *recent[string, string]
+	lists   *recent[string, []string]          // by the joined strings
 	maps    *recent[uint64, map[string]string] // by sum
 	seed    maphash.Seed
 }
@@ -33,6 +35,12 @@ type interner struct {
 func newInterner(clock clock.PassiveClock) *interner {
 	return &interner{
 		strings: newRecent[string](clock, func(s string) int { return len(s) }),
+		lists: newRecent[string](clock, func(list []string) (size int) {
+			for _, s := range list {
+				size += len(s)
+			}
+			return size
+		}),
 		maps: newRecent[uint64](clock, func(all map[string]string) (size int) {
 			for key, value := range all {
 				size += len(key) + len(value)
@@ -103,9 +111,9 @@ func (w *interner) intern(object any) any {
 	}
 	switch o := object.(type) {
 	case *rbacv1.Role:
-		w.rules(o.Rules)
+		o.Rules = w.rules(o.Rules)
 	case *rbacv1.ClusterRole:
-		w.rules(o.Rules)
+		o.Rules = w.rules(o.Rules)
 	case *rbacv1.RoleBinding:
 		w.binding(&o.RoleRef, o.Subjects)
 	case *rbacv1.ClusterRoleBinding:
@@ -139,14 +147,31 @@ func (w *interner) kind(m *metav1.TypeMeta) {
 	m.APIVersion, m.Kind = w.string(m.APIVersion), w.string(m.Kind)
 }
 
-func (w *interner) rules(rules []rbacv1.PolicyRule) {
-	for _, rule := range rules {
-		for _, list := range [][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames} {
-			for i := range list {
-				list[i] = w.string(list[i])
-			}
-		}
+// rules returns a slice without spare capacity. Most lists in a Role are the same for all clusters.
+func (w *interner) rules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		r := &rules[i]
+		r.Verbs, r.APIGroups, r.Resources, r.ResourceNames = w.list(r.Verbs), w.list(r.APIGroups), w.list(r.Resources), w.list(r.ResourceNames)
 	}
+	return rules
+}
+
+// list returns one slice for all equal slices.
+func (w *interner) list(list []string) []string {
+	if len(list) == 0 {
+		return list
+	}
+	joined := strings.Join(list, "\n")
+	if equal, ok := w.lists.get(joined); ok && slices.Equal(equal, list) {
+		return equal
+	}
+	interned := make([]string, len(list))
+	for i, s := range list {
+		interned[i] = w.string(s)
+	}
+	w.lists.add(joined, interned)
+	return interned
 }
 
 func (w *interner) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {

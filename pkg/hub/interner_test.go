@@ -94,6 +94,20 @@ func TestIntern(t *testing.T) {
 		assert.Equal(t, m, w.stringMap(m))
 		assert.Equal(t, m, w.stringMap(m))
 	})
+	t.Run("equal lists of rules are in memory once", func(t *testing.T) {
+		w := newInterner(clock.RealClock{})
+		one, other, odd := someRole(), someRole(), someRole()
+		odd.Rules[0].Verbs = []string{own("get"), own("list")}
+		for _, role := range []*rbacv1.Role{one, other, odd} {
+			w.intern(role)
+		}
+		assert.Equal(t, someRole(), other)
+		assert.Same(t, unsafe.SliceData(one.Rules[0].Verbs), unsafe.SliceData(other.Rules[0].Verbs))
+		assert.Same(t, unsafe.SliceData(one.Rules[0].ResourceNames), unsafe.SliceData(other.Rules[0].ResourceNames))
+		assert.Equal(t, []string{"get", "list"}, odd.Rules[0].Verbs)
+		assert.Equal(t, []string{"a\nb"}, w.list([]string{"a\nb"}))
+		assert.Equal(t, []string{"a", "b"}, w.list([]string{"a", "b"}), "joined they are equal")
+	})
 	t.Run("conditions have no spare capacity", func(t *testing.T) {
 		w := newInterner(clock.RealClock{})
 		conditions := func() []genericcondition.GenericCondition {

@@ -100,7 +100,7 @@ func clusterObjects(t *testing.T, rights string, n int) map[string][]builtInObje
 
 // What grows with the number of clusters is memory, and most objects of a cluster are of these kinds.
 func TestMemoryOfACluster(t *testing.T) {
-	const clusters, limit = 1000, 9000
+	const clusters, limit = 1000, 8500
 	rights, err := os.ReadFile("../controllers/clusterregistration/testdata/rights-of-one-that-renews.golden.yaml")
 	require.NoError(t, err)
 	encoded := map[string][][]byte{}
