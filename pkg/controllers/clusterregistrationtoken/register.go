@@ -59,7 +59,7 @@ func Register(ctx context.Context, c *app.Context) {
 		enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), tokens, tokenOf)
 		enqueue.OnAnyChange(c.RBAC.ClusterRoleBinding(), tokens, h.deletedToken)
 	}
-	enqueue.OnAnyChange(secrets, tokens, h.tokensOfSecret)
+	enqueue.OnTransition(secrets, tokens, h.tokensOfSecret)
 	enqueue.OnTransition(c.Fleet.ClusterRegistration(), tokens, h.tokensOfRequest)
 	c.Config.OnChange(h.renderAll)
 	if c.Admission != nil {
@@ -80,8 +80,17 @@ func (h *handler) deletedToken(binding enqueue.Made) (keys []types.NamespacedNam
 	return keys
 }
 
-// tokensOfSecret finds the token of a values Secret by its name, and that of a ServiceAccount's token Secret by the account.
-func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
+// tokensOfSecret finds the token of a values Secret by its name, and that of a ServiceAccount's token Secret by the account. It ignores the
+// event of a Secret that this hub has just created: a pass would change nothing, and if the events of the other objects of the token arrive
+// later, it would try to create these again.
+func (h *handler) tokensOfSecret(before, after *corev1.Secret) []types.NamespacedName {
+	secret := after
+	if secret == nil {
+		secret = before
+	}
+	if before == nil && h.createdSecrets.IsExpected(string(secret.UID)) {
+		return nil
+	}
 	if secret.Type != corev1.SecretTypeServiceAccountToken {
 		if _, err := h.cache.Get(secret.Namespace, secret.Name); err != nil {
 			return nil

@@ -34,14 +34,15 @@ import (
 
 type handler struct {
 	*app.Context
-	tokens   fleetcontrollers.ClusterRegistrationTokenController
-	cache    fleetcontrollers.ClusterRegistrationTokenCache
-	accounts corecontrollers.ServiceAccountCache
-	secrets  corecontrollers.SecretCache
-	requests fleetcontrollers.ClusterRegistrationCache
-	sets     desiredset.Sets
-	written  expectations.Expectations // versions of tokens
-	rendered valuesCache
+	tokens         fleetcontrollers.ClusterRegistrationTokenController
+	cache          fleetcontrollers.ClusterRegistrationTokenCache
+	accounts       corecontrollers.ServiceAccountCache
+	secrets        corecontrollers.SecretCache
+	requests       fleetcontrollers.ClusterRegistrationCache
+	sets           desiredset.Sets
+	written        expectations.Expectations // versions of tokens
+	createdSecrets expectations.Expectations // UIDs of values Secrets
+	rendered       valuesCache
 }
 
 // onChange takes a token through its life: its ServiceAccount and rights, the Secret with the chart values, the count of its uses, and

@@ -65,7 +65,8 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
 	switch {
 	case existing == nil:
-		_, err = client.Create(ctx, &corev1.Secret{
+		var created *corev1.Secret
+		created, err = client.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: token.Namespace, Name: token.Name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
 				OwnerReferences: []metav1.OwnerReference{{
@@ -75,6 +76,9 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 			Type: registration.SecretTypeValues,
 			Data: map[string][]byte{registration.ValuesKey: values},
 		}, metav1.CreateOptions{})
+		if err == nil {
+			h.createdSecrets.Expect(string(created.UID))
+		}
 	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
 		changed := existing.DeepCopy()
 		changed.Data = map[string][]byte{registration.ValuesKey: values}

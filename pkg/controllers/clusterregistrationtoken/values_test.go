@@ -41,6 +41,10 @@ func TestEnsureValues(t *testing.T) {
 		request.Status = authenticationv1.TokenRequestStatus{Token: bearer, ExpirationTimestamp: metav1.NewTime(expires)}
 		return true, request, nil
 	})
+	kube.PrependReactor("create", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		action.(clienttesting.CreateAction).GetObject().(*corev1.Secret).UID = "secret"
+		return false, nil, nil
+	})
 	h := newScene(t).handler // whose caches stay empty
 	h.secrets = generic.NewCache[*corev1.Secret](emptyIndexer(), schema.GroupResource{})
 	h.accounts = generic.NewCache[*corev1.ServiceAccount](emptyIndexer(), schema.GroupResource{})
@@ -55,6 +59,18 @@ func TestEnsureValues(t *testing.T) {
 		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, before.Data, after.Data)
+	})
+	t.Run("the event of its creation: no further pass", func(t *testing.T) {
+		tokens := emptyIndexer()
+		require.NoError(t, tokens.Add(token))
+		h.cache = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
+		own := []types.NamespacedName{keyOf(token)}
+		assert.Empty(t, h.tokensOfSecret(nil, before))
+		assert.Equal(t, own, h.tokensOfSecret(before, before), "somebody has changed it")
+		assert.Equal(t, own, h.tokensOfSecret(before, nil), "somebody has deleted it")
+		recreated := before.DeepCopy()
+		recreated.UID = "other"
+		assert.Equal(t, own, h.tokensOfSecret(nil, recreated), "somebody has created it")
 	})
 	t.Run("a Secret of somebody else: refused, and not changed", func(t *testing.T) {
 		other := someToken(0)
