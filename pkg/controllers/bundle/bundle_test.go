@@ -98,7 +98,7 @@ func TestOnBundleUpdatesStatus(t *testing.T) {
 		s.has(t, b)
 		s.handle(t, b)
 		require.Len(t, s.taken(), 1)
-		b.Status = fleet.BundleStatus{ObservedGeneration: 1, ResourcesSHA256Sum: newPlan(b).sum, Display: fleet.BundleDisplay{ReadyClusters: "0/0"}}
+		b.Status = fleet.BundleStatus{ObservedGeneration: 1, ResourcesSHA256Sum: planOf(b).sum, Display: fleet.BundleDisplay{ReadyClusters: "0/0"}}
 		b.Status.Conditions = append(b.Status.Conditions, condition(fleet.ConditionReady, corev1.ConditionTrue, "the targets match no Cluster"))
 		b.Status.Conditions[0].Reason = fleet.ReasonNoClusters
 		s.clock.Step(time.Hour)

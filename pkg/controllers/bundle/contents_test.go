@@ -59,8 +59,8 @@ func TestContentsEnsure(t *testing.T) {
 func TestContentsEnsureWithoutResources(t *testing.T) {
 	cached := toAlice()
 	content.WithoutResources(&cached.Spec)
-	p := newPlan(cached)
-	assert.Equal(t, newPlan(toAlice()).content, p.content)
+	p := planOf(cached)
+	assert.Equal(t, planOf(toAlice()).content, p.content)
 	create := "create Content " + p.content + " true"
 	changed := bundleWith(func(s *fleet.BundleSpec) { s.Resources = nil })
 	for title, row := range map[string]struct {

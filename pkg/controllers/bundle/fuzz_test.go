@@ -34,9 +34,9 @@ func FuzzChoose(f *testing.F) {
 			}
 			return all
 		}}
-		p := newPlan(&b)
+		p := planOf(&b)
 		chosen := p.choose(&b, m)
-		assert.Equal(t, chosen, newPlan(b.DeepCopy()).choose(&b, m))
+		assert.Equal(t, chosen, planOf(b.DeepCopy()).choose(&b, m))
 		if p.problem != nil {
 			require.NotEmpty(t, p.problem.reason)
 			assert.Empty(t, chosen, "an invalid Bundle targets no Cluster")

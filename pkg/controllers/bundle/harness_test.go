@@ -95,7 +95,7 @@ func newStage(t testing.TB) *stage {
 	s.Deployer = &Deployer{
 		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},
 		clusterCache: cacheOf[*fleet.Cluster](s), groupCache: cacheOf[*fleet.ClusterGroup](s),
-		bundleCache: cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights,
+		bundleCache: cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 	}
@@ -254,12 +254,14 @@ func clusterNamed(name string) *fleet.Cluster {
 // deployed is the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
 func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
 	t.Helper()
-	v, err := newPlan(b).variant([]int{0}, &fleet.Cluster{})
+	v, err := planOf(b).variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	d := desired(b, v, helmValues{current: v.values, staged: v.values}, false, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
 	return d
 }
+
+func planOf(b *fleet.Bundle) *plan { return newPlan(b, newMemory(maxWorkspace, maxTotal)) }
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

@@ -8,12 +8,15 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 func heap() int {
@@ -36,6 +39,45 @@ func TestMemoryOfHelmValues(t *testing.T) {
 	each := (heap() - before) / secrets
 	t.Logf("%d bytes", each)
 	assert.Less(t, each, limit, "bytes for the values of each BundleDeployment")
+	runtime.KeepAlive(s)
+}
+
+// A tenant writes Bundles whose options are large and differ for each set of targets that a Cluster matches. What follows from those of one
+// workspace is bounded, and what the hub keeps for another workspace stays.
+func TestMemoryOfAWorkspace(t *testing.T) {
+	const bundles, targets, size, limit = 6, 6, 128 << 10, 24 << 20
+	s := newStage(t)
+	other := toAlice()
+	other.Namespace, other.Spec.DownstreamResources = "other", []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
+	first, err := s.plans.of(other).variant([]int{0}, clusterNamed("alice"))
+	require.NoError(t, err)
+
+	before := heap()
+	for i := range bundles {
+		b := bundleWith(func(spec *fleet.BundleSpec) {
+			spec.TargetCustomizationMode = allMatches
+			spec.NamespaceAnnotations = map[string]string{"large": strings.Repeat("x", size)}
+			spec.Targets = make([]fleet.BundleTarget, targets)
+		})
+		b.Name = fmt.Sprint("large-", i)
+		for combination := range 1 << targets {
+			var chosen []int
+			for target := range targets {
+				if combination&(1<<target) != 0 {
+					chosen = append(chosen, target)
+				}
+			}
+			_, err := s.plans.of(b).variant(chosen, clusterNamed("alice"))
+			require.NoError(t, err)
+		}
+	}
+	kept := heap() - before
+	t.Logf("%d bytes", kept)
+	assert.Less(t, kept, limit, "bytes for the Bundles of one workspace")
+
+	again, err := s.plans.of(other).variant([]int{0}, clusterNamed("alice"))
+	require.NoError(t, err)
+	assert.Same(t, &first.options.DownstreamResources[0], &again.options.DownstreamResources[0], "what is kept for another workspace")
 	runtime.KeepAlive(s)
 }
 

@@ -40,21 +40,21 @@ type plan struct {
 	cache planCache
 }
 
-// planCache has what follows from a plan for Clusters.
+// planCache has what follows from a plan for Clusters. memory guards it, and may empty it at any time.
 type planCache struct {
-	mu       sync.Mutex
+	memory    *memory
+	namespace string // of the Bundle
+
 	merged   map[string]mergedOptions // by the indexes of the targets
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
 	rendered map[key]renderedVariant  // by Cluster, if the values have templates
-	held     int                      // bytes added to variants and rendered since they were empty
+	size     int                      // in bytes
+	isClosed bool                     // it keeps nothing any more
 }
 
-// Limits of what a planCache keeps. With more, it is computed again: labels of Clusters that nobody has any more have variants as well.
-const (
-	maxHeld     = 16 << 20
-	variantSize = 1 << 8 // of a variant without its values
-	maxMerged   = 64     // each may be as large as the Bundle
-)
+// variantSize is what a variant takes beside its values and what it shares with the mergedOptions. These are counted once, so a variant is kept
+// only together with them.
+const variantSize = 1 << 10
 
 // maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
 const maxSelecting = 1000
@@ -71,6 +71,7 @@ type renderedVariant struct {
 	inputs  [sha256.Size]byte // digest of the indexes of the targets and the fields of the Cluster
 	variant variant
 	err     error
+	size    int
 }
 
 // problem is the reason and the message of the condition Ready of a Bundle that is not deployed.
@@ -97,11 +98,11 @@ const (
 )
 
 // newPlan reads the spec of a Bundle.
-func newPlan(b *fleet.Bundle) *plan {
+func newPlan(b *fleet.Bundle, m *memory) *plan {
 	p := &plan{
 		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions, isAgent: agentspec.IsBundle(b),
 		allMatches: b.Spec.TargetCustomizationMode == allMatches,
-		cache:      planCache{merged: map[string]mergedOptions{}, variants: map[string]variant{}, rendered: map[key]renderedVariant{}},
+		cache:      planCache{memory: m, namespace: b.Namespace},
 	}
 	var invalid []error
 	for i, t := range b.Spec.Targets {
@@ -197,30 +198,37 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 		return p.renderedVariant(merged, chosen, cluster)
 	}
 
-	p.cache.mu.Lock()
-	defer p.cache.mu.Unlock()
 	shared := fmt.Sprint(chosen, merged.options.KeepResources)
 	for _, name := range merged.labelNames {
 		shared += fmt.Sprintf(" %q", cluster.Labels[name])
 	}
-	if v, ok := p.cache.variants[shared]; ok {
+	p.cache.memory.mu.Lock()
+	v, known := p.cache.variants[shared]
+	p.cache.memory.mu.Unlock()
+	if known {
 		return v, nil
 	}
-	v, err := p.newVariant(merged.options, cluster.Labels)
-	if err != nil {
+	if v, err = p.newVariant(merged.options, cluster.Labels); err != nil {
 		return variant{}, err
 	}
-	p.cache.hold(v)
-	p.cache.variants[shared] = v
+	p.cache.memory.mu.Lock()
+	defer p.cache.memory.mu.Unlock()
+	if kept, known := p.cache.variants[shared]; known {
+		return kept, nil // another pass was faster
+	}
+	if _, kept := p.cache.merged[fmt.Sprint(chosen)]; kept && p.cache.memory.add(&p.cache, variantSize+len(shared)+len(v.values)) {
+		put(&p.cache.variants, shared, v)
+	}
 	return v, nil
 }
 
 // mergedOptions merges the options of the chosen targets into those of the Bundle.
 func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
-	p.cache.mu.Lock()
-	defer p.cache.mu.Unlock()
 	shared := fmt.Sprint(chosen)
-	if merged, known := p.cache.merged[shared]; known {
+	p.cache.memory.mu.Lock()
+	merged, known := p.cache.merged[shared]
+	p.cache.memory.mu.Unlock()
+	if known {
 		return merged, nil
 	}
 	var overrides []fleet.BundleDeploymentOptions
@@ -231,57 +239,67 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 	if err != nil {
 		return mergedOptions{}, err
 	}
-	merged := mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
+	text, err := json.Marshal(options)
+	if err != nil {
+		return mergedOptions{}, err
+	}
+	merged = mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
 	if options.Helm != nil && options.Helm.Values != nil {
 		replaceLabels(options.Helm.Values.Data, func(name string) string {
 			merged.labelNames = append(merged.labelNames, name)
 			return ""
 		})
 	}
-	if len(p.cache.merged) >= maxMerged {
-		clear(p.cache.merged)
+	p.cache.memory.mu.Lock()
+	defer p.cache.memory.mu.Unlock()
+	if kept, known := p.cache.merged[shared]; known {
+		return kept, nil
 	}
-	p.cache.merged[shared] = merged
+	if p.cache.memory.add(&p.cache, len(shared)+decodedSize(text)) {
+		put(&p.cache.merged, shared, merged)
+	}
 	return merged, nil
 }
 
-// renderedVariant renders the templates for a Cluster. It does so without the lock, because it can take long, and keeps an error as well,
-// because a retry with the same inputs fails again.
+// renderedVariant renders the templates for a Cluster. It keeps an error as well, because a retry with the same inputs fails again.
 func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
 	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster)})
 	if err != nil {
 		return variant{}, err
 	}
 	inputs := sha256.Sum256(fields)
-	p.cache.mu.Lock()
+	p.cache.memory.mu.Lock()
 	last, known := p.cache.rendered[keyOf(cluster)]
-	p.cache.mu.Unlock()
+	p.cache.memory.mu.Unlock()
 	if known && last.inputs == inputs {
 		return last.variant, last.err
 	}
 
-	rendered := renderedVariant{inputs: inputs}
+	rendered := renderedVariant{inputs: inputs, size: variantSize}
 	options, helm := merged.options, *merged.options.Helm
 	options.Helm = &helm
 	if helm.Values, err = renderValues(merged.options.Helm, cluster); err != nil {
 		rendered.err = &templateError{err}
+		rendered.size += len(rendered.err.Error())
 	} else {
 		rendered.variant, rendered.err = p.newVariant(options, cluster.Labels)
+		rendered.size += len(rendered.variant.values)
 	}
-	p.cache.mu.Lock()
-	defer p.cache.mu.Unlock()
-	p.cache.hold(rendered.variant)
-	p.cache.rendered[keyOf(cluster)] = rendered
+	p.cache.memory.mu.Lock()
+	defer p.cache.memory.mu.Unlock()
+	p.cache.forgetRendered(keyOf(cluster))
+	if _, kept := p.cache.merged[fmt.Sprint(chosen)]; kept && p.cache.memory.add(&p.cache, rendered.size) {
+		put(&p.cache.rendered, keyOf(cluster), rendered)
+	}
 	return rendered.variant, rendered.err
 }
 
-// hold counts a variant that is kept, and drops the others if there is no room for it.
-func (c *planCache) hold(v variant) {
-	if c.held += variantSize + len(v.values); c.held > maxHeld {
-		clear(c.variants)
-		clear(c.rendered)
-		c.held = variantSize + len(v.values)
+// put adds to a map that does not exist while it is empty, so that an empty cache takes no memory.
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = map[K]V{}
 	}
+	(*m)[k] = v
 }
 
 // newVariant replaces the Helm values that stand for labels of a Cluster, computes the deployment ID, and takes the values out of the
@@ -337,9 +355,16 @@ func replaceLabels(value any, labelOf func(name string) string) any {
 
 // forgetCluster drops the variant of a deleted Cluster.
 func (c *planCache) forgetCluster(k key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.rendered, k)
+	c.memory.mu.Lock()
+	defer c.memory.mu.Unlock()
+	c.forgetRendered(k)
+}
+
+func (c *planCache) forgetRendered(k key) {
+	if last, known := c.rendered[k]; known {
+		delete(c.rendered, k)
+		c.memory.subtract(c, last.size)
+	}
 }
 
 // mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not
@@ -398,21 +423,27 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 
 // plans has the plan of each Bundle.
 type plans struct {
-	mu    sync.Mutex
-	byKey map[key]*plan
+	memory *memory
+	mu     sync.Mutex
+	byKey  map[key]*plan
+}
+
+func newPlans() *plans {
+	return &plans{memory: newMemory(maxWorkspace, maxTotal), byKey: map[key]*plan{}}
 }
 
 // of returns the plan of a Bundle, and computes it if the Bundle has changed.
 func (p *plans) of(b *fleet.Bundle) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.byKey[keyOf(b)]; known != nil && known.uid == b.UID && known.generation == b.Generation {
+	known := p.byKey[keyOf(b)]
+	if known != nil && known.uid == b.UID && known.generation == b.Generation {
 		return known
 	}
-	if p.byKey == nil {
-		p.byKey = map[key]*plan{}
+	if known != nil {
+		p.memory.close(&known.cache)
 	}
-	made := newPlan(b)
+	made := newPlan(b, p.memory)
 	p.byKey[keyOf(b)] = made
 	return made
 }
@@ -421,5 +452,8 @@ func (p *plans) of(b *fleet.Bundle) *plan {
 func (p *plans) forget(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.byKey, k)
+	if known := p.byKey[k]; known != nil {
+		p.memory.close(&known.cache)
+		delete(p.byKey, k)
+	}
 }

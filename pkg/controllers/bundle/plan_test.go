@@ -42,7 +42,7 @@ func TestChoose(t *testing.T) {
 			b := bundleWith(func(s *fleet.BundleSpec) {
 				s.Targets, s.TargetRestrictions, s.TargetCustomizationMode = row.targets, row.restrictions, row.mode
 			})
-			p := newPlan(b)
+			p := planOf(b)
 			require.Nil(t, p.problem)
 			assert.Equal(t, row.want, p.choose(b, alice()))
 		})
@@ -52,11 +52,11 @@ func TestChoose(t *testing.T) {
 func TestChooseForTheBundleOfAnAgent(t *testing.T) {
 	b := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "Alice A"}} })
 	b.Name, b.Annotations = "fleet-agent-other", map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
-	assert.Empty(t, newPlan(b).choose(b, alice()), "the display name of another Cluster")
+	assert.Empty(t, planOf(b).choose(b, alice()), "the display name of another Cluster")
 	b.Name = "fleet-agent-alice"
-	assert.Equal(t, []int{0}, newPlan(b).choose(b, alice()))
+	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
 	b.Name, b.Annotations = "anything", nil
-	assert.Equal(t, []int{0}, newPlan(b).choose(b, alice()))
+	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
 }
 
 func values(data map[string]any) *fleet.HelmOptions {
@@ -86,7 +86,7 @@ func TestVariant(t *testing.T) {
 		s.DefaultNamespace = "base"
 		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
 	})
-	p := newPlan(b)
+	p := planOf(b)
 	first, err := p.variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	second, err := p.variant([]int{1}, &fleet.Cluster{})
@@ -112,7 +112,7 @@ func TestVariant_keepWorkloads(t *testing.T) {
 			b := bundleWith(func(s *fleet.BundleSpec) {
 				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
 			})
-			p := newPlan(b)
+			p := planOf(b)
 			kept, err := p.variant([]int{0}, annotated)
 			require.NoError(t, err)
 			other, err := p.variant([]int{0}, denied)
@@ -122,7 +122,7 @@ func TestVariant_keepWorkloads(t *testing.T) {
 			assert.NotEqual(t, kept.deploymentID, other.deploymentID)
 
 			b.Annotations = map[string]string{apply.LabelID: registration.SetIDManageAgent}
-			agent, err := newPlan(b).variant([]int{0}, annotated)
+			agent, err := planOf(b).variant([]int{0}, annotated)
 			require.NoError(t, err)
 			assert.Equal(t, other.options, agent.options)
 		})
@@ -131,7 +131,7 @@ func TestVariant_keepWorkloads(t *testing.T) {
 
 func TestVariant_clusterLabels(t *testing.T) {
 	for _, disablePreProcess := range []bool{false, true} {
-		p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
+		p := planOf(bundleWith(func(s *fleet.BundleSpec) {
 			s.Helm = &fleet.HelmOptions{DisablePreProcess: disablePreProcess, Values: &fleet.GenericMap{Data: map[string]any{
 				"env": "global.fleet.clusterLabels.env", "same": "x",
 				"in": []any{map[string]any{"region": "global.fleet.clusterLabels.region"}},
@@ -187,7 +187,7 @@ func TestNewPlanProblem(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			b := bundleWith(row.change)
 			b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterName: "alice"})
-			p := newPlan(b)
+			p := planOf(b)
 			require.NotNil(t, p.problem)
 			assert.Equal(t, row.reason, p.problem.reason)
 			assert.Contains(t, p.problem.message, row.says)
@@ -210,12 +210,12 @@ func TestNewPlanWithoutProblem(t *testing.T) {
 		},
 		"no resources": func(s *fleet.BundleSpec) { s.Resources = nil },
 	} {
-		t.Run(name, func(t *testing.T) { assert.Nil(t, newPlan(bundleWith(change)).problem) })
+		t.Run(name, func(t *testing.T) { assert.Nil(t, planOf(bundleWith(change)).problem) })
 	}
 }
 
 func TestPlans(t *testing.T) {
-	var all plans
+	all := newPlans()
 	b := bundleWith(func(*fleet.BundleSpec) {})
 	first := all.of(b)
 	assert.Same(t, first, all.of(b.DeepCopy()))

@@ -7,6 +7,7 @@
 //	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
 //	events.go     which event of a watched object enqueues which Clusters and Bundles
 //	plan.go       what one generation of a Bundle asks for, and the options for a Cluster
+//	budget.go     how much the hub keeps of what follows from plans
 //	targets.go    which targets of a Bundle match a Cluster
 //	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
 //	templates.go  Helm values with templates
@@ -48,7 +49,7 @@ type Deployer struct {
 	values   *valueSecrets
 	copies   *copies
 	roles    roles
-	plans    plans
+	plans    *plans
 
 	// Expectations about BundleDeployments: written has the keys of those created and the versions of those patched, deleted the
 	// UIDs of those deleted.
@@ -86,6 +87,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		values:          newValueSecrets(c),
 		copies:          &copies{c},
 		roles:           agentrole.NewReadRights(c),
+		plans:           newPlans(),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),

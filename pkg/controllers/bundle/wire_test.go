@@ -78,10 +78,10 @@ func TestWire(t *testing.T) {
 					var b fleet.Bundle
 					require.NoError(t, json.Unmarshal(applied, &b))
 					if version := resolved[r.Name]; version != "" {
-						assert.Equal(t, fleet.ReasonBundleInvalid, newPlan(&b).problem.reason, "agents would choose versions of their own")
+						assert.Equal(t, fleet.ReasonBundleInvalid, planOf(&b).problem.reason, "agents would choose versions of their own")
 						b.Spec.Helm.Version = version
 					}
-					p := newPlan(&b)
+					p := planOf(&b)
 					if want, found := refused[r.Name]; found {
 						require.NotNil(t, p.problem)
 						assert.Equal(t, want.reason, p.problem.reason)
