@@ -19,10 +19,18 @@ type Bucketed[T generic.RuntimeMetaObject] struct {
 	keys func(object T) []string
 }
 
+// indexable and indexed are the parts of a cache that the index needs.
+type (
+	indexable[T generic.RuntimeMetaObject] interface {
+		AddIndexer(name string, keys generic.Indexer[T])
+	}
+	indexed[T generic.RuntimeMetaObject] interface {
+		GetByIndex(name, key string) ([]T, error)
+	}
+)
+
 // addTo adds the index to a cache.
-func (b Bucketed[T]) addTo(cache interface {
-	AddIndexer(name string, keys generic.Indexer[T])
-}) {
+func (b Bucketed[T]) addTo(cache indexable[T]) {
 	cache.AddIndexer(b.name, func(object T) (buckets []string, _ error) {
 		for _, key := range b.keys(object) {
 			buckets = append(buckets, bucketOf(key))
@@ -32,9 +40,7 @@ func (b Bucketed[T]) addTo(cache interface {
 }
 
 // Find returns the objects that have the key.
-func (b Bucketed[T]) Find(cache interface {
-	GetByIndex(name, key string) ([]T, error)
-}, key string) (found []T, err error) {
+func (b Bucketed[T]) Find(cache indexed[T], key string) (found []T, err error) {
 	all, err := cache.GetByIndex(b.name, bucketOf(key))
 	for _, object := range all {
 		if slices.Contains(b.keys(object), key) {
