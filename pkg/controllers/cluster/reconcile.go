@@ -115,12 +115,15 @@ const reportAfter = 10 * time.Second
 // an agent of Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for
 // status.namespace.
 func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
+	if len(cluster.Status.Conditions) > 0 {
+		return 0
+	}
 	importing := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionImported).Reason == fleet.ReasonImporting
 	waiting := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonWaitingForAgent
 	requests := h.requestsOf(cluster)
 	ofFleet := func(r *fleet.ClusterRegistration) bool { return !registration.Renews(r) }
 	registering := waiting && !h.DisableBundles && len(requests) > 0 && !slices.ContainsFunc(requests, ofFleet)
-	if len(cluster.Status.Conditions) > 0 || !importing && !registering {
+	if !importing && !registering {
 		return 0
 	}
 	return min(reportAfter-h.Clock.Since(cluster.CreationTimestamp.Time), reportAfter) // the clock of the API server may be ahead

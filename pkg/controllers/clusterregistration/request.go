@@ -248,7 +248,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	case registration.UseUncountable:
 	}
 
-	// Create the Cluster. The controller of Clusters creates its namespace, which then enqueues the request.
+	// Create the Cluster. The controller of Clusters creates its namespace; that, or the status of the Cluster, enqueues the request.
 	if cluster == nil {
 		return stop(h.createCluster(ctx, request, token, newCluster))
 	}
