@@ -162,7 +162,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 		return nil, err
 	}
 	for _, cluster := range unconnected {
-		requests, err := c.requests.GetByIndex(index.ByClientID, index.Key(namespace, cluster.Spec.ClientID))
+		requests, err := index.RequestsByClientID.Find(c.requests, index.Key(namespace, cluster.Spec.ClientID))
 		if err != nil {
 			return nil, err
 		}

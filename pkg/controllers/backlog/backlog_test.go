@@ -36,9 +36,7 @@ func newScene() *scene {
 	s.requests = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	s.clusters = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	requests := generic.NewCache[*fleet.ClusterRegistration](s.requests, schema.GroupResource{})
-	requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
-		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
-	})
+	index.RequestsByClientID.AddTo(requests)
 	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock, func() registration.OriginPolicies { return s.policies })
 	return s
 }

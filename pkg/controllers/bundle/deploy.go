@@ -211,7 +211,7 @@ func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) 
 	}
 	seen := map[string]bool{}
 	for _, k := range keys {
-		found, _ := d.bundleCache.GetByIndex(byTarget, k)
+		found, _ := bundlesByTarget.Find(d.bundleCache, k)
 		for _, b := range found {
 			if !seen[b.Name] && b.DeletionTimestamp == nil {
 				seen[b.Name] = true

@@ -12,9 +12,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// bundlesByTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
+var bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
+
 const (
-	// byTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
-	byTarget = "muster.fleet.cattle.io/bundles-by-target"
 	// byBundle finds BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
 	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey.
@@ -28,7 +29,7 @@ const (
 )
 
 func (d *Deployer) addIndexes() {
-	d.bundleCache.AddIndexer(byTarget, targetKeys)
+	bundlesByTarget.AddTo(d.bundleCache)
 	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
 		for _, r := range sourcesOfBundle(b) {
 			keys = append(keys, sourceKey(b.Namespace, r))
@@ -57,17 +58,17 @@ func clusterNamespaceKeys(c *fleet.Cluster) ([]string, error) {
 	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
 }
 
-// targetKeys are the keys of a Bundle in the index byTarget. Each agent has a Bundle that names its Cluster, so that a pass
+// targetKeys are the keys of a Bundle in bundlesByTarget. Each agent has a Bundle that names its Cluster, so that a pass
 // over one Cluster must not visit the Bundles that name another.
-func targetKeys(b *fleet.Bundle) ([]string, error) {
+func targetKeys(b *fleet.Bundle) []string {
 	keys := make([]string, 0, len(b.Spec.Targets))
 	for _, t := range b.Spec.Targets {
 		if t.ClusterName == "" {
-			return []string{anyKey(b.Namespace)}, nil
+			return []string{anyKey(b.Namespace)}
 		}
 		keys = append(keys, nameKey(b.Namespace, t.ClusterName))
 	}
-	return keys, nil
+	return keys
 }
 
 // nameKey is the key of the Bundles all of whose targets name a Cluster, one of them this one.

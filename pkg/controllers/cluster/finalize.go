@@ -330,7 +330,7 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 // deleteRequests deletes the agent's ClusterRegistrations, and with them the rights of the agent. Kubernetes would delete them as well,
 // because the Cluster is their owner, but it discovers new kinds only every 30 seconds.
 func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) error {
-	requests, err := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	requests, err := index.RequestsByClientID.Find(h.requests, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	if err != nil {
 		return err
 	}

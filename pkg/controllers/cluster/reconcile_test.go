@@ -365,7 +365,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestClustersOfRequest(t *testing.T) {
-	h := &handler{clusterCache: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}, byImport: map[string]string{"ws/import-token-carol": "carol"}}}
+	h := &handler{clusterCache: identities{byID: map[string]string{"a": "alice", "b": "bob"}, byImport: map[string]string{"ws/import-token-carol": "carol"}}}
 	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
 		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
 		for _, f := range change {
@@ -404,12 +404,17 @@ type identities struct {
 	byID, byImport map[string]string
 }
 
-func (i identities) GetByIndex(indexName, key string) ([]*fleet.Cluster, error) {
-	names := map[string]map[string]string{index.ByClientID: i.byID, index.ByImportToken: i.byImport}[indexName]
-	if name := names[key]; name != "" {
-		return []*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}}, nil
+func (i identities) GetByIndex(indexName, key string) (found []*fleet.Cluster, _ error) {
+	if indexName == index.ClustersByClientID.Name { // it compares the keys itself
+		for clientID, name := range i.byID {
+			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}
+			cluster.Spec.ClientID = clientID
+			found = append(found, cluster)
+		}
+	} else if name := i.byImport[key]; name != "" {
+		found = append(found, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}})
 	}
-	return nil, nil
+	return found, nil
 }
 
 func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {

@@ -96,7 +96,7 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 		if request == nil {
 			continue
 		}
-		found, _ := h.clusterCache.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+		found, _ := index.ClustersByClientID.Find(h.clusterCache, index.Key(request.Namespace, request.Spec.ClientID))
 		imported, _ := h.clusterCache.GetByIndex(index.ByImportToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
 		keys = append(append(keys, Keys(found)...), Keys(imported)...)
 	}

@@ -133,7 +133,7 @@ func (h *handler) requestsOf(cluster *fleet.Cluster) []*fleet.ClusterRegistratio
 	if cluster.Spec.ClientID == "" {
 		return nil
 	}
-	found, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID)) // fails only without the index
+	found, _ := index.RequestsByClientID.Find(h.requests, index.Key(cluster.Namespace, cluster.Spec.ClientID)) // fails only without the index
 	return found
 }
 

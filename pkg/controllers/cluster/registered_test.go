@@ -34,12 +34,8 @@ type requests struct {
 }
 
 func (r requests) GetByIndex(indexName, key string) (found []*fleet.ClusterRegistration, err error) {
-	for _, request := range r.all {
-		value := request.Spec.ClientID
-		if indexName == index.ByToken {
-			value = request.Labels[fleet.RegistrationTokenLabel]
-		}
-		if index.Key(request.Namespace, value) == key {
+	for _, request := range r.all { // a bucketed index compares the keys itself
+		if indexName != index.ByToken || index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]) == key {
 			found = append(found, request)
 		}
 	}

@@ -174,7 +174,7 @@ func (h *handler) registrationOfIdentity(cluster *fleet.Cluster) []types.Namespa
 
 // grantedFor returns the granted ClusterRegistration of a Clusternet agent for a Cluster, nil if there is none.
 func (h *handler) grantedFor(cluster *fleet.Cluster) *fleet.ClusterRegistration {
-	same, _ := h.registrations.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	same, _ := index.RequestsByClientID.Find(h.registrations, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	for _, r := range same {
 		if r.Status.Granted && r.DeletionTimestamp == nil && registration.IsForClusternet(r, h.HubUser) {
 			return r

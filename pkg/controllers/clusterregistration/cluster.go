@@ -19,7 +19,7 @@ import (
 // findCluster returns the Cluster that has the request's clientID, or the name of the Cluster to create.
 func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fleet.Cluster, create string, out result.Result) {
 	clientID := request.Spec.ClientID
-	candidates, err := h.clusters.GetByIndex(index.ByClientID, index.Key(request.Namespace, clientID))
+	candidates, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))
 	if err != nil {
 		return nil, "", failed(err)
 	}

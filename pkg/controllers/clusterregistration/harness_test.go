@@ -239,15 +239,12 @@ func (c cached[T]) Get(namespace, name string) (found T, _ error) {
 
 func (c cached[T]) List(string, labels.Selector) ([]T, error) { return c.all, c.err }
 
-// GetByIndex knows no index of Secrets, and of requests only that of the UIDs: all have the same identity and the same token.
-func (c cached[T]) GetByIndex(name, key string) (found []T, err error) {
+// GetByIndex returns all requests and Secrets, which all have the same identity and the same token, and the Clusters and tokens with the key.
+// A bucketed index compares the keys itself.
+func (c cached[T]) GetByIndex(_, key string) (found []T, err error) {
 	for _, object := range c.all {
 		matches := true
 		switch o := any(object).(type) {
-		case *fleet.ClusterRegistration:
-			matches = name != index.ByUID || string(o.UID) == key
-		case *fleet.Cluster:
-			matches = key == index.Key(o.Namespace, o.Spec.ClientID)
 		case *fleet.ClusterRegistrationToken:
 			matches = key == index.TokenKey(o.Namespace, o.Name)
 		}

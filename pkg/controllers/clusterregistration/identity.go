@@ -34,7 +34,7 @@ func (l *identityLocks) tryLock(request *fleet.ClusterRegistration) (unlock func
 
 // sameIdentity returns all requests of the identity of this one, itself included.
 func (h *handler) sameIdentity(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
-	return h.requests.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+	return index.RequestsByClientID.Find(h.requests, index.Key(request.Namespace, request.Spec.ClientID))
 }
 
 // otherMayBeGranted reports whether this hub may have granted another request of the identity, and the cache does not show it yet. A write

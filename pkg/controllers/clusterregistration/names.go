@@ -93,15 +93,15 @@ func isRefusal(secret *corev1.Secret) bool {
 	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
 }
 
-// secretsByRequest is the index of credential Secrets by the key of their request.
-const secretsByRequest = "muster.fleet.cattle.io/secret-by-request"
+// secretsByRequest finds credential Secrets by the key of their request.
+var secretsByRequest = index.Bucketed[*corev1.Secret]{Name: "muster.fleet.cattle.io/secret-by-request", Keys: requestOfSecret}
 
-func requestOfSecret(secret *corev1.Secret) ([]string, error) {
+func requestOfSecret(secret *corev1.Secret) []string {
 	key := requestKeyOf(secret)
 	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
-		return nil, nil
+		return nil
 	}
-	return []string{index.Key(key.Namespace, key.Name)}, nil
+	return []string{index.Key(key.Namespace, key.Name)}
 }
 
 // requestKeyOf also knows the annotations of versions that wrote credentials with wrangler's apply.

@@ -101,7 +101,7 @@ func Register(ctx context.Context, c *app.Context) {
 		givenRights:        expectations.Expectations{Clock: c.Clock},
 	}
 	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
-	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)
+	secretsByRequest.AddTo(h.secrets)
 	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 
 	c.Fleet.ClusterRegistration().OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))

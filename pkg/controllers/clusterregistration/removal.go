@@ -40,7 +40,7 @@ func (h *handler) remove(ctx context.Context, key string) error {
 			return fmt.Errorf("deleting the rights of ClusterRegistration %s: %w", key, err)
 		}
 	}
-	secrets, err := h.secrets.GetByIndex(secretsByRequest, key)
+	secrets, err := secretsByRequest.Find(h.secrets, key)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
 		return nil
 	}
-	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(before.Namespace, before.Spec.ClientID))
+	sameIdentity, _ := index.RequestsByClientID.Find(h.requests, index.Key(before.Namespace, before.Spec.ClientID))
 	return ungranted(sameIdentity)
 }
 
@@ -83,14 +83,14 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 	requests, _ := h.requests.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
 	var own []*fleet.ClusterRegistration
 	if cluster.Spec.ClientID != "" {
-		own, _ = h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+		own, _ = index.RequestsByClientID.Find(h.requests, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	}
 	keys := ungranted(slices.Concat(requests, own))
 	for _, r := range own {
 		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !registration.Renews(r) {
 			continue
 		}
-		secrets, _ := h.secrets.GetByIndex(secretsByRequest, index.Key(r.Namespace, r.Name))
+		secrets, _ := secretsByRequest.Find(h.secrets, index.Key(r.Namespace, r.Name))
 		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
@@ -142,7 +142,7 @@ func (h *handler) dependentsOfToken(before, after *fleet.ClusterRegistrationToke
 	}
 	for _, uid := range after.Status.PendingUses {
 		if !slices.Contains(before.Status.PendingUses, uid) {
-			requests, _ := h.requests.GetByIndex(index.ByUID, uid)
+			requests, _ := index.RequestsByUID.Find(h.requests, uid)
 			keys = append(keys, ungranted(requests)...)
 		}
 	}
@@ -195,7 +195,7 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	if err != nil {
 		return nil
 	}
-	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
+	sameIdentity, _ := index.RequestsByClientID.Find(h.requests, index.Key(answered.Namespace, answered.Spec.ClientID))
 	keys := ungranted(sameIdentity)
 	h.createdCredentials.Observed(string(answered.UID))
 	if answered.Status.Granted {

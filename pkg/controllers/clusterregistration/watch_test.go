@@ -83,7 +83,7 @@ func TestDependentsOfCluster(t *testing.T) {
 				s.haveCached(row.own(s)...)
 			}
 			if row.left {
-				s.secrets = secretsOf{all: []*corev1.Secret{{}}}
+				s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
 			}
 			assert.Equal(t, row.want, names(s.dependentsOfCluster(s.cluster)))
 		})

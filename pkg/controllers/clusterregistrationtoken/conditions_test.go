@@ -98,9 +98,7 @@ func grantedRequest(name, clientID string, created int) *fleet.ClusterRegistrati
 func TestSetRequestsAccepted(t *testing.T) {
 	s := newScene(t)
 	s.requests.AddIndexer(refusedByToken, tokenOfRefused)
-	s.requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
-		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
-	})
+	index.RequestsByClientID.AddTo(s.requests)
 	token := someToken(0)
 	requires := func(want, message string, transition bool) {
 		t.Helper()

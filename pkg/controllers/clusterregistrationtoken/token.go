@@ -289,7 +289,7 @@ func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*r
 	}
 	var newest *fleet.ClusterRegistration
 	for _, r := range refused {
-		sameIdentity, err := h.requests.GetByIndex(index.ByClientID, index.Key(r.Namespace, r.Spec.ClientID))
+		sameIdentity, err := index.RequestsByClientID.Find(h.requests, index.Key(r.Namespace, r.Spec.ClientID))
 		if err != nil {
 			return nil, err
 		}

@@ -63,7 +63,7 @@ func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistra
 
 // request reads the cache. It returns nil if there is no such request.
 func (h *handler) request(uid string) *fleet.ClusterRegistration {
-	found, err := h.requests.GetByIndex(index.ByUID, uid)
+	found, err := index.RequestsByUID.Find(h.requests, uid)
 	if err != nil || len(found) == 0 {
 		return nil
 	}

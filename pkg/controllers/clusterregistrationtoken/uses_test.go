@@ -54,7 +54,7 @@ func newScene(t *testing.T, onServer ...string) *scene {
 	}
 	s := &scene{cached: emptyIndexer(), server: metadatafake.NewSimpleMetadataClient(scheme, objects...)}
 	requests := generic.NewCache[*fleet.ClusterRegistration](s.cached, schema.GroupResource{})
-	requests.AddIndexer(index.ByUID, func(r *fleet.ClusterRegistration) ([]string, error) { return []string{string(r.UID)}, nil })
+	index.RequestsByUID.AddTo(requests)
 	s.handler = &handler{
 		Context:  &app.Context{Clock: clocktesting.NewFakeClock(noon), Metadata: s.server, Config: config.NewStore(config.Hub{})},
 		requests: requests,

@@ -34,7 +34,7 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
 	if cluster.Spec.ClientID == "" {
 		return s, nil
 	}
-	all, err := requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	all, err := index.RequestsByClientID.Find(requests, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	if err != nil {
 		return s, err
 	}

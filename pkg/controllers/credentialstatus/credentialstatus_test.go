@@ -27,6 +27,7 @@ func (r requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, erro
 func request(uid string, minute int, granted bool, reason string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), CreationTimestamp: metav1.NewTime(time.Unix(int64(minute)*60, 0))},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
 		Status: fleet.ClusterRegistrationStatus{
 			Granted: granted, Conditions: []genericcondition.GenericCondition{{Type: fleet.ConditionGranted, Reason: reason}},
 		},

@@ -12,15 +12,23 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// Indexes whose keys differ from one object to the next.
+var (
+	// AccountsByRequest finds the ServiceAccounts of agents by the key of their request.
+	AccountsByRequest = Bucketed[*corev1.ServiceAccount]{"muster.fleet.cattle.io/by-request", accountByRequest}
+	// ClustersByClientID finds Clusters by Key(namespace, clientID).
+	ClustersByClientID = Bucketed[*fleet.Cluster]{"muster.fleet.cattle.io/by-client-id", clusterByClientID}
+	// RequestsByClientID finds requests by Key(namespace, clientID).
+	RequestsByClientID = Bucketed[*fleet.ClusterRegistration]{"muster.fleet.cattle.io/by-client-id", requestByClientID}
+	// RequestsByUID finds requests by their UID.
+	RequestsByUID = Bucketed[*fleet.ClusterRegistration]{"muster.fleet.cattle.io/by-uid", requestByUID}
+)
+
 const (
-	// ByClientID finds Clusters, and requests, by Key(namespace, clientID).
-	ByClientID = "muster.fleet.cattle.io/by-client-id"
 	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
 	ByToken = "muster.fleet.cattle.io/by-token"
 	// ByImportToken finds Clusters that the hub imports by the TokenKey of the token of the import.
 	ByImportToken = "muster.fleet.cattle.io/by-import-token"
-	// ByUID finds requests by their UID.
-	ByUID = "muster.fleet.cattle.io/by-uid"
 	// ByNoToken finds requests that are not granted and name no token, by their namespace.
 	ByNoToken = "muster.fleet.cattle.io/by-no-token"
 	// ByNewCluster finds requests that are not granted, by Key(namespace, name of the Cluster that would be created for them).
@@ -33,22 +41,22 @@ const (
 
 // Register adds the indexes. It is called once, before any controller is registered.
 func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
-	f.Cluster().Cache().AddIndexer(ByClientID, clusterByClientID)
+	ClustersByClientID.AddTo(f.Cluster().Cache())
 	f.Cluster().Cache().AddIndexer(ByImportToken, clusterByImportToken)
 	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
 	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
-	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
+	RequestsByClientID.AddTo(f.ClusterRegistration().Cache())
+	RequestsByUID.AddTo(f.ClusterRegistration().Cache())
 	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
-	f.ClusterRegistration().Cache().AddIndexer(ByUID, requestByUID)
 	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
-	AccountsByRequest.addTo(core.ServiceAccount().Cache())
+	AccountsByRequest.AddTo(core.ServiceAccount().Cache())
 }
 
 // Registered reports whether the indexes exist: the factory has served a hub before, and its caches do not accept them again.
 func Registered(f fleetcontrollers.Interface) bool {
-	_, found := f.Cluster().Informer().GetIndexer().GetIndexers()[ByClientID]
+	_, found := f.Cluster().Informer().GetIndexer().GetIndexers()[ClustersByClientID.Name]
 	return found
 }
 
@@ -76,11 +84,11 @@ func KubeconfigNamespace(cluster *fleet.Cluster) string {
 }
 
 // clusterByClientID leaves out Clusters without a clientID: a request with an empty one must not match them.
-func clusterByClientID(c *fleet.Cluster) ([]string, error) {
+func clusterByClientID(c *fleet.Cluster) []string {
 	if c.Spec.ClientID == "" {
-		return nil, nil
+		return nil
 	}
-	return []string{Key(c.Namespace, c.Spec.ClientID)}, nil
+	return []string{Key(c.Namespace, c.Spec.ClientID)}
 }
 
 func clusterByImportToken(c *fleet.Cluster) ([]string, error) {
@@ -105,8 +113,8 @@ func clusterByManagementName(c *fleet.Cluster) ([]string, error) {
 	return []string{name}, nil
 }
 
-func requestByClientID(r *fleet.ClusterRegistration) ([]string, error) {
-	return []string{Key(r.Namespace, r.Spec.ClientID)}, nil
+func requestByClientID(r *fleet.ClusterRegistration) []string {
+	return []string{Key(r.Namespace, r.Spec.ClientID)}
 }
 
 func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
@@ -117,9 +125,7 @@ func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
 	return []string{Key(r.Namespace, token)}, nil
 }
 
-func requestByUID(r *fleet.ClusterRegistration) ([]string, error) {
-	return []string{string(r.UID)}, nil
-}
+func requestByUID(r *fleet.ClusterRegistration) []string { return []string{string(r.UID)} }
 
 // requestWithoutToken leaves out granted requests, of which there may be very many.
 func requestWithoutToken(r *fleet.ClusterRegistration) ([]string, error) {

@@ -43,14 +43,14 @@ func TestBucketed(t *testing.T) {
 	a := accounts{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 	_, err := AccountsByRequest.Find(a, "fleet-default/request-1")
 	require.Error(t, err, "no index")
-	AccountsByRequest.addTo(a)
+	AccountsByRequest.AddTo(a)
 	const requests = 1000
 	for n := range requests {
 		require.NoError(t, a.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: fmt.Sprint("account-", n), Annotations: map[string]string{
 			fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: fmt.Sprint("request-", n),
 		}}}))
 	}
-	assert.LessOrEqual(t, len(a.ListIndexFuncValues(AccountsByRequest.name)), 256, "each value takes 300 bytes")
+	assert.LessOrEqual(t, len(a.ListIndexFuncValues(AccountsByRequest.Name)), 256, "each value takes 300 bytes")
 	for n := range requests {
 		found, err := AccountsByRequest.Find(a, fmt.Sprint("fleet-default/request-", n))
 		require.NoError(t, err)
