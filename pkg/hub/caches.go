@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	lassocache "github.com/rancher/lasso/pkg/cache"
 	"github.com/rancher/lasso/pkg/client"
@@ -23,7 +22,6 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -121,33 +119,13 @@ func cacheOptions(systemNamespace string) *lassocache.SharedCacheFactoryOptions 
 	}
 }
 
-const (
-	retryFirst = 5 * time.Millisecond
-	retryMax   = 30 * time.Second
-)
-
-// rateLimiters returns a limiter for each kind. A shared limiter would count the failures of an object against an object of another
-// kind with the same name.
-func rateLimiters(kinds ...schema.GroupVersionKind) map[schema.GroupVersionKind]workqueue.RateLimiter { //nolint:staticcheck // lasso's options take this type
-	limiters := map[schema.GroupVersionKind]workqueue.RateLimiter{} //nolint:staticcheck // as above
-	for _, kind := range kinds {
-		limiters[kind] = workqueue.NewItemExponentialFailureRateLimiter(retryFirst, retryMax) //nolint:staticcheck // as above
-	}
-	return limiters
-}
-
 // newFactory returns the factory of the hub's own caches and queues.
-func newFactory(cfg *rest.Config, systemNamespace string, kinds []schema.GroupVersionKind) (controller.SharedControllerFactory, error) {
+func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedControllerFactory, error) {
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	return controller.NewSharedControllerFactory(
-		lassocache.NewSharedCachedFactory(stoppable{clients}, cacheOptions(systemNamespace)),
-		&controller.SharedControllerFactoryOptions{
-			KindRateLimiter:        rateLimiters(kinds...),
-			SyncOnlyChangedObjects: true,
-		}), nil
+	return newFairFactory(lassocache.NewSharedCachedFactory(stoppable{clients}, cacheOptions(systemNamespace))), nil
 }
 
 // stoppable lets the caches stop while the API server does not answer: after a failed list, lasso polls the health of the server, and the
@@ -159,7 +137,7 @@ func (s stoppable) IsHealthy(ctx context.Context) bool {
 	return ctx.Err() != nil || s.SharedClientFactory.IsHealthy(ctx)
 }
 
-// caches are all caches of a hub. They are created without controllers, so that a standby can fill them: lasso's controllers queue
+// caches are all caches of a hub. They are created without controllers, so that a standby can fill them: controllers keep
 // every event until they are started.
 type caches struct {
 	lifetime                      context.Context // the caches stop when it ends
@@ -183,7 +161,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	if o.Clusternet {
 		ownKinds = append(ownKinds, clusternetKinds...)
 	}
-	own, err := newFactory(cfg, o.SystemNamespace, slices.Concat(ownKinds, fleetKinds))
+	own, err := newFactory(cfg, o.SystemNamespace)
 	if err != nil {
 		return nil, err
 	}

@@ -57,31 +57,6 @@ func TestCacheOptionsConfigMap(t *testing.T) {
 	assert.Equal(t, map[schema.GroupVersionKind]string{configMapKind: "system"}, options.KindNamespace)
 }
 
-func TestRateLimitersAreSeparate(t *testing.T) {
-	cluster, request := fleet.SchemeGroupVersion.WithKind("Cluster"), fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
-	limiters := rateLimiters(cluster, request)
-	require.Len(t, limiters, 2)
-	assert.NotSame(t, limiters[cluster], limiters[request])
-	for range 10 {
-		limiters[cluster].When("ns/name")
-	}
-	assert.Equal(t, retryFirst, limiters[request].When("ns/name"), "a failure of one kind is none of another")
-}
-
-func TestRateLimiterMaximum(t *testing.T) {
-	cluster := fleet.SchemeGroupVersion.WithKind("Cluster")
-	limiter := rateLimiters(cluster)[cluster]
-	last := time.Duration(0)
-	for range 40 {
-		delay := limiter.When("ns/name")
-		assert.GreaterOrEqual(t, delay, last)
-		last = delay
-	}
-	assert.Equal(t, retryMax, last)
-	limiter.Forget("ns/name")
-	assert.Equal(t, retryFirst, limiter.When("ns/name"))
-}
-
 func TestHubConfig(t *testing.T) {
 	given := &rest.Config{Host: "https://hub", QPS: 5, Burst: 10}
 	cfg := hubConfig(given)

@@ -62,7 +62,8 @@ type Options struct {
 	// Recheck is the interval at which an object is reconciled that waits for an object which the hub does not watch, such as the
 	// deletion of a foreign object with a name that the hub needs; 0 means a minute.
 	Recheck time.Duration
-	// Workers is the number of workers for each kind; 0 means 50.
+	// Workers is the number of objects of one kind and namespace that the hub reconciles at the same time, and twice that for all
+	// namespaces; with SharedControllerFactory, of one kind in all namespaces. 0 means 50.
 	Workers int
 	// Clock is replaced in tests; nil means the real clock.
 	Clock clock.WithTicker
