@@ -258,7 +258,8 @@ func withoutRemoved(l map[string]string) map[string]string {
 	return kept
 }
 
-// optionLabels returns the labels with the options of a later removal. Unset options have the value labelRemoved.
+// optionLabels returns the labels with the options of a later removal. Unset options have the value labelRemoved. CopiesLabel is not
+// among them: a release that was deployed with copies keeps it when downstreamResources is emptied, so that its removal deletes them.
 func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
 	all := map[string]string{
 		keepResourcesLabel: labelRemoved, deleteNamespaceLabel: labelRemoved, deleteCRDsLabel: labelRemoved, ServiceAccountLabel: labelRemoved,
@@ -272,9 +273,6 @@ func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
 	}
 	if o.ServiceAccount != "" {
 		all[ServiceAccountLabel] = o.ServiceAccount
-	}
-	if len(o.DownstreamResources) == 0 {
-		all[CopiesLabel] = labelRemoved
 	}
 	return all
 }

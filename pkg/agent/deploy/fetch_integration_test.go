@@ -192,3 +192,23 @@ func TestRun_copies(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "theirs", string(copied.Data["password"]))
 }
+
+// A copy that no option names any more goes with the release, as with Fleet's own agent: it may be a Secret.
+func TestRun_copiesOfEarlierOptions(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.secret("cred", map[string]string{"password": "first"})
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
+		bd.Spec.DownstreamResourcesGeneration = 1
+	})
+	s.state("app", fleet.Ready)
+	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DownstreamResources = nil })
+	s.state("app", fleet.Ready)
+	s.remove("app")
+	s.gone("a")
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "the copied Secret is still there"
+	})
+}
