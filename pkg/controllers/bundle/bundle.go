@@ -183,7 +183,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 		return b, nil
 	}
 
-	summary, quarantined := d.summarize(b, p)
+	summary, unavailable, quarantined := d.summarize(b, p)
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
@@ -203,7 +203,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 	status.ObservedGeneration = b.Generation
 	status.ResourcesSHA256Sum = p.sum
 	status.Summary = summary
-	status.Unavailable = summary.DesiredReady - summary.Ready
+	status.Unavailable = unavailable
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
@@ -224,8 +224,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and those BundleDeployments that
 // are to be deleted. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: what its agent
 // reports is not about the Bundle as it is now. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
-// apart.
-func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSummary, quarantined int) {
+// apart. unavailable counts the Clusters that isUnavailable counts in a rollout.
+func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := map[string]*fleet.BundleDeployment{} // by namespace
 	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
 	for _, deployment := range deployed {
@@ -254,11 +254,15 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 			entry.Message = waiting[keyOf(m.cluster)]
 		}
 		rollup.Count(&summary, entry.State, 1)
+		unavailable++
 		unready = append(unready, entry)
 	}
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
 		rollup.Count(&summary, state, 1)
+		if isUnavailable(deployment) {
+			unavailable++
+		}
 		if state != fleet.Ready {
 			entry := nonReady(clusterOf(deployment).String(), deployment, state)
 			if state == fleet.OutOfSync && entry.Message == "" {
@@ -268,7 +272,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 		}
 	}
 	summary.NonReadyResources = worstFirst(unready)
-	return summary, quarantined
+	return summary, unavailable, quarantined
 }
 
 // bundleResult is the condition Ready of a Bundle.

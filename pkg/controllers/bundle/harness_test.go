@@ -223,7 +223,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 
 // shown is the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _ := s.summarize(b, s.plans.of(b))
+	summary, _, _ := s.summarize(b, s.plans.of(b))
 	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
 }
 

@@ -215,6 +215,11 @@ func isUnprocessed(cluster *fleet.Cluster) bool {
 	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
 }
 
+// isUnavailable reports whether what a Cluster is to have is not deployed, or not ready. Drift makes nothing unavailable.
+func isUnavailable(deployment *fleet.BundleDeployment) bool {
+	return deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
+}
+
 // rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
 // at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed. A Cluster
 // that can get nothing now holds nobody up, whatever its state.
@@ -245,7 +250,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
 		if deployment != nil {
 			t.state = fleetstatus.BundleState(deployment.Spec, deployment.Status)
-			t.unavailable = deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
+			t.unavailable = isUnavailable(deployment)
 		}
 		if isPaused(b, m.cluster) || isUnprocessed(m.cluster) {
 			t.isUpdated, t.unavailable = true, false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/recording"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -56,12 +57,7 @@ func TestWire(t *testing.T) {
 	scenes, err := filepath.Glob("testdata/wire/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, scenes)
-	s := newStage(t)
-	m1 := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "m1", Labels: map[string]string{"env": "dev", "roll": "yes", "part": "a", "extra": "1"}, Annotations: map[string]string{"team": "blue"}}}
-	m1.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{"region": "eu", "count": int64(3)}}
-	devs := group("devs", nil, selector("env", "dev"))
-	devs.Namespace = "fleet-default"
-	s.has(t, devs)
+	s, m1 := wireStage(t)
 	compared := 0
 	for _, scene := range scenes {
 		for _, stage := range recording.Stages[recorded](t, scene) {
@@ -143,6 +139,96 @@ func TestWire(t *testing.T) {
 					// hub copies them at once; the agent acts on spec.correctDrift, which is the same.
 					want.Spec.Options.CorrectDrift = got.Spec.Options.CorrectDrift
 					assert.JSONEq(t, asJSON(t, want.Spec), asJSON(t, got.Spec))
+					compared++
+				})
+			}
+		}
+	}
+	assert.Greater(t, compared, 60)
+}
+
+// wireStage is a stage with the recorded Cluster and ClusterGroup.
+func wireStage(t *testing.T) (*stage, *fleet.Cluster) {
+	t.Helper()
+	s := newStage(t)
+	m1 := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "m1", Labels: map[string]string{"env": "dev", "roll": "yes", "part": "a", "extra": "1"}, Annotations: map[string]string{"team": "blue"}}}
+	m1.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{"region": "eu", "count": int64(3)}}
+	devs := group("devs", nil, selector("env", "dev"))
+	devs.Namespace = "fleet-default"
+	s.has(t, m1, devs)
+	return s, m1
+}
+
+// otherStatus are the recorded Bundles whose status is not compared, by "stage name", and why.
+var otherStatus = map[string]string{
+	"settled s15-first": "this hub counts the state that the BundleDeployment shows, NotReady, and says that it is paused; Fleet's counts WaitApplied",
+	"changed-while-paused s15-later": "this hub counts the state that the BundleDeployment shows, OutOfSync, and says that it is paused; " +
+		"Fleet's counts WaitApplied, although the agent may not apply anything",
+	"settled s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": "this hub refuses the name and says so; Fleet's leaves the Bundle Pending",
+	"settled s21-op": "it was recorded before Fleet's hub had written the status of that generation",
+}
+
+// TestWire_status computes the status of Bundles from the recorded BundleDeployments. It is as recorded, with three differences on
+// purpose: condition Ready has a reason, and its message names more than the first Cluster of a state; the messages in the summary also
+// say what is not ready; and the fields of a rollout are set only if the Bundle has a rollout strategy, because they repeat the summary.
+func TestWire_status(t *testing.T) {
+	scenes, err := filepath.Glob("testdata/wire/*.yaml")
+	require.NoError(t, err)
+	compared := 0
+	for _, scene := range scenes {
+		specs, deployments := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+		for _, stage := range recording.Stages[recorded](t, scene) {
+			for _, r := range stage.Bundles {
+				var applied, served struct {
+					Metadata, Spec json.RawMessage
+					Status         fleet.BundleStatus
+				}
+				_ = json.Unmarshal(r.Bundle, &served) // a text, if it is as in the stage before
+				if json.Unmarshal(r.BundleAsApplied, &applied) == nil && len(applied.Spec) > 0 {
+					specs[r.Name] = applied.Spec
+				}
+				if len(served.Spec) > 0 && served.Spec[0] == '{' {
+					specs[r.Name] = served.Spec
+				}
+				if len(r.BundleDeployments) > 0 && r.BundleDeployments[0] == '[' {
+					deployments[r.Name] = r.BundleDeployments
+				}
+				if served.Status.ObservedGeneration == 0 || otherStatus[stage.Stage+" "+r.Name] != "" {
+					continue
+				}
+				t.Run(filepath.Base(scene)+"/"+stage.Stage+"/"+r.Name, func(t *testing.T) {
+					s, _ := wireStage(t)
+					b := &fleet.Bundle{}
+					require.NoError(t, json.Unmarshal(served.Metadata, &b.ObjectMeta))
+					require.NoError(t, json.Unmarshal(specs[r.Name], &b.Spec))
+					if version := resolved[r.Name]; version != "" {
+						b.Spec.Helm.Version = version
+					}
+					b.Finalizers, b.CreationTimestamp = []string{fleet.BundleFinalizer}, metav1.Time{}
+					var made []fleet.BundleDeployment
+					require.NoError(t, json.Unmarshal(deployments[r.Name], &made))
+					for i := range made {
+						s.has(t, &made[i])
+					}
+					s.has(t, b)
+					_, err := s.updateStatus(t.Context(), b, s.plans.of(b), rolloutStatus{})
+					require.NoError(t, err)
+					log := s.taken()
+					require.Len(t, log, 1)
+					_, patch, found := strings.Cut(log[0], "[status] ")
+					require.True(t, found, log[0])
+					var got struct{ Status fleet.BundleStatus }
+					require.NoError(t, json.Unmarshal([]byte(patch), &got))
+
+					want := served.Status
+					assert.Equal(t, fleetstatus.Condition(want.Conditions, fleet.ConditionReady).Status, fleetstatus.Condition(got.Status.Conditions, fleet.ConditionReady).Status)
+					for _, status := range []*fleet.BundleStatus{&want, &got.Status} {
+						status.Conditions, status.MaxUnavailable, status.Partitions, status.UnavailablePartitions = nil, 0, nil, 0
+						for i := range status.Summary.NonReadyResources {
+							status.Summary.NonReadyResources[i].Message = ""
+						}
+					}
+					assert.JSONEq(t, asJSON(t, want), asJSON(t, got.Status))
 					compared++
 				})
 			}
