@@ -47,14 +47,21 @@ type wireBundle struct {
 	}
 }
 
+// refusedLater are BundleDeployments that have no release because the API server of the member, or dependsOn, refuses them. TestWire of
+// the agent compares what it says of them.
+var refusedLater = map[string]bool{
+	"s12-keep": true, "s12-delete": true, "s13-user": true, "s13-selector": true, "s13-nothing": true,
+	"s14-kind": true, "s14-atomic": true, "s14-conflict": true, "s14-clusterscoped": true,
+}
+
 // TestWire renders recorded BundleDeployments. The releases have the chart, the values and the objects that were recorded. Two
 // differences are on purpose: plain manifests are not kept in the release a second time, beside its manifest, because a Secret
 // has room for 1 MiB; and an error of kustomize is not repeated with the words of Helm's post-renderer before it.
 func TestWire(t *testing.T) {
-	scenes, err := filepath.Glob("testdata/wire/*.yaml")
+	scenes, err := filepath.Glob("../controllers/bundle/testdata/wire/*.yaml")
 	require.NoError(t, err)
 	compared := 0
-	for _, scene := range append(scenes, "../controllers/bundle/testdata/wire/04-chart-values.yaml", "../controllers/bundle/testdata/wire/10-overlays.yaml") {
+	for _, scene := range scenes {
 		for _, b := range readWire(t, scene) {
 			if len(b.BundleDeployments) == 0 {
 				continue
@@ -65,6 +72,9 @@ func TestWire(t *testing.T) {
 			}
 			t.Run(filepath.Base(scene)+"/"+b.Name, func(t *testing.T) {
 				made, err := renderWire(t, b)
+				if refusedLater[b.Name] {
+					return
+				}
 				if len(b.MemberReleases) == 0 {
 					for _, c := range b.BundleDeployments[0].Status.Conditions {
 						if c.Type == fleet.ConditionDeployed {
@@ -93,7 +103,7 @@ func TestWire(t *testing.T) {
 			})
 		}
 	}
-	assert.Greater(t, compared, 15)
+	assert.Greater(t, compared, 50)
 }
 
 // readWire reads the Bundles of a scene, without those that refer to an earlier stage.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -93,6 +94,8 @@ type difference struct {
 	change func(*fleet.BundleDeploymentStatus)
 	// release: the release differs as well.
 	release bool
+	// left is the number of revisions that stay on the member without the BundleDeployment, if it is another than recorded.
+	left *int
 }
 
 // failsWith is the status of a first deployment that fails with another message than that of an unchanged agent.
@@ -206,6 +209,9 @@ var scenes = map[string]scene{
 		},
 	},
 	"18-keep.yaml": {
+		differs: map[string]difference{
+			"deleted s18-keep-rel": {why: "nothing would ever remove a history that has no BundleDeployment", left: new(int)},
+		},
 		answers: map[string]int{"/api/v1/namespaces/s18n": 200}, // an unchanged agent ignores deleteNamespace; here no controller removes it
 	},
 }
@@ -259,7 +265,52 @@ func TestWire(t *testing.T) {
 					})
 				}
 			}
-			r.removeAll()
+			r.requireRemovals()
+		})
+	}
+	assert.Greater(t, removals, 12)
+}
+
+// removals counts the releases whose removal was compared.
+var removals int
+
+// requireRemovals deletes all BundleDeployments, and requires the writes of an unchanged agent, in their order. A line of the recording
+// has the release, the method and the path.
+func (r *replay) requireRemovals() {
+	r.t.Helper()
+	lines, err := os.ReadFile(filepath.Join("testdata", "wire", "26-removals.txt"))
+	require.NoError(r.t, err)
+	want := map[string][]string{} // by release
+	for line := range strings.Lines(string(lines)) {
+		name, request, _ := strings.Cut(strings.TrimSpace(line), " ")
+		want[name] = append(want[name], request)
+	}
+	before := len(r.member.Requests(""))
+	r.removeAll()
+	for _, status := range r.last {
+		name, _, _ := strings.Cut(status.Release, ":")
+		if len(want[name]) == 0 {
+			continue
+		}
+		removals++
+		ofOthers := func(request string) bool {
+			for other, requests := range want {
+				if other != name && slices.Contains(requests, request) {
+					return true
+				}
+			}
+			return false
+		}
+		namespace, _, _ := strings.Cut(name, "/")
+		eventually(r.t, func() (bool, string) {
+			var got []string
+			for _, request := range r.member.Requests("")[before:] {
+				isWrite := !strings.HasPrefix(request, "GET ")
+				if isWrite && strings.Contains(request, "/namespaces/"+namespace+"/") && !ofOthers(request) {
+					got = append(got, request)
+				}
+			}
+			return slices.Equal(want[name], got), fmt.Sprintf("removal of %s: want\n%s\ngot\n%s", name, strings.Join(want[name], "\n"), strings.Join(got, "\n"))
 		})
 	}
 }
@@ -337,6 +388,14 @@ func (r *replay) require(stage string, b recordedBundle, d difference) {
 			return assert.ObjectsAreEqual(comparableStatus(want, want), comparableStatus(got, want)), name + ": want " + asText(comparableStatus(want, want)) + "\ngot " + asText(comparableStatus(got, want))
 		})
 	}
+	if _, was := r.last[b.Name]; was && !b.Same && len(b.BundleDeployments) == 0 {
+		delete(r.last, b.Name)
+		want := len(b.Releases)
+		if d.left != nil {
+			want = *d.left
+		}
+		r.requireLeft(name, b.Name, want)
+	}
 	if len(b.Releases) > 0 && !d.release && r.last[b.Name].Release != "" {
 		r.requireRelease(name, b)
 	}
@@ -354,6 +413,15 @@ func (r *replay) require(stage string, b recordedBundle, d difference) {
 		assert.Equal(r.t, want.GetAnnotations(), annotations, "%s: annotations of %s %s", name, want.GetKind(), want.GetName())
 		assert.Equal(r.t, want.Object["data"], got.Object["data"], "%s: data of %s %s", name, want.GetKind(), want.GetName())
 	}
+}
+
+// requireLeft waits until the member has so many revisions for a BundleDeployment that the hub does not have.
+func (r *replay) requireLeft(name, bundleDeployment string, want int) {
+	r.t.Helper()
+	eventually(r.t, func() (bool, string) {
+		left, err := r.Kubernetes.CoreV1().Secrets("").List(context.Background(), metav1.ListOptions{LabelSelector: release.DeploymentLabel + "=" + bundleDeployment})
+		return err == nil && len(left.Items) == want, fmt.Sprintf("%s: want %d revisions, got %v %v", name, want, left, err)
+	})
 }
 
 func (r *replay) requireRelease(name string, b recordedBundle) {
