@@ -23,11 +23,14 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
@@ -37,6 +40,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -224,7 +228,8 @@ type replay struct {
 	last    map[string]fleet.BundleDeploymentStatus
 }
 
-// Given the objects of an unchanged hub, the agent ends with the same releases, objects and status as an unchanged agent.
+// Given the objects of an unchanged hub, and no more rights on it than an unchanged agent, the agent ends with the same releases, objects
+// and status as an unchanged agent.
 func TestWire(t *testing.T) {
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{
 		Name: "wire", ControllerManagerArgs: []string{"--controllers=-deployment-controller"}, // this test writes the status of Deployments
@@ -239,7 +244,9 @@ func TestWire(t *testing.T) {
 			r := &replay{stage: stageOn(t, testenv.On(t, plane)), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}
 			r.agent = "cattle-fleet-system"
 			go r.markDeployments(t.Context())
+			hub := r.asRecordedAgent()
 			r.run(func(c *deploy.Config) {
+				c.Hub, c.Watching, c.HubCore = versioned.NewForConfigOrDie(hub), versioned.NewForConfigOrDie(hub), kubernetes.NewForConfigOrDie(hub)
 				c.Resync = time.Second // an object that somebody created without labels is no event
 				c.Timing.Depend = time.Hour
 			})
@@ -313,6 +320,35 @@ func (r *replay) requireRemovals() {
 			return slices.Equal(want[name], got), fmt.Sprintf("removal of %s: want\n%s\ngot\n%s", name, strings.Join(want[name], "\n"), strings.Join(got, "\n"))
 		})
 	}
+}
+
+// asRecordedAgent returns a configuration for the hub with the rights that Fleet's own hub grants to an agent in the cluster namespace,
+// and no others.
+func (r *replay) asRecordedAgent() *rest.Config {
+	r.t.Helper()
+	ctx, user := r.t.Context(), "agent-of-"+r.hub
+	meta, subjects := metav1.ObjectMeta{Name: user}, []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
+	_, err := r.Kubernetes.RbacV1().Roles(r.hub).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"bundledeployments"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"bundledeployments/status"}, Verbs: []string{"update", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"get"}},
+	}}, metav1.CreateOptions{})
+	require.NoError(r.t, err)
+	_, err = r.Kubernetes.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"contents"}, Verbs: []string{"get"}},
+	}}, metav1.CreateOptions{})
+	require.NoError(r.t, err)
+	_, err = r.Kubernetes.RbacV1().RoleBindings(r.hub).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+	}, metav1.CreateOptions{})
+	require.NoError(r.t, err)
+	_, err = r.Kubernetes.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+	}, metav1.CreateOptions{})
+	require.NoError(r.t, err)
+	config := r.hubWire.On(r.RESTConfig())
+	config.Impersonate.UserName = user
+	return config
 }
 
 // write makes the objects of the hub what they were.
