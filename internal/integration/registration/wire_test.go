@@ -20,9 +20,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// TestWire sends the requests that an unchanged agent of Fleet sent to its hub from its first start until it was idle, and requires the
-// recorded answers and the recorded content of the objects that the agent reads. A line of a recording has the identity, the verb, the
-// path with names in capitals, and the code of the answer.
+// TestWire sends the requests that an unchanged agent of Fleet sent to its hub from its first start until it was idle, and when it was
+// started again. It requires the recorded answers and the recorded content of the objects that the agent reads. A line of a recording has
+// the identity, the verb, the path with names in capitals, and the code of the answer.
 func TestWire(t *testing.T) {
 	const clientID, clientRandom = "ws5d6zmslw988kqfrmbg5q9bddnwhlsn7cqz8txwtpmnqjdczwhzbj", "9zqj6jvvzbdr2z76gknfqk79dh7x2qx7k7g2pld6nxhpxv8hcmwb5j"
 	assert.Equal(t, "c-daea6f21682ffe94b356a30fca6d24feb1b4cd928f7267509049aeca71cb6", registration.CredentialSecretName(clientID, clientRandom))
@@ -74,8 +74,12 @@ func TestWire(t *testing.T) {
 				"REGISTRATION-NAMESPACE", values.SystemRegistrationNamespace, "CLUSTER-NAMESPACE", namespace, "WORKSPACE", s.Namespace,
 				"fleet-agent-CLUSTER", own, "CLUSTER", cluster.Name, "CREDENTIAL", credential.Name, "CONTENT", content,
 			)
-			lines, err := os.ReadFile(filepath.Join("testdata", "wire", name+".txt"))
-			require.NoError(t, err)
+			var lines []byte
+			for _, file := range []string{name, "25-restart"} { // the registered agent starts again
+				more, err := os.ReadFile(filepath.Join("testdata", "wire", file+".txt"))
+				require.NoError(t, err)
+				lines = append(lines, more...)
+			}
 			identities := map[string]string{"import": values.Token, "request": token}
 			sentRequests := 0
 			for line := range strings.Lines(string(lines)) {
@@ -109,7 +113,7 @@ func TestWire(t *testing.T) {
 					return got == want, fmt.Sprintf("%s %s %s answers %d, want %d: %v", identity, verb, path, got, want, err)
 				})
 			}
-			assert.Greater(t, sentRequests, 8)
+			assert.Greater(t, sentRequests, 12)
 		})
 	}
 }
