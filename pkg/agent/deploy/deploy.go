@@ -256,6 +256,11 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 	if request.Copies, err = d.fetchCopies(ctx, bd); err != nil {
 		return release.Deployed{}, err
 	}
+	for _, old := range request.HandOver { // the removal of the new release deletes the copies that were made for the former one
+		if copied := old.Labels[release.CopiesLabel]; copied != "" && old.Namespace == namespace {
+			request.Labels[release.CopiesLabel] = copied
+		}
+	}
 	if len(request.Copies) > 0 {
 		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
 	}

@@ -1,0 +1,135 @@
+package deploy_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// The release moves to another namespace, and the objects in the former one stay, because keepResources says so.
+func TestRun_movedReleaseKeepsResources(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	keep := func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = true }
+	s.put("app", configMap("a", "one"), keep)
+	s.state("app", fleet.Ready)
+	other := s.Namespace(t)
+	s.put("app", configMap("a", "two"), keep, func(bd *fleet.BundleDeployment) { bd.Spec.Options.DefaultNamespace = other })
+	s.state("app", fleet.Ready)
+	testenv.Eventually(t, func() (bool, string) {
+		found := s.releases()
+		return len(found) == 1 && found[0].Namespace == other, fmt.Sprint("the history in the former namespace stays: ", found)
+	})
+	s.value("a", "one")
+	moved, err := s.Kubernetes.CoreV1().ConfigMaps(other).Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "two", moved.Data["k"])
+}
+
+// Fleet's hub creates the BundleDeployments of Clusters whose partition of a rollout has not begun, without a deployment ID.
+func TestRun_waitsForItsPartition(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
+	client := s.Fleet.BundleDeployments(s.hub)
+	bd := s.get("app")
+	staged := bd.Spec.DeploymentID
+	bd.Spec.Paused, bd.Spec.DeploymentID, bd.Spec.Options = false, "", fleet.BundleDeploymentOptions{}
+	testenv.Eventually(t, func() (bool, string) {
+		latest := s.get("app")
+		latest.Spec = bd.Spec
+		_, err := client.Update(context.Background(), latest, metav1.UpdateOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	s.still()
+	got := s.get("app")
+	assert.Empty(t, got.Status.AppliedDeploymentID)
+	assert.Empty(t, s.releases())
+	assert.Empty(t, s.hubWire.Requests("/contents/"))
+
+	got.Spec.DeploymentID, got.Spec.Options = staged, got.Spec.StagedOptions
+	_, err := client.Update(t.Context(), got, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	s.state("app", fleet.Ready)
+	s.value("a", "one")
+}
+
+// A renamed release does not leave the copies of its former options behind.
+func TestRun_renamedReleaseWithoutCopies(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.secret("cred", map[string]string{"password": "first"})
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
+		bd.Spec.DownstreamResourcesGeneration = 1
+	})
+	s.state("app", fleet.Ready)
+	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.DownstreamResources = nil
+		bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"}
+	})
+	s.state("app", fleet.Ready)
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the old release is there" })
+	s.remove("app")
+	s.gone("a")
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "the copied Secret is still there"
+	})
+}
+
+// An object that a release has taken over with takeOwnership stays when the former release is removed.
+func TestRun_takenOverObjects(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "exists"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.put("other", configMap("of-other", "one"))
+	s.state("other", fleet.Ready)
+	s.put("adopter", configMap("exists", "two")+configMap("of-other", "two"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+	})
+	s.state("adopter", fleet.Ready)
+	s.value("exists", "two")
+	s.value("of-other", "two")
+	s.remove("other")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the former release is there" })
+	s.value("of-other", "two")
+	s.state("adopter", fleet.Ready)
+	before := len(s.member.Requests(""))
+	s.remove("adopter")
+	s.gone("exists")
+	s.gone("of-other")
+	var deleted []string
+	for _, request := range s.member.Requests("")[before:] {
+		if strings.HasPrefix(request, "DELETE ") && strings.Contains(request, "/configmaps/") {
+			deleted = append(deleted, request[strings.LastIndex(request, "/")+1:])
+		}
+	}
+	assert.Equal(t, []string{"of-other", "exists"}, deleted, "in the recorded order")
+}
+
+// valuesFrom names a ConfigMap that another program creates later.
+func TestRun_valuesThatComeLater(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.Helm = &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Name: "nothere"}}}}
+	})
+	s.state("app", fleet.ErrApplied)
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "nothere"}, Data: map[string]string{"values.yaml": "k: v"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.state("app", fleet.Ready)
+}
