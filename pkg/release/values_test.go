@@ -54,6 +54,7 @@ func TestReadValues(t *testing.T) {
 	}
 }
 
+// The messages name the namespace and the field. Fleet's own agent says only: configmaps "nothere" not found.
 func TestReadValues_missing(t *testing.T) {
 	there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
 	member := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"bad": "]"}}, &corev1.Secret{ObjectMeta: there})
