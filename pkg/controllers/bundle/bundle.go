@@ -224,7 +224,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and those BundleDeployments that
 // are to be deleted. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: what its agent
 // reports is not about the Bundle as it is now. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
-// apart. unavailable counts the Clusters that isUnavailable counts in a rollout.
+// apart. unavailable counts the Clusters without a BundleDeployment of this revision, and those with one for which isUnavailable is true.
 func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := map[string]*fleet.BundleDeployment{} // by namespace
 	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
