@@ -41,6 +41,8 @@ type cluster struct {
 	mapper meta.ResettableRESTMapper
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
+	// onlyMarked removes only objects that carry the marks of the release and of the BundleDeployment in its manifest.
+	onlyMarked bool
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched, so that they are created again.
@@ -108,20 +110,33 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 // removed or are accepted by the function, which gets the release that an object is marked with.
 func (c *cluster) existing(resources kube.ResourceList, accept func(name, namespace string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
+		desired := setHashOf(info.Object)
 		if err := info.Get(); apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
+		if c.onlyMarked && setHashOf(info.Object) != desired {
+			continue
+		}
 		if c.keepCRDs && isCRD(info) {
 			continue
 		}
 		name, namespace := marksOf(info.Object)
-		if c.removing == "" || name == c.removing && namespace == c.Namespace || accept(name, namespace) {
+		if c.removing == "" || name == c.removing && namespace == c.Namespace || !c.onlyMarked && accept(name, namespace) {
 			found = append(found, info)
 		}
 	}
 	return found, nil
+}
+
+// setHashOf returns the SetHashLabel of an object; "" if it has none.
+func setHashOf(object runtime.Object) string {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return ""
+	}
+	return accessor.GetLabels()[SetHashLabel]
 }
 
 // marksOf returns the release that an object is marked with; "" if it has no mark.

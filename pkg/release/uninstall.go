@@ -31,7 +31,8 @@ type Options struct {
 	DeleteCRDs bool
 	// DeleteCopies also deletes the Secrets and ConfigMaps that were copied from the hub for the release.
 	DeleteCopies bool
-	// ServiceAccount, if set, removes in place of the client's own identity, as long as it has the rights.
+	// ServiceAccount, if set, removes in place of the client's own identity. What it has no right to remove is removed by the client, but
+	// only objects that carry the marks of the release.
 	ServiceAccount, ServiceAccountNamespace string
 	// Agent and Deployment are the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
 	// release over, only the history of the former owner is removed. If both are empty, the owner is not checked.
@@ -40,7 +41,9 @@ type Options struct {
 
 // Uninstall removes a release and its objects. It keeps objects that another release has taken over. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
-// client uses its own. A release that does not exist is no error.
+// client removes the objects that carry the marks of the release with its own. Hooks, CustomResourceDefinitions, the namespace and objects
+// without marks are removed with the rights of the ServiceAccount, or stay: the manifest may name what its author may not touch.
+// A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
 	op, err := c.newAction(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
@@ -64,21 +67,33 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	}
 	if len(revisions) > 0 {
 		err = op.uninstall(ctx, name, last(revisions), options.DeleteCRDs)
-	}
-	if options.ServiceAccount != "" && isForbidden(err) {
-		options.ServiceAccount = ""
-		return c.Uninstall(ctx, namespace, name, options)
+		if options.ServiceAccount != "" && isForbidden(err) {
+			err = c.uninstallMarked(ctx, namespace, name, last(revisions))
+		}
 	}
 	if err == nil && options.DeleteCopies {
 		err = c.deleteCopies(ctx, namespace, options.Deployment)
 	}
 	if err == nil && options.DeleteNamespace {
-		err = c.deleteNamespace(ctx, namespace, name, options.ServiceAccountNamespace)
+		err = op.deleteNamespace(ctx, name, options.ServiceAccountNamespace)
+		if options.ServiceAccount != "" && apierrors.IsForbidden(err) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+// uninstallMarked removes a release with the client's own identity: only the objects that carry its marks, and without its hooks.
+func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, latest *helm.Release) error {
+	op, err := c.newAction(ctx, namespace, serviceAccount{})
+	if err != nil {
+		return err
+	}
+	op.cluster.onlyMarked = true
+	return op.uninstall(ctx, name, latest, false)
 }
 
 // isForbidden checks the text as well, because Helm does not wrap the errors of several objects.
@@ -89,6 +104,7 @@ func isForbidden(err error) bool {
 func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.IgnoreNotFound = true
+	uninstall.DisableHooks = o.cluster.onlyMarked
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
 	uninstall.Timeout = defaultTimeout
@@ -140,12 +156,13 @@ func (o *helmAction) forget(revisions []*helm.Release) error {
 
 // deleteNamespace deletes the namespace of a release. It keeps the protected ones, those that a cluster needs, and those that
 // contain another Helm release, whoever deployed it.
-func (c *Client) deleteNamespace(ctx context.Context, name, release string, protected ...string) error {
+func (o *helmAction) deleteNamespace(ctx context.Context, release string, protected ...string) error {
+	name := o.namespace
 	protected = append(protected, metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease)
 	if slices.Contains(protected, name) {
 		return nil
 	}
-	others, err := c.meta.Resource(secrets).Namespace(name).List(ctx, metav1.ListOptions{
+	others, err := o.client.meta.Resource(secrets).Namespace(name).List(ctx, metav1.ListOptions{
 		LabelSelector: helmOwnerLabel + "=helm," + helmNameLabel + "!=" + release, Limit: 1,
 	})
 	if err != nil {
@@ -154,7 +171,7 @@ func (c *Client) deleteNamespace(ctx context.Context, name, release string, prot
 	if len(others.Items) > 0 {
 		return nil
 	}
-	err = c.core.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	err = o.member.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
