@@ -216,7 +216,7 @@ func TestCheckOwner(t *testing.T) {
 		{name: "the record is no record", existing: unlabelled, recorded: "apps/shop", refused: "another owner"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			err := checkOwner(Request{Namespace: "apps", Name: "shop", BundleDeployment: "app", ServiceAccountNamespace: "agents", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing)
+			err := checkOwner(Request{Namespace: "apps", Name: "shop", BundleDeployment: "app", ServiceAccountNamespace: "agents", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing, false)
 			if row.refused == "" {
 				assert.NoError(t, err)
 				return
@@ -224,6 +224,6 @@ func TestCheckOwner(t *testing.T) {
 			assert.ErrorContains(t, err, row.refused)
 		})
 	}
-	anybodys := Request{Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{TakeOwnership: true}}}
-	assert.NoError(t, checkOwner(anybodys, unlabelled), "who takes ownership is not refused")
+	anybodys := Request{}
+	assert.NoError(t, checkOwner(anybodys, unlabelled, true), "who takes ownership is not refused")
 }

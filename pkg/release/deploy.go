@@ -15,6 +15,8 @@ import (
 	helmrelease "helm.sh/helm/v4/pkg/release"
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -110,7 +112,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, err
 	}
-	if err := checkOwner(r, last(revisions)); err != nil {
+	mayTakeOver, err := op.mayTakeOver(ctx, r, last(revisions))
+	if err != nil {
+		return Deployed{}, err
+	}
+	if err := checkOwner(r, last(revisions), mayTakeOver); err != nil {
 		return Deployed{}, err
 	}
 	if err := errors.Join(op.ensureNamespace(ctx, r.Options), op.failInterrupted(revisions)); err != nil {
@@ -208,9 +214,26 @@ func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error)
 	return op, err
 }
 
+// mayTakeOver reports whether the options allow to take over a release of another owner. The history is written with the client's own
+// identity, so a tenant must have the right to change it.
+func (o *helmAction) mayTakeOver(ctx context.Context, r Request, existing *helm.Release) (bool, error) {
+	if existing == nil || !r.helm().TakeOwnership || r.Options.ServiceAccount == "" {
+		return r.helm().TakeOwnership, nil
+	}
+	review, err := o.member.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: r.Namespace, Verb: "update", Resource: secrets.Resource},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("asking for the rights of ServiceAccount %s in namespace %s: %w", r.Options.ServiceAccount, r.Namespace, err)
+	}
+	return review.Status.Allowed, nil
+}
+
 // checkOwner refuses a release of another owner: an upgrade would replace its objects.
-func checkOwner(r Request, existing *helm.Release) error {
-	if existing == nil || r.helm().TakeOwnership {
+func checkOwner(r Request, existing *helm.Release, mayTakeOver bool) error {
+	if existing == nil || mayTakeOver {
 		return nil
 	}
 	agent, deployment := existing.Labels[AgentLabel], existing.Labels[DeploymentLabel]

@@ -42,6 +42,14 @@ func foreign(t *testing.T) *member {
 	return f
 }
 
+// hookIn is a manifest of a hook in another namespace.
+func hookIn(namespace, event string) string {
+	return strings.Replace(configMap("hook", "k", "v"), "name: hook",
+		"name: hook\n  namespace: "+namespace+"\n  annotations: {helm.sh/hook: \""+event+"\"}", 1)
+}
+
+const chartYAML = "apiVersion: v2\nname: app\nversion: 1.2.3\n"
+
 // removal returns the options with which an agent removes its only release.
 func (m *member) removal(agentNamespace string) Options {
 	m.t.Helper()
@@ -53,11 +61,6 @@ func (m *member) removal(agentNamespace string) Options {
 }
 
 func TestUninstall_tenant(t *testing.T) {
-	hookIn := func(namespace, event string) string {
-		return strings.Replace(configMap("hook", "k", "v"), "name: hook",
-			"name: hook\n  namespace: "+namespace+"\n  annotations: {helm.sh/hook: \""+event+"\"}", 1)
-	}
-	const chartYAML = "apiVersion: v2\nname: app\nversion: 1.2.3\n"
 	for _, event := range []string{"pre-delete", "post-delete", "pre-delete,post-delete"} {
 		t.Run(event+" hooks have the rights of the tenant", func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
@@ -118,4 +121,31 @@ func TestUninstall_tenant(t *testing.T) {
 		assert.Nil(t, found.DeletionTimestamp)
 		assert.Empty(t, f.mine())
 	})
+}
+
+func TestDeploy_takeOwnershipAsTenant(t *testing.T) {
+	m, f := onMember(t), foreign(t)
+	m.tenant("fleet-default")
+	for name, row := range map[string]struct {
+		in      *member
+		allowed bool
+	}{"a release where they may not change Secrets": {f, false}, "a release of their namespace": {m, true}} {
+		t.Run(name, func(t *testing.T) {
+			person := row.in.request("b.yaml", configMap("b", "k", "one"))
+			person.Labels, person.ServiceAccountNamespace = map[string]string{"made": "by-a-person"}, "default"
+			row.in.deploy(person)
+			r := m.request("a.yaml", strings.Replace(configMap("a", "k", "one"), "name: a", "name: a\n  namespace: "+m.namespace, 1))
+			r.Namespace, r.Options.Helm = row.in.namespace, &fleet.HelmOptions{TakeOwnership: true}
+			_, err := m.Deploy(t.Context(), r)
+			if row.allowed {
+				require.NoError(t, err)
+				return
+			}
+			var refused *ConflictError
+			require.ErrorAs(t, err, &refused)
+			secrets, err := m.core.CoreV1().Secrets(row.in.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+			require.NoError(t, err)
+			assert.Len(t, secrets.Items, 1, "no revision is added")
+		})
+	}
 }
