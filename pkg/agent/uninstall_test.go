@@ -74,6 +74,7 @@ func (i installation) objects() []runtime.Object {
 		&corev1.ServiceAccount{ObjectMeta: here("fleet-agent")}, &coordinationv1.Lease{ObjectMeta: here("fleet-agent")},
 		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull, class,
 		&corev1.Secret{ObjectMeta: here("fleet-agent-pending")},
+		&corev1.Secret{ObjectMeta: here("fleet-agent-history")},
 	}
 	if i.managed {
 		all = append(all, i.role(agentmanifest.ClusterRoleName(i.namespace), agentmanifest.ClusterRoleBindingName(i.namespace))...)

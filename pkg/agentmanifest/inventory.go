@@ -33,6 +33,7 @@ func OwnedObjects(namespace string) []OwnedObject {
 		{"Lease", namespace, registration.AgentName},
 		{"Secret", namespace, registration.BootstrapSecret},
 		{"Secret", namespace, registration.PendingSecret},
+		{"Secret", namespace, registration.HistoryKeySecret},
 		{"ConfigMap", namespace, registration.AgentHubConfigMap},
 		{"ServiceAccount", namespace, registration.AgentName},
 		{"ClusterRoleBinding", "", ClusterRoleBindingName(namespace)},

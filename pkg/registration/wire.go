@@ -141,6 +141,9 @@ const (
 // that request instead of creating another.
 const PendingSecret = "fleet-agent-pending"
 
+// HistoryKeySecret is the Secret on a member with the key by which the agent recognizes the Helm revisions that it has stored.
+const HistoryKeySecret = "fleet-agent-history" //nolint:gosec // a name
+
 // Types of the Secrets that the hub creates.
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"

@@ -39,6 +39,7 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
@@ -65,6 +66,7 @@ type Client struct {
 	meta    metadata.Interface
 	schema  *schemaCache
 	history transport.ResponseLimits // of one release, decompressed
+	key     []byte                   // of the proofs of revisions; nil if there is none
 }
 
 // New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
@@ -127,7 +129,11 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	op.config.Releases = storage.Init(driver.NewSecrets(limitedSecrets{core.CoreV1().Secrets(namespace), c.history}))
+	var history corev1client.SecretInterface = limitedSecrets{core.CoreV1().Secrets(namespace), c.history}
+	if c.key != nil {
+		history = provedSecrets{history, c.key, namespace, map[string]bool{}}
+	}
+	op.config.Releases = storage.Init(driver.NewSecrets(history))
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return op, nil
 }

@@ -41,8 +41,9 @@ type cluster struct {
 	mapper meta.ResettableRESTMapper
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
-	// onlyMarked removes only objects that carry the marks of the release and of the BundleDeployment in its manifest.
-	onlyMarked bool
+	// onlyMarked, if set, is the name of the release, and only objects with its marks and with that of the BundleDeployment in the
+	// manifest are removed.
+	onlyMarked string
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched, so that they are created again.
@@ -82,7 +83,7 @@ func isUnknownKind(err error) bool {
 
 // Delete skips objects that another release has taken over. Helm would delete them, because it goes by the stored manifest.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
-	ours, err := c.existing(resources, func(name, _ string) bool { return name == "" })
+	ours, err := c.existing(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
 	if err != nil {
 		c.deleteError = err
 		return nil, []error{err}
@@ -98,7 +99,7 @@ func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionProp
 // deleteMarked deletes those of the objects that carry the marks of the release.
 func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
 	c.removing = release
-	marked, err := c.existing(resources, func(string, string) bool { return false })
+	marked, err := c.existing(resources, release, func(string) bool { return false })
 	if err != nil || len(marked) == 0 {
 		return err
 	}
@@ -106,9 +107,9 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 	return errors.Join(errs...)
 }
 
-// existing reads the objects and returns those to delete: those that exist and either belong to the release that is being
-// removed or are accepted by the function, which gets the release that an object is marked with.
-func (c *cluster) existing(resources kube.ResourceList, accept func(name, namespace string) bool) (found kube.ResourceList, err error) {
+// existing reads the objects and returns those to delete: those that exist and either belong to the release or are accepted by the
+// function, which gets the name of the release that an object is marked with.
+func (c *cluster) existing(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
 		desired := setHashOf(info.Object)
 		if err := info.Get(); apierrors.IsNotFound(err) {
@@ -116,14 +117,14 @@ func (c *cluster) existing(resources kube.ResourceList, accept func(name, namesp
 		} else if err != nil {
 			return nil, err
 		}
-		if c.onlyMarked && setHashOf(info.Object) != desired {
+		if c.onlyMarked != "" && setHashOf(info.Object) != desired {
 			continue
 		}
 		if c.keepCRDs && isCRD(info) {
 			continue
 		}
 		name, namespace := marksOf(info.Object)
-		if c.removing == "" || name == c.removing && namespace == c.Namespace || !c.onlyMarked && accept(name, namespace) {
+		if name == release && namespace == c.Namespace || accept(name) {
 			found = append(found, info)
 		}
 	}
@@ -165,6 +166,14 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	}
 	if c.keepCRDs {
 		original = original.Filter(func(info *resource.Info) bool { return !isCRD(info) || target.Get(info) != nil })
+	}
+	if c.onlyMarked != "" {
+		removed := original.Filter(func(info *resource.Info) bool { return target.Get(info) == nil })
+		marked, err := c.existing(removed, c.onlyMarked, func(string) bool { return false })
+		if err != nil {
+			return &kube.Result{}, err
+		}
+		original = append(original.Filter(func(info *resource.Info) bool { return target.Get(info) != nil }), marked...)
 	}
 	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
 }

@@ -23,6 +23,9 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
+	if !c.isProved(latest) {
+		return Deployed{}, ErrUnproved
+	}
 	correct := ptr.Deref(r.Options.CorrectDrift, fleet.CorrectDrift{})
 	op.cluster.replace = r.helm().Force || correct.Force
 

@@ -134,6 +134,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
+	if slices.ContainsFunc(revisions, func(r *helm.Release) bool { return !c.isProved(r) }) {
+		op.cluster.onlyMarked = r.Name // a forged revision may name any object to be removed by the upgrade
+	}
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
@@ -286,7 +289,7 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.TakeOwnership = adopts || r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
-	upgrade.RollbackOnFailure = r.rollsBack()
+	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == ""
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation

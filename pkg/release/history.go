@@ -174,6 +174,12 @@ func Newest(all []Found) (newest []Found) {
 
 // List returns the newest revision of each release in all namespaces whose history matches the selector.
 func (c *Client) List(ctx context.Context, selector labels.Selector) ([]Found, error) {
+	all, err := c.allRevisions(ctx, selector)
+	return Newest(all), err
+}
+
+// allRevisions lists the revisions in all namespaces whose history matches the selector.
+func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) ([]Found, error) {
 	list, err := c.meta.Resource(secrets).List(ctx, metav1.ListOptions{LabelSelector: ownedByHelm(selector)})
 	if err != nil {
 		return nil, fmt.Errorf("listing Helm releases: %w", err)
@@ -182,7 +188,7 @@ func (c *Client) List(ctx context.Context, selector labels.Selector) ([]Found, e
 	for i := range list.Items {
 		all = append(all, FoundIn(&list.Items[i]))
 	}
-	return Newest(all), nil
+	return all, nil
 }
 
 // Revisions lists and watches the metadata of the Secrets that List reads.

@@ -43,7 +43,7 @@ type Options struct {
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
 // client removes the objects that carry the marks of the release with its own. Hooks, CustomResourceDefinitions, the namespace and objects
 // without marks are removed with the rights of the ServiceAccount, or stay: the manifest may name what its author may not touch.
-// A release that does not exist is no error.
+// The same applies to a revision that is not proved, see WithHistoryKey. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
 	op, err := c.newAction(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
@@ -64,6 +64,9 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	})
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
+	}
+	if latest := last(revisions); latest != nil && (!c.isProved(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
+		return c.uninstallMarked(ctx, namespace, name, latest)
 	}
 	if len(revisions) > 0 {
 		err = op.uninstall(ctx, name, last(revisions), options.DeleteCRDs)
@@ -92,7 +95,7 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, la
 	if err != nil {
 		return err
 	}
-	op.cluster.onlyMarked = true
+	op.cluster.onlyMarked = name
 	return op.uninstall(ctx, name, latest, false)
 }
 
@@ -104,7 +107,7 @@ func isForbidden(err error) bool {
 func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.IgnoreNotFound = true
-	uninstall.DisableHooks = o.cluster.onlyMarked
+	uninstall.DisableHooks = o.cluster.onlyMarked != ""
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
 	uninstall.Timeout = defaultTimeout

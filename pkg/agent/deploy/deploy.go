@@ -243,7 +243,10 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 	case sweep:
 		return d.releases.Sweep(ctx, request)
 	case correct:
-		return d.releases.Correct(ctx, request)
+		if made, err := d.releases.Correct(ctx, request); !errors.Is(err, release.ErrUnproved) {
+			return made, err
+		}
+		d.log(key).Warnf("Deploying again to undo a difference: %v", release.ErrUnproved)
 	default:
 	}
 	var err error

@@ -101,6 +101,9 @@ func (d *reconciler) run(ctx context.Context) error {
 	defer d.drifts.ShutDown()
 	defer d.end(nil)
 
+	if !d.proveHistory(ctx) {
+		return context.Cause(ctx)
+	}
 	store, bundles := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: d.bundleListerWatcher(), ObjectType: &fleet.BundleDeployment{}, Handler: d.bundleHandler(), Transform: withoutManagedFields,
 	})
@@ -127,6 +130,27 @@ func (d *reconciler) run(ctx context.Context) error {
 	running.Go(func() { d.resync(ctx) })
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// proveHistory makes the client distinguish the revisions of this agent from forged ones. It reports whether that worked before ctx ended.
+func (d *reconciler) proveHistory(ctx context.Context) bool {
+	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	for {
+		err := d.releases.CreateHistoryKey(ctx, d.owner)
+		if err == nil {
+			var keyed *release.Client
+			if keyed, err = d.releases.WithHistoryKey(ctx, d.AgentNamespace); err == nil {
+				d.releases = keyed
+				return true
+			}
+		}
+		if ctx.Err() == nil {
+			d.Log.Warnf("Trying again: %s", release.Explain(err))
+		}
+		if !d.sleep(ctx, pauses.Step()) {
+			return false
+		}
+	}
 }
 
 func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], do func(context.Context, string)) {

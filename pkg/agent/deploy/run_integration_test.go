@@ -28,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 func TestRun(t *testing.T) {
@@ -820,12 +821,12 @@ func TestRun_releaseOfAnotherAgent(t *testing.T) {
 	s.run(func(c *deploy.Config) { c.Log = log })
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 5, "not all are taken over" })
 	testenv.Eventually(t, func() (bool, string) {
-		release := s.get("failed").Status.Release
-		return release == s.target+"/failed:2", "the release is " + release
+		at := s.get("failed").Status.Release
+		return at == s.target+"/failed:2", "the release is " + at
 	})
 	testenv.Eventually(t, func() (bool, string) {
-		release := s.get("moved").Status.Release
-		return release == s.target+"/renamed:1", "the release is " + release
+		at := s.get("moved").Status.Release
+		return at == s.target+"/renamed:1", "the release is " + at
 	})
 	s.still()
 	for _, name := range []string{"same", "paused"} {
@@ -854,4 +855,54 @@ func TestRun_releaseOfAnotherAgent(t *testing.T) {
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 3, "the histories are still there" })
 	_, err = s.configMap("kept")
 	require.NoError(t, err)
+}
+
+// A user who may write Secrets in one namespace of the member writes the history of a release, with the labels of the agent.
+func TestRun_forgedRelease(t *testing.T) {
+	hook := func(name string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", annotations: {helm.sh/hook: pre-delete}}\n"
+	}
+	for name, before := range map[string]bool{"while the agent runs": false, "while it is stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			stop := s.run()
+			s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+			s.state("app", fleet.Ready)
+			if before {
+				require.NoError(t, stop())
+			}
+			forger, err := release.New(s.RESTConfig())
+			require.NoError(t, err)
+			owner := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}
+			_, err = forger.Deploy(t.Context(), release.Request{
+				Namespace: s.target, Name: "forged", BundleDeployment: "forged", Labels: owner.LabelsFor("forged", "one"), ServiceAccountNamespace: s.agent,
+				Resources: []fleet.BundleResource{
+					{Name: "Chart.yaml", Content: "apiVersion: v2\nname: forged\nversion: 1.0.0\n"},
+					{Name: "templates/all.yaml", Content: hook("run-as-agent") + "---\n" + configMap("forged", "one")},
+				},
+			})
+			require.NoError(t, err)
+			if before {
+				s.run()
+			}
+			s.gone("forged")
+			testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the forged release is still there" })
+			_, err = s.configMap("run-as-agent")
+			require.True(t, apierrors.IsNotFound(err), "no hook runs with the rights of the agent")
+
+			// Drift is corrected to what the hub has, and not to a history that somebody changed.
+			secrets := s.Kubernetes.CoreV1().Secrets(s.target)
+			list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+			require.NoError(t, err)
+			for i := range list.Items {
+				list.Items[i].Annotations = nil
+				_, err := secrets.Update(t.Context(), &list.Items[i], metav1.UpdateOptions{})
+				require.NoError(t, err)
+			}
+			s.change("theirs")
+			s.value("a", "one")
+			s.remove("app")
+			s.gone("a")
+		})
+	}
 }

@@ -55,12 +55,12 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			releases: func(c *rest.Config) (helmReleases, error) {
+			releases: func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
 				client, err := release.New(c)
 				if err != nil {
 					return nil, err
 				}
-				return client.LimitHistory(historyLimits), nil
+				return client.LimitHistory(historyLimits).WithHistoryKey(ctx, agentNamespace)
 			},
 		}
 		if last := cluster.Status.Import; last != nil {
@@ -162,7 +162,7 @@ type uninstallation struct {
 	cluster     *fleet.Cluster
 	namespaces  []string // in which the agent may be
 	pullSecrets []string
-	releases    func(*rest.Config) (helmReleases, error)
+	releases    func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
 }
 
 // run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
@@ -214,7 +214,7 @@ func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace stri
 	if err != nil {
 		return err
 	}
-	client, err := u.releases(member.config)
+	client, err := u.releases(ctx, member.config, agentNamespace)
 	if err != nil {
 		return err
 	}

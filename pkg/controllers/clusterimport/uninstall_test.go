@@ -115,7 +115,7 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	}
 	u := uninstallation{
 		member: w.on.connect(t), cluster: cluster, namespaces: namespaces, pullSecrets: []string{"pull"},
-		releases: func(*rest.Config) (helmReleases, error) { return w, nil },
+		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
 	}
 	return u.run(t.Context())
 }

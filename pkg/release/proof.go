@@ -1,0 +1,198 @@
+package release
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// ErrUnproved is the error of Correct for a revision that the agent cannot have stored as it is. Another deployment replaces it.
+var ErrUnproved = errors.New("the Secret of the last revision of the Helm release was not written by this agent, or was changed since")
+
+const (
+	// proofAnnotation is on the Secret of a revision that the agent has stored: an HMAC of the Secret with the agent's history key.
+	proofAnnotation = labelPrefix + "proof"
+	// provedLabel is on the revisions in memory whose Secret has a valid proof. It is never stored.
+	provedLabel = labelPrefix + "proved"
+	// historyKey is the key of Secret registration.HistoryKeySecret.
+	historyKey = "key"
+	keyLength  = 32
+)
+
+// WithHistoryKey returns a client that proves the revisions that it stores, and distinguishes those with a proof from others. A user who may
+// write Secrets in one namespace of the member could otherwise forge or change a revision, and have the agent apply it or run its hooks. The
+// key is in Secret registration.HistoryKeySecret in the namespace of the agent. Without that Secret, every revision counts as proved.
+func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Client, error) {
+	secret, err := c.core.CoreV1().Secrets(agentNamespace).Get(ctx, registration.HistoryKeySecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the key that proves the history of Helm releases: %w", err)
+	}
+	if len(secret.Data[historyKey]) < keyLength {
+		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes; delete it and restart the agent", agentNamespace, registration.HistoryKeySecret, keyLength)
+	}
+	keyed := *c
+	keyed.key = secret.Data[historyKey]
+	return &keyed, nil
+}
+
+// CreateHistoryKey creates the Secret that WithHistoryKey reads, if it does not exist. Before, it proves the revisions that the agent, or
+// one that sets no labels, has stored until now; the Secret comes last, so that an interrupted call is repeated.
+func (c *Client) CreateHistoryKey(ctx context.Context, owner Owner) error {
+	keyed, err := c.WithHistoryKey(ctx, owner.Namespace)
+	if err != nil || keyed.key != nil {
+		return err
+	}
+	key := make([]byte, keyLength)
+	_, _ = rand.Read(key) // never fails
+	found, err := c.allRevisions(ctx, owner.Selector())
+	if err != nil {
+		return err
+	}
+	unlabelled, err := c.Unlabelled(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range unlabelled {
+		deployment, agent, err := c.Annotated(ctx, f)
+		if err != nil {
+			return err
+		}
+		if deployment != "" && agent == owner.Namespace {
+			found = append(found, f)
+		}
+	}
+	for _, f := range found {
+		if err := c.prove(ctx, key, f); err != nil {
+			return fmt.Errorf("proving the history of Helm release %s/%s: %w", f.Namespace, f.Name, err)
+		}
+	}
+	_, err = c.core.CoreV1().Secrets(owner.Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.HistoryKeySecret}, Data: map[string][]byte{historyKey: key},
+	}, metav1.CreateOptions{FieldManager: registration.FieldManager})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("storing the key that proves the history of Helm releases: %w", err)
+	}
+	return err
+}
+
+func (c *Client) prove(ctx context.Context, key []byte, f Found) error {
+	client := c.core.CoreV1().Secrets(f.Namespace)
+	secret, err := client.Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{proofAnnotation: proof(key, f.Namespace, secret)},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	return err
+}
+
+// secretName is the name of the Secret of a revision, as Helm computes it.
+func secretName(release string, version int) string {
+	return fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version)
+}
+
+// isProved reports whether the agent has stored a revision as it is. Without a key every revision counts.
+func (c *Client) isProved(r *helm.Release) bool {
+	return c.key == nil || r.Labels[provedLabel] == labelTrue
+}
+
+// proof computes the HMAC of the Secret of a revision: its place, its content, and the labels that an agent reads. The labels of the
+// agent change when a release follows it to another namespace.
+func proof(key []byte, namespace string, secret *corev1.Secret) string {
+	signed := map[string]string{}
+	for name, value := range secret.Labels {
+		isRead := strings.HasPrefix(name, labelPrefix) && name != AgentLabel && name != provedLabel
+		if isRead || name == helmOwnerLabel || name == helmNameLabel || name == helmVersionLabel || name == helmStatusLabel {
+			signed[name] = value
+		}
+	}
+	text, _ := json.Marshal([]any{namespace, secret.Name, signed, secret.Data["release"]}) // cannot fail
+	mac := hmac.New(sha256.New, key)
+	mac.Write(text)
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// provedSecrets are the Secrets of Helm releases. Reading, it labels those with a valid proof; writing, it proves those that it has created
+// or that were labelled when they were read. What was forged stays without a proof, whatever Helm changes of it.
+type provedSecrets struct {
+	corev1client.SecretInterface
+	key       []byte
+	namespace string
+	created   map[string]bool // by name
+}
+
+// Get returns a Secret.
+func (s provedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+	secret, err := s.SecretInterface.Get(ctx, name, o)
+	if err == nil {
+		s.label(secret)
+	}
+	return secret, err
+}
+
+// List returns Secrets.
+func (s provedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	list, err := s.SecretInterface.List(ctx, o)
+	if err == nil {
+		for i := range list.Items {
+			s.label(&list.Items[i])
+		}
+	}
+	return list, err
+}
+
+func (s provedSecrets) label(secret *corev1.Secret) {
+	secret.Labels = maps.Clone(secret.Labels)
+	delete(secret.Labels, provedLabel)
+	if hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(s.key, s.namespace, secret))) {
+		metav1.SetMetaDataLabel(&secret.ObjectMeta, provedLabel, labelTrue)
+	}
+}
+
+// Create creates a Secret.
+func (s provedSecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
+	s.created[secret.Name] = true
+	s.sign(secret)
+	return s.SecretInterface.Create(ctx, secret, o)
+}
+
+// Update changes a Secret.
+func (s provedSecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	s.sign(secret)
+	return s.SecretInterface.Update(ctx, secret, o)
+}
+
+func (s provedSecrets) sign(secret *corev1.Secret) {
+	isOurs := s.created[secret.Name] || secret.Labels[provedLabel] == labelTrue
+	delete(secret.Labels, provedLabel)
+	if isOurs {
+		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, proofAnnotation, proof(s.key, s.namespace, secret))
+	}
+}

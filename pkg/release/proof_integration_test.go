@@ -1,0 +1,152 @@
+package release
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// keyed lets the client of a test prove what it stores, with a key in the test's namespace.
+func (m *member) keyed() {
+	m.t.Helper()
+	require.NoError(m.t, m.CreateHistoryKey(m.t.Context(), Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}))
+	client, err := m.WithHistoryKey(m.t.Context(), m.namespace)
+	require.NoError(m.t, err)
+	require.NotNil(m.t, client.key)
+	m.Client = client
+}
+
+// forge stores a release without the key, and changes its Secret: a user who may write Secrets in the namespace can write the same.
+func (m *member) forge(change func(*corev1.Secret), files ...string) {
+	m.t.Helper()
+	elsewhere, err := New(m.config)
+	require.NoError(m.t, err)
+	forger := &member{Client: elsewhere, t: m.t, namespace: m.namespace, core: m.core}
+	forger.deploy(forger.request(files...))
+	m.changeHistory(change)
+}
+
+func TestUninstall_unproved(t *testing.T) {
+	for name, forge := range map[string]func(*corev1.Secret){
+		"no proof":           func(*corev1.Secret) {},
+		"an invented proof":  func(s *corev1.Secret) { s.Annotations = map[string]string{proofAnnotation: "00"} },
+		"an invented label":  func(s *corev1.Secret) { s.Labels[provedLabel] = labelTrue },
+		"a failed operation": func(s *corev1.Secret) { s.Labels["status"] = "failed" },
+	} {
+		t.Run(name+": no hooks, and only what carries its marks", func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.keyed()
+			m.forge(forge, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete"))
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
+			assert.Equal(t, []string{"theirs"}, f.configMaps())
+			assert.Empty(t, m.configMaps())
+			assert.Empty(t, m.mine())
+		})
+	}
+	t.Run("stored by the agent: with its hooks", func(t *testing.T) {
+		m, f := onMember(t), foreign(t)
+		m.keyed()
+		files := []string{"Chart.yaml", chartYAML, "templates/hook.yaml", hookIn(f.namespace, "pre-delete"), "templates/a.yaml"}
+		for _, value := range []string{"one", "two"} {
+			m.deploy(m.request(append(files, configMap("a", "k", value))...))
+		}
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
+		assert.Equal(t, []string{"hook", "theirs"}, f.configMaps())
+		assert.Empty(t, m.configMaps())
+		assert.Empty(t, m.mine())
+	})
+	t.Run("another ServiceAccount than the one that deployed", func(t *testing.T) {
+		m, f := onMember(t), foreign(t)
+		m.tenant("fleet-default")
+		m.keyed()
+		m.deploy(m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete")))
+		options := m.removal(m.namespace)
+		options.ServiceAccount = "" // the label was removed while the agent looked
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"theirs"}, f.configMaps())
+		assert.Empty(t, m.configMaps())
+	})
+}
+
+func TestDeploy_unproved(t *testing.T) {
+	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
+		t.Run("an upgrade removes only what carries its marks"+name, func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.keyed()
+			theirs := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
+			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "theirs", metav1.DeleteOptions{}))
+			m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "c.yaml", theirs)
+			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "theirs", metav1.DeleteOptions{}))
+			_, err := f.core.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			r := m.request("a.yaml", configMap("a", "k", "two"))
+			r.Options.Helm = &fleet.HelmOptions{Atomic: atomic}
+			m.deploy(r)
+			assert.Equal(t, []string{"theirs"}, f.configMaps())
+			assert.Equal(t, []string{"a"}, m.configMaps())
+			revisions := m.mine()
+			require.Len(t, revisions, 1)
+			_, err = m.Correct(t.Context(), r)
+			require.NoError(t, err, "the new revision is proved")
+		})
+	}
+}
+
+func TestCorrect_unproved(t *testing.T) {
+	m := onMember(t)
+	m.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	for range 2 { // the second one starts from a revision that a correction stored
+		_, err := m.Correct(t.Context(), r)
+		require.NoError(t, err)
+	}
+	m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil })
+	_, err := m.Correct(t.Context(), r)
+	require.ErrorIs(t, err, ErrUnproved)
+	m.deploy(r)
+	_, err = m.Correct(t.Context(), r)
+	require.NoError(t, err)
+}
+
+// changeHistory changes the Secrets of all revisions.
+func (m *member) changeHistory(change func(*corev1.Secret)) {
+	m.t.Helper()
+	client := m.core.CoreV1().Secrets(m.namespace)
+	list, err := client.List(m.t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+	require.NoError(m.t, err)
+	for i := range list.Items {
+		change(&list.Items[i])
+		_, err := client.Update(m.t.Context(), &list.Items[i], metav1.UpdateOptions{})
+		require.NoError(m.t, err)
+	}
+}
+
+func TestCreateHistoryKey(t *testing.T) {
+	m, f := onMember(t), foreign(t)
+	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
+	r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete"))
+	r.Labels = agent.LabelsFor("app", "one")
+	m.deploy(r)
+	m.keyed()
+	first := m.key
+	m.keyed()
+	assert.Equal(t, first, m.key, "there is one key")
+	found, err := m.List(t.Context(), agent.Selector())
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", found[0].Options()))
+	assert.Equal(t, []string{"hook", "theirs"}, f.configMaps(), "what an earlier version of the agent has stored is proved")
+
+	require.NoError(t, m.core.CoreV1().Secrets(m.namespace).Delete(t.Context(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
+	client, err := m.WithHistoryKey(t.Context(), m.namespace)
+	require.NoError(t, err)
+	assert.Same(t, m.Client, client)
+}
