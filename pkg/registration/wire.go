@@ -142,7 +142,7 @@ const (
 const PendingSecret = "fleet-agent-pending"
 
 // HistoryKeySecret is the Secret on a member with the key by which the agent recognizes the Helm revisions that it has stored.
-const HistoryKeySecret = "fleet-agent-history" //nolint:gosec // a name
+const HistoryKeySecret = "fleet-agent-history"
 
 // Types of the Secrets that the hub creates.
 const (
