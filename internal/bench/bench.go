@@ -163,6 +163,8 @@ var parts = []part{
 	{name: "takeover", measure: takeover, whole: true},
 	{name: "small", measure: small},
 	{name: "day", measure: day},
+	{name: "fleet-lease", measure: fleetOf(true)},
+	{name: "fleet-status", measure: fleetOf(false)},
 }
 
 // WholeParts are the names of the parts of a whole run.

@@ -80,14 +80,16 @@ func TestCostDuration(t *testing.T) {
 	assert.Zero(t, cost{began: began}.duration(), "no request")
 }
 
-func TestParseDatabaseSize(t *testing.T) {
-	size, err := parseDatabaseSize("# HELP apiserver_storage_size_bytes Size\n# TYPE apiserver_storage_size_bytes gauge\n" +
-		"apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 4.2500096e+07\nother 1\n")
-	require.NoError(t, err)
-	assert.Equal(t, int64(42500096), size)
-	_, err = parseDatabaseSize("other 1\n")
-	require.ErrorContains(t, err, "has no metric")
-	_, err = parseDatabaseSize("apiserver_storage_size_bytes many\n")
+func TestSumOf(t *testing.T) {
+	const metrics = "# HELP size Size\n# TYPE size gauge\nsize{storage_cluster_id=\"etcd-0\"} 4.25e+07\nsize{storage_cluster_id=\"etcd-1\"} 1\nsize_other 5\nplain 2\n"
+	for name, sum := range map[string]float64{"size": 42500001, "plain": 2} {
+		found, err := sumOf(metrics, name)
+		require.NoError(t, err)
+		assert.InDelta(t, sum, found, 0, name)
+	}
+	_, err := sumOf(metrics, "absent")
+	require.ErrorContains(t, err, "no metric absent")
+	_, err = sumOf("size many\n", "size")
 	require.Error(t, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,6 +36,7 @@ type environment struct {
 // extraArgs are arguments of a control plane, and of the hub, in addition to the usual ones.
 type extraArgs struct {
 	apiServer, controllerManager, hub []string
+	config                            map[string]any // fields of the hub's configuration
 }
 
 // unlimited is more than the number of clusters in any benchmark.
@@ -63,12 +65,14 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 	if e.API, err = sim.Connect(ctx, e.plane.RESTConfig(), systemNamespace, workspace); err != nil {
 		return nil, e.closeOnError(err)
 	}
-	config, err := yaml.Marshal(map[string]any{
+	fields := map[string]any{
 		"apiServerURL": e.plane.URL(), "apiServerCA": e.plane.CA(),
 		"members": map[string]any{"allowedCIDRs": []any{"127.0.0.0/8"}}, // the simulated members
 		// Simulated agents send no heartbeat before all of them are registered.
 		"registration": map[string]any{"limits": map[string]any{"unconnectedPerToken": unlimited, "unconnectedPerNamespace": unlimited}},
-	})
+	}
+	maps.Copy(fields, extra.config)
+	config, err := yaml.Marshal(fields)
 	if err != nil {
 		return nil, e.closeOnError(err)
 	}
@@ -246,13 +250,16 @@ func (e *environment) databaseSize(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return parseDatabaseSize(string(metrics))
+	size, err := sumOf(string(metrics), "apiserver_storage_size_bytes")
+	return int64(size), err
 }
 
-func parseDatabaseSize(metrics string) (int64, error) {
-	const name = "apiserver_storage_size_bytes"
+// sumOf adds up all series of a metric in the text format of Prometheus.
+func sumOf(metrics, name string) (sum float64, err error) {
+	found := false
 	for line := range strings.Lines(metrics) {
-		if !strings.HasPrefix(line, name) {
+		rest, isNamed := strings.CutPrefix(line, name)
+		if !isNamed || rest[0] != '{' && rest[0] != ' ' {
 			continue
 		}
 		fields := strings.Fields(line)
@@ -260,7 +267,10 @@ func parseDatabaseSize(metrics string) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
-		return int64(value), nil
+		sum, found = sum+value, true
 	}
-	return 0, fmt.Errorf("the API server has no metric %s", name)
+	if !found {
+		return 0, fmt.Errorf("there is no metric %s", name)
+	}
+	return sum, nil
 }

@@ -167,6 +167,16 @@ func (c *ControlPlane) APIServerPid() int {
 	return c.apiServer.Pid()
 }
 
+// EtcdPid is the process ID of etcd.
+func (c *ControlPlane) EtcdPid() int { return c.etcd.Pid() }
+
+// ControllerManagerPid is the process ID of the controller manager, which must be running.
+func (c *ControlPlane) ControllerManagerPid() int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.controllerManager.Pid()
+}
+
 // StopAPIServer stops only the API server. Connections to it are refused until StartAPIServer.
 func (c *ControlPlane) StopAPIServer() error {
 	c.mutex.Lock()

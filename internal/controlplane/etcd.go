@@ -42,6 +42,7 @@ type etcdOperation struct {
 func newEtcdClient(dir string) *etcdClient {
 	socket := filepath.Join(dir, etcdSocket)
 	return &etcdClient{http: &http.Client{Timeout: etcdTimeout, Transport: &http.Transport{
+		MaxIdleConnsPerHost: 16,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},

@@ -38,6 +38,9 @@ const (
 	etcdDataDir   = "etcd"
 )
 
+// etcdQuota is the largest size that etcd's documentation suggests, instead of the default of 2 GiB.
+const etcdQuota = 8 << 30
+
 func etcdArgs() []string {
 	return []string{
 		"--name=muster",
@@ -48,6 +51,7 @@ func etcdArgs() []string {
 		"--initial-advertise-peer-urls=" + etcdPeerURL,
 		"--initial-cluster=muster=" + etcdPeerURL,
 		"--unsafe-no-fsync", // the data must survive a crash of etcd, not of the machine
+		"--quota-backend-bytes=" + strconv.Itoa(etcdQuota),
 		"--log-level=warn",
 	}
 }

@@ -45,6 +45,11 @@ func (p *program) app() *cli.App {
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
 		}),
+		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict those of a larger one", p.run, func(clusters int) bench.Options {
+			o := bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"fleet-lease", "fleet-status"}}
+			o.Clusters = []int{1000, 10000, 30000}
+			return o
+		}),
 		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {

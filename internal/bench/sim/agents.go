@@ -10,11 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
@@ -33,14 +36,20 @@ type Agents struct {
 	fleet  fleetclient.FleetV1alpha1Interface
 	run    string // is part of each clientID, because a control plane can have clusters of several runs
 	issued names  // credential Secrets
+	// Leases is true for agents like this project's, which renew their credential and send heartbeats to a Lease. It is set before the first
+	// agent registers.
+	Leases bool
 	// Registered has the agents in the order of their numbers.
 	Registered []Agent
 }
 
 // Agent is a registered agent.
 type Agent struct {
-	// Cluster is the name of its Cluster.
-	Cluster string
+	// Cluster is the name of its Cluster, and Request that of its ClusterRegistration.
+	Cluster, Request string
+	// Account is its ServiceAccount, in the cluster namespace; its Lease, if it has one, has the same name. Agents without Leases leave it
+	// empty, because nothing tells them.
+	Account string
 	token   string
 }
 
@@ -73,6 +82,29 @@ func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 
 // Token is the registration token of the agents.
 func (a *Agents) Token() string { return a.values.Token }
+
+// Identity returns what identifies the agent with a number. The names of all agents are equally long.
+func (a *Agents) Identity(n int) (clientID, clientRandom string) {
+	clientID = fmt.Sprintf("%s-%07d", a.run, n)
+	return clientID, "random-" + clientID
+}
+
+// Authenticate gives tokens to the agents with these numbers that have none, because they did not register here.
+func (a *Agents) Authenticate(ctx context.Context, numbers []int, limit int) error {
+	return InParallel(len(numbers), limit, func(n int) error {
+		agent := &a.Registered[numbers[n]]
+		if agent.token != "" {
+			return nil
+		}
+		accounts := a.api.Core.CoreV1().ServiceAccounts(registration.ClusterNamespace(a.api.Workspace, agent.Cluster))
+		reply, err := accounts.CreateToken(ctx, agent.Account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("a token for the agent of Cluster %s: %w", agent.Cluster, err)
+		}
+		agent.token = reply.Status.Token
+		return nil
+	})
+}
 
 // Register registers more agents and returns how long each took, from its request until it could read its credential.
 func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Samples, error) {
@@ -108,11 +140,16 @@ func (a *Agents) more(count, limit int, do func(n int) (Agent, error)) (figures.
 }
 
 func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
-	id, random := fmt.Sprintf("%s-%d", a.run, n), fmt.Sprintf("random-%d", n)
-	_, err = a.fleet.ClusterRegistrations(a.api.Workspace).Create(ctx, &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: a.values.TokenName}},
+	id, random := a.Identity(n)
+	request := &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: registration.RequestPrefix, Labels: map[string]string{fleet.RegistrationTokenLabel: a.values.TokenName}},
 		Spec:       fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: random},
-	}, metav1.CreateOptions{})
+	}
+	if a.Leases {
+		request.Name = registration.RequestName(random)
+		request.Annotations = map[string]string{registration.RenewalAnnotation: "true", registration.LeaseAnnotation: "true"}
+	}
+	request, err = a.fleet.ClusterRegistrations(a.api.Workspace).Create(ctx, request, metav1.CreateOptions{})
 	if err != nil {
 		return agent, fmt.Errorf("agent %s: %w", id, err)
 	}
@@ -128,7 +165,10 @@ func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
 		} else if err != nil {
 			return false, err
 		}
-		agent = Agent{Cluster: string(secret.Data[registration.CredentialClusterName]), token: string(secret.Data[registration.CredentialToken])}
+		agent = Agent{
+			Cluster: string(secret.Data[registration.CredentialClusterName]), Request: request.Name,
+			Account: string(secret.Data[registration.CredentialLease]), token: string(secret.Data[registration.CredentialToken]),
+		}
 		return agent.token != "", nil
 	})
 	return agent, err
@@ -199,6 +239,9 @@ type Beats struct {
 	Limit int
 	// Reconnect opens a new connection for each heartbeat, as after an outage.
 	Reconnect bool
+	// Report is the version of the agent that it reports in its Lease, with a description of its cluster; empty means that the report has not
+	// changed. Agents without Leases ignore it.
+	Report string
 }
 
 // Beat sends one heartbeat for each of the agents with these numbers. A heartbeat that fails is repeated every second up to 30
@@ -228,15 +271,14 @@ func (b Beats) delay(n, count int) time.Duration {
 }
 
 func (a *Agents) beat(ctx context.Context, agent Agent, b Beats, failed *atomic.Int64) error {
-	client, done, err := a.clientOf(agent, b.Reconnect)
+	send, done, err := a.sender(agent, b)
 	if err != nil {
 		return err
 	}
 	defer done()
 	const tries = 30
 	for range tries {
-		_, err = client.Clusters(a.api.Workspace).Patch(ctx, agent.Cluster, types.JSONPatchType, a.heartbeat(b.Checkin), metav1.PatchOptions{}, "status")
-		if err == nil {
+		if err = send(ctx); err == nil {
 			return nil
 		}
 		failed.Add(1)
@@ -245,6 +287,44 @@ func (a *Agents) beat(ctx context.Context, agent Agent, b Beats, failed *atomic.
 		}
 	}
 	return fmt.Errorf("the heartbeat of Cluster %s: %w", agent.Cluster, err)
+}
+
+// sender returns what sends one heartbeat of an agent.
+func (a *Agents) sender(agent Agent, b Beats) (send func(context.Context) error, done func(), err error) {
+	if a.Leases {
+		client, err := coordinationclient.NewForConfig(a.api.as(agent.token))
+		return func(ctx context.Context) error {
+			leases := client.Leases(registration.ClusterNamespace(a.api.Workspace, agent.Cluster))
+			_, err := leases.Patch(ctx, agent.Account, types.MergePatchType, a.renewal(agent, b), metav1.PatchOptions{})
+			return err
+		}, func() {}, err
+	}
+	client, done, err := a.clientOf(agent, b.Reconnect)
+	return func(ctx context.Context) error {
+		_, err := client.Clusters(a.api.Workspace).Patch(ctx, agent.Cluster, types.JSONPatchType, a.heartbeat(b.Checkin), metav1.PatchOptions{}, "status")
+		return err
+	}, done, err
+}
+
+// renewal is the patch with which an agent renews its Lease. The report is as long as that of an agent of a cluster with some nodes.
+func (a *Agents) renewal(agent Agent, b Beats) []byte {
+	instance := "instance" + strings.TrimPrefix(agent.Account, agent.Request) // has the UID of the request
+	patch := map[string]any{"spec": map[string]any{
+		"holderIdentity": instance, "leaseDurationSeconds": int(b.Checkin.Seconds()), "renewTime": metav1.NewMicroTime(time.Now()),
+	}}
+	if b.Report != "" {
+		resources := corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("24"), corev1.ResourceMemory: resource.MustParse("98304Mi"), corev1.ResourcePods: resource.MustParse("330"),
+		}
+		report := mustJSON(fleet.AgentStatus{
+			Namespace: a.api.SystemNamespace, CheckinInterval: &metav1.Duration{Duration: b.Checkin}, Version: b.Report, Generation: "managed/0",
+			KubernetesVersion: "v1.36.3", Nodes: &fleet.AgentNodes{Count: 3, Ready: 3}, Capacity: resources, Allocatable: resources,
+			APIServer: &fleet.AgentAPIServer{Ready: true}, Instance: instance, Registration: agent.Request,
+			Hub: &fleet.AgentHub{APIServerURL: a.values.APIServerURL, APIServerCAHash: registration.CAHash([]byte(a.values.APIServerCA))},
+		})
+		patch["metadata"] = map[string]any{"annotations": map[string]string{registration.LeaseReport: string(report)}}
+	}
+	return mustJSON(patch)
 }
 
 func (a *Agents) heartbeat(checkin time.Duration) []byte {

@@ -65,6 +65,33 @@ func TestAgents(t *testing.T) {
 	hub.DropClusters(t, api.Workspace)
 }
 
+func TestAgentsWithLeases(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	api := connected(t, hub)
+	agents, err := NewAgents(t.Context(), api, "leases")
+	require.NoError(t, err)
+	agents.Leases = true
+	_, err = agents.Register(t.Context(), 1, 1)
+	require.NoError(t, err)
+	_, err = agents.Beat(t.Context(), []int{0}, Beats{Checkin: time.Hour, Report: "v1"})
+	require.NoError(t, err)
+	agent := agents.Registered[0]
+	testenv.Eventually(t, func() (bool, string) {
+		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), agent.Cluster, metav1.GetOptions{})
+		require.NoError(t, err)
+		return cluster.Status.Agent.Version == "v1" && cluster.Status.Agent.Registration == agent.Request, cluster.Status.Agent.Version
+	})
+
+	agents.Registered[0].token = "" // as that of an agent that did not register here
+	require.NoError(t, agents.Authenticate(t.Context(), []int{0}, 1))
+	failed, err := agents.Beat(t.Context(), []int{0}, Beats{Checkin: time.Hour})
+	require.NoError(t, err)
+	assert.Zero(t, failed)
+	hub.DropClusters(t, api.Workspace)
+}
+
 func TestPlainClient(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	api := connected(t, hub)

@@ -1,0 +1,72 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Entry is a key of etcd, such as /registry/pods/default/web, with its value: the object as the API server stores it.
+type Entry struct{ Key, Value []byte }
+
+// Entries returns all objects of the control plane as etcd has them.
+func (c *ControlPlane) Entries(ctx context.Context) (all []Entry, err error) {
+	etcd := newEtcdClient(c.dir)
+	defer etcd.http.CloseIdleConnections()
+	keys, err := etcd.keys(ctx, true)
+	if err != nil {
+		return nil, fmt.Errorf("control plane %q: reading etcd: %w", c.options.Name, err)
+	}
+	for _, key := range keys {
+		all = append(all, Entry{Key: key.Key, Value: key.Value})
+	}
+	return all, nil
+}
+
+// WriteEntries writes count groups of objects to etcd, past the API server, which nevertheless sends them to its watches. The objects of a
+// group, at most 100, are written in one transaction. group is called by several goroutines.
+func (c *ControlPlane) WriteEntries(ctx context.Context, count int, group func(n int) ([]Entry, error)) error {
+	const writers = 8
+	etcd := newEtcdClient(c.dir)
+	defer etcd.http.CloseIdleConnections()
+	writing, ctx := errgroup.WithContext(ctx)
+	writing.SetLimit(writers)
+	for n := range count {
+		writing.Go(func() error {
+			entries, err := group(n)
+			if err != nil {
+				return err
+			}
+			var operations []etcdOperation
+			for _, entry := range entries {
+				operations = append(operations, etcdOperation{Put: &etcdKey{Key: entry.Key, Value: entry.Value}})
+			}
+			_, err = etcd.apply(ctx, operations)
+			return err
+		})
+	}
+	if err := writing.Wait(); err != nil {
+		return fmt.Errorf("control plane %q: writing to etcd: %w", c.options.Name, err)
+	}
+	return nil
+}
+
+// EtcdMetrics returns the metrics of etcd in the text format of Prometheus.
+func (c *ControlPlane) EtcdMetrics(ctx context.Context) (string, error) {
+	etcd := newEtcdClient(c.dir)
+	defer etcd.http.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://etcd/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := etcd.http.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("control plane %q: metrics of etcd: %w", c.options.Name, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
