@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/muster-fleet/muster/internal/bench"
+	"github.com/muster-fleet/muster/internal/bench/capacity"
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/launch"
 )
@@ -45,11 +46,12 @@ func (p *program) app() *cli.App {
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
 		}),
-		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict those of a larger one", p.run, func(clusters int) bench.Options {
+		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict those of a larger one", p.fleet, func(clusters int) bench.Options {
 			o := bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"fleet-lease", "fleet-status"}}
 			o.Clusters = []int{1000, 10000, 30000}
 			return o
 		}),
+		{Name: "fleet-table", Usage: "print the kept figures of fleets and what they predict, as docs/scaling.md has them", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
 		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {
@@ -259,6 +261,60 @@ func (p *program) charts(c *cli.Context) error {
 	encoder := json.NewEncoder(p.out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(best)
+}
+
+// fleet measures and keeps the figures, and prints what they predict.
+func (p *program) fleet(c *cli.Context, o bench.Options) error {
+	if err := p.run(c, o); err != nil || c.String("results") == "" {
+		return err
+	}
+	return p.fleetTable(c)
+}
+
+// fleetKinds are the kinds of agents of a fleet with their headings.
+var fleetKinds = []struct{ kind, heading string }{
+	{"lease", "Agents of this project, which renew a Lease"},
+	{"status", "Agents like Fleet's in one workspace, which write the status of their Cluster"},
+}
+
+// fleetTable prints the tables of the newest record of each kind of agents.
+func (p *program) fleetTable(c *cli.Context) error {
+	all, err := figures.Records(c.String("results"))
+	if err != nil {
+		return err
+	}
+	const predicted = 100000
+	intervals, sizes := []float64{60, 900}, []int{10000, 30000, predicted}
+	const gibibyte = 1 << 10 // MiB
+	limits := capacity.Limits{EtcdMiB: 8 * gibibyte, HubMiB: 2 * gibibyte, APIServerMiB: 16 * gibibyte, APIServerCores: 8}
+	for _, k := range fleetKinds {
+		var fleet capacity.Fleet
+		var record figures.Record
+		for _, r := range all { // the oldest first
+			if f := capacity.FleetOf(r.Figures, k.kind); len(f.Sizes()) > 0 {
+				fleet, record = f, r
+			}
+		}
+		if len(fleet.Sizes()) == 0 {
+			continue
+		}
+		fmt.Fprintf(p.out, "### %s\n\nRun `%s`.\n\n", k.heading, record.Time.Format("2006-01-02T150405Z"))
+		if err := fleet.WriteCosts(p.out, predicted); err != nil {
+			return err
+		}
+		fmt.Fprintln(p.out)
+		if err := fleet.WriteNeeds(p.out, intervals, sizes...); err != nil {
+			return err
+		}
+		for _, limits.Interval = range intervals {
+			fmt.Fprintln(p.out)
+			if err := fleet.WriteEnds(p.out, limits); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(p.out)
+	}
+	return nil
 }
 
 // version returns the last word that a program prints for --version, or "" if the program fails.
