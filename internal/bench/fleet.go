@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -26,27 +28,33 @@ import (
 type loaded struct {
 	growing
 	leases  bool
+	ready   string    // the URL of the hub's probe
 	bundled int       // Bundles that exist, each for one cluster
 	idle    processes // CPU per second while nothing happens
-	spare   int       // the number of the next copy
 }
 
 // checkin is the interval that the agents report: no Cluster is disconnected while others are measured.
 const checkin = 12 * time.Hour
 
-// fleetOf measures what one unit of each kind of work costs at several numbers of clusters: with agents of this project, which renew a Lease,
-// or with agents like Fleet's, which write the status of their Cluster.
+// fleetOf measures what one unit of each kind of work costs at several numbers of clusters: with agents that renew a Lease, or with
+// agents that write the status of their Cluster, as unchanged agents of Fleet do.
 func fleetOf(leases bool) func(context.Context, Options) ([]figures.Figure, error) {
 	return func(ctx context.Context, o Options) ([]figures.Figure, error) {
 		if o.External != nil {
 			return nil, errors.New("the clusters are copied in etcd: a hub that already runs cannot be measured")
 		}
-		e, err := withHub(ctx, o, extraArgs{config: map[string]any{"agentLastSeenInterval": checkin.String()}})
+		probes, err := freeAddress()
+		if err != nil {
+			return nil, err
+		}
+		e, err := withHub(ctx, o, extraArgs{
+			hub: []string{"--health-bind-address", probes}, config: map[string]any{"agentLastSeenInterval": checkin.String()},
+		})
 		if err != nil {
 			return nil, err
 		}
 		defer e.close()
-		l := &loaded{growing: growing{environment: e}, leases: leases}
+		l := &loaded{growing: growing{environment: e}, leases: leases, ready: "http://" + probes + "/readyz"}
 		if l.agents, err = sim.NewAgents(ctx, e.API, l.kind()); err != nil {
 			return nil, err
 		}
@@ -280,6 +288,33 @@ func (l *loaded) calm(ctx context.Context, pids ...int) error {
 	return nil
 }
 
+// awaitReady waits until the hub has filled its caches and works.
+func (l *loaded) awaitReady(ctx context.Context) error {
+	ctx, done := l.hub.guard(ctx)
+	defer done()
+	return sim.Await(ctx, "the hub to be ready", func(ctx context.Context) (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.ready, nil)
+		if err != nil {
+			return false, err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil { // it does not listen yet
+			return false, context.Cause(ctx)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK, nil
+	})
+}
+
+// freeAddress is an address of this machine at which nothing listens.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
 // measureRestart starts the hub, or starts it again, and measures until it has processed all objects in its caches.
 func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	l.hub.stop()
@@ -294,7 +329,7 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 		if err := local.start(); err != nil {
 			return err
 		}
-		if err := l.awaitHub(ctx); err != nil {
+		if err := l.awaitReady(ctx); err != nil {
 			return err
 		}
 		if err := l.calm(ctx, l.hub.pids()...); err != nil {

@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 	if sample.All() { // otherwise make bench-small does most of it
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
-	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testExternalHub, testDay}) {
+	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testExternalHub, testDay, testFleet}) {
 		part(t, hub)
 	}
 }
@@ -90,6 +90,26 @@ func testDay(t *testing.T, hub string) {
 	for _, row := range []string{"growth/10/cpu", "growth/10/apiserver-cpu", "day/hour-p99", "day/outage-p99", "day/outage-back", "day/memory", "deletion/requests"} {
 		assert.Positive(t, all[row], row)
 	}
+}
+
+func testFleet(t *testing.T, hub string) {
+	sizes := tiny
+	sizes.Storm, sizes.Clusters = 5, []int{10, 20}
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"fleet-lease", "fleet-status"}, Sizes: sizes, Log: t.Output()})
+	require.NoError(t, err, "the hub would have made other objects than the copies")
+	all := values(measured)
+	for _, kind := range []string{"lease", "status"} {
+		assert.Equal(t, 0., all["fleet/"+kind+"/20/restart/writes"])
+		for _, row := range []string{
+			"stored", "restart/cpu", "registration/requests", "heartbeat/etcd-bytes", "heartbeat/watch-bytes", "bundle/requests",
+			"memory", "apiserver-memory", "controller-manager-memory", "etcd",
+		} {
+			assert.Positive(t, all["fleet/"+kind+"/20/"+row], "%s: %s", kind, row)
+		}
+		assert.Zero(t, all["fleet/"+kind+"/20/heartbeat/requests"], kind)
+	}
+	assert.InDelta(t, 1, all["fleet/lease/20/report/requests"], .5)
+	assert.NotContains(t, all, "fleet/status/20/report/requests")
 }
 
 func TestGuard(t *testing.T) {

@@ -2,10 +2,12 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,12 +89,28 @@ func newTemplate(created []controlplane.Entry, old identity, shared ...string) (
 			}
 		}
 	}
+	slices.SortStableFunc(t.entries, func(a, b controlplane.Entry) int { return cmp.Compare(writeOrder(a), writeOrder(b)) })
 	for _, text := range old.texts() {
 		if !bytes.Contains(all, []byte(text)) {
 			return nil, fmt.Errorf("none of the %d objects of Cluster %s contains %q: the hub names them in another way than the bench expects", len(t.entries), old.cluster, text)
 		}
 	}
 	return t, nil
+}
+
+// writeOrder puts owners before what they own, which the garbage collector would delete, and the namespace last, because the controller
+// manager creates what is missing in it.
+func writeOrder(entry controlplane.Entry) int {
+	for n, kind := range []string{"/registry/fleet.cattle.io/clusters/", "/registry/fleet.cattle.io/clusterregistrations/"} {
+		if bytes.HasPrefix(entry.Key, []byte(kind)) {
+			return n
+		}
+	}
+	const others, last = 2, 3
+	if bytes.HasPrefix(entry.Key, []byte("/registry/namespaces/")) {
+		return last
+	}
+	return others
 }
 
 // bytes is the size of the keys and values of one cluster.

@@ -47,9 +47,9 @@ func TestTemplate(t *testing.T) {
 	copied, err := made.copyFor(other)
 	require.NoError(t, err)
 
-	assert.Equal(t, objectsOf(other)[0], copied[0])
-	assert.Equal(t, "/registry/roles/request-02", string(copied[1].Key))
-	uid, token, _ := strings.Cut(string(copied[1].Value), " ")
+	assert.Equal(t, objectsOf(other)[0], copied[1], "the namespace is written last")
+	assert.Equal(t, "/registry/roles/request-02", string(copied[0].Key))
+	uid, token, _ := strings.Cut(string(copied[0].Value), " ")
 	assert.Equal(t, uidOfToken, token, "the token is the same")
 	assert.Regexp(t, uidPattern, uid)
 	assert.NotEqual(t, uidOfObject, uid)
@@ -65,6 +65,17 @@ func TestTemplate(t *testing.T) {
 		_, err := newTemplate(objectsOf(old), renamed)
 		require.ErrorContains(t, err, `contains "unknown"`)
 	})
+}
+
+func TestWriteOrder(t *testing.T) {
+	last := -1
+	for _, key := range []string{
+		"/registry/fleet.cattle.io/clusters/ws/c", "/registry/fleet.cattle.io/clusterregistrations/ws/r", "/registry/configmaps/ns/ca", "/registry/namespaces/ns",
+	} {
+		order := writeOrder(controlplane.Entry{Key: []byte(key)})
+		assert.Greater(t, order, last, key)
+		last = order
+	}
 }
 
 func TestCopiedRequest(t *testing.T) {

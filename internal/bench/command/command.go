@@ -273,8 +273,8 @@ func (p *program) fleet(c *cli.Context, o bench.Options) error {
 
 // fleetKinds are the kinds of agents of a fleet with their headings.
 var fleetKinds = []struct{ kind, heading string }{
-	{"lease", "Agents of this project, which renew a Lease"},
-	{"status", "Agents like Fleet's in one workspace, which write the status of their Cluster"},
+	{"lease", "Heartbeats to Leases"},
+	{"status", "Heartbeats to the status of the Clusters, all in one workspace"},
 }
 
 // fleetTable prints the tables of the newest record of each kind of agents.

@@ -36,8 +36,8 @@ type Agents struct {
 	fleet  fleetclient.FleetV1alpha1Interface
 	run    string // is part of each clientID, because a control plane can have clusters of several runs
 	issued names  // credential Secrets
-	// Leases is true for agents like this project's, which renew their credential and send heartbeats to a Lease. It is set before the first
-	// agent registers.
+	// Leases is true for agents of this project that renew their credential and send heartbeats to a Lease. It is set before the first agent
+	// registers.
 	Leases bool
 	// Registered has the agents in the order of their numbers.
 	Registered []Agent
