@@ -30,8 +30,11 @@ func (l Line) Reaches(value float64) float64 {
 	return max(0, (value-l.Base)/l.Each)
 }
 
-// Fit returns the line with the least squares. No cost falls when clusters are added, so a line that falls is noise: the result is then
-// the mean.
+// noise is the share of its mean by which a cost that does not depend on the number of clusters may differ from one size to the next.
+const noise = 0.25
+
+// Fit returns the line with the least squares through points in ascending order; the mean if the line rises by less than noise over all points, or falls, because no cost
+// falls when clusters are added.
 func Fit(points []Point) Line {
 	var n, sumX, sumY float64
 	for _, p := range points {
@@ -50,6 +53,10 @@ func Fit(points []Point) Line {
 		return Line{Base: meanY}
 	}
 	each := covariance / variance
+	first, last := points[0].Clusters, points[len(points)-1].Clusters
+	if each*math.Abs(last-first) < noise*math.Abs(meanY) {
+		return Line{Base: meanY}
+	}
 	return Line{Base: meanY - each*meanX, Each: each}
 }
 

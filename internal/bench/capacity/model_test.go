@@ -23,6 +23,7 @@ func TestFit(t *testing.T) {
 		"three points: least squares":      {[]Point{{0, 0}, {1, 2}, {2, 1}}, Line{Base: 0.5, Each: 0.5}},
 		"it falls: noise around the mean":  {[]Point{{1000, 9}, {3000, 5}}, Line{Base: 7}},
 		"the same size twice: their mean":  {[]Point{{1000, 9}, {1000, 5}}, Line{Base: 7}},
+		"it rises by less than the noise":  {[]Point{{1000, 18}, {10000, 20}}, Line{Base: 19}},
 		"it neither rises nor falls: mean": {[]Point{{1000, 5}, {3000, 5}}, Line{Base: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,6 +115,11 @@ func TestWriteCosts(t *testing.T) {
 	assert.Contains(t, lines, "| heartbeat: CPU of API server and etcd | 4 ms | 4 ms | 4 ms | 4 ms (+0 %) | 4 ms |")
 	assert.Contains(t, lines, "| start of the hub: CPU of the hub | 2 s | 11 s | 31 s | 31 s (+0 %) | 101 s |")
 	assert.NotContains(t, text.String(), "Bundle", "it was not measured")
+
+	partial := append(measured("lease"), figures.Counted("fleet/lease/1000/bundle/requests", "", 4))
+	text.Reset()
+	require.NoError(t, FleetOf(partial, "lease").WriteCosts(&text, 100000))
+	assert.NotContains(t, text.String(), "Bundle", "it was not measured at every size")
 }
 
 func TestWriteNeeds(t *testing.T) {
@@ -127,7 +133,7 @@ func TestWriteNeeds(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for value, text := range map[float64]string{0: "0", 0.126: "0.13", 1.26: "1.3", 12.6: "13", 126.6: "127", 1234567: "1,234,567", 3: "3"} {
+	for value, text := range map[float64]string{0: "0", 0.001: "0", 0.126: "0.13", 1.26: "1.3", 12.6: "13", 126.6: "127", 1234567: "1,234,567", 3: "3"} {
 		assert.Equal(t, text, number(value))
 	}
 	for value, text := range map[float64]string{123456: "120,000", 98765: "99,000", 7: "7", 45: "45"} {

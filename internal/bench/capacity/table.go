@@ -47,11 +47,11 @@ var quantities = []quantity{
 	{"start of the hub: writes", []string{"restart/writes"}, "", 1},
 }
 
-// sum adds up the costs of a quantity, at the sizes that all of them have.
+// sum adds up the costs of a quantity. It is not known if one of them was not measured at every size.
 func (f Fleet) sum(q quantity) (sum Cost, known bool) {
 	for n, name := range q.costs {
 		c, known := f.Costs[name]
-		if !known || n > 0 && len(c.Points) != len(sum.Points) {
+		if !known || len(c.Points) != len(f.Sizes()) {
 			return Cost{}, false
 		}
 		for i, p := range c.Points {
@@ -86,7 +86,7 @@ func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
 		if predicted, known := c.Predicted(); known {
 			check = withUnit(predicted, q.unit)
 			if actual := c.Largest().Value; actual != 0 {
-				check += fmt.Sprintf(" (%+.0f %%)", math.Round(100*(predicted/actual-1)))
+				check += fmt.Sprintf(" (%+.0f %%)", math.Round(100*(predicted/actual-1))+0) // +0 has no sign
 			}
 		}
 		rows = append(rows, append(row, check, withUnit(c.Line.At(float64(clusters)), q.unit)))
@@ -164,7 +164,7 @@ func number(value float64) string {
 	switch size := math.Abs(value); {
 	case size >= 100:
 		return grouped(value)
-	case size >= 10 || value == math.Trunc(value):
+	case size >= 10 || size < 0.005 || value == math.Trunc(value):
 		return strconv.FormatFloat(value, 'f', 0, 64)
 	case size >= 1:
 		return strconv.FormatFloat(value, 'f', 1, 64)

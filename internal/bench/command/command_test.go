@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,36 @@ func TestCompare(t *testing.T) {
 	all, err := figures.Records(c.results)
 	require.NoError(t, err)
 	assert.Len(t, all, 1, "a comparison is not kept")
+}
+
+func TestFleet(t *testing.T) {
+	c := newConsole(t, count("fleet/lease/1000/memory", 100), count("fleet/lease/3000/memory", 300))
+	require.NoError(t, c.run("fleet"))
+	assert.Equal(t, []string{"fleet-lease", "fleet-status"}, c.asked.Parts)
+	assert.Equal(t, []int{1000, 10000, 30000}, c.asked.Clusters)
+	const predicted = "| memory of the hub, peak | 100 MiB | 300 MiB |  | 10,000 MiB |"
+	assert.Contains(t, c.out.String(), predicted)
+	assert.NotContains(t, c.out.String(), "Heartbeats to the status", "they were not measured")
+
+	c.measured = []figures.Figure{count("storm/writes", 14)}
+	require.NoError(t, c.run("run"))
+	require.NoError(t, c.run("fleet-table"))
+	assert.Contains(t, c.out.String(), predicted, "the newest record that has a fleet")
+	assert.Contains(t, c.out.String(), "Run `2026-11-21T010000Z`")
+}
+
+// The tables in docs/scaling.md are those of the kept figures.
+func TestFleetTableInTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/scaling.md")
+	require.NoError(t, err)
+	c := newConsole(t)
+	c.results = "../../../bench/results"
+	require.NoError(t, c.run("fleet-table"))
+	for block := range strings.SplitSeq(strings.TrimSpace(c.out.String()), "\n\n") {
+		isInPage := strings.HasPrefix(block, "#") || strings.Contains(string(page), strings.TrimSuffix(block, "."))
+		assert.True(t, isInPage, "docs/scaling.md does not contain the output of `bench fleet-table`:\n%s", block)
+	}
+	assert.Contains(t, c.out.String(), "| one unit of work |")
 }
 
 func TestSmall(t *testing.T) {
