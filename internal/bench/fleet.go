@@ -182,7 +182,7 @@ func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
 	if _, err := l.quiet(ctx); err != nil {
 		return nil, err
 	}
-	before, err := l.plane.Entries(ctx)
+	before, err := l.plane.StoredObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -208,11 +208,11 @@ func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
 	if _, err := l.quiet(ctx); err != nil {
 		return nil, err
 	}
-	after, err := l.plane.Entries(ctx)
+	after, err := l.plane.StoredObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var created []controlplane.Entry
+	var created []controlplane.StoredObject
 	for _, entry := range after {
 		if !known[string(entry.Key)] {
 			created = append(created, entry)
@@ -244,7 +244,7 @@ func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
 func (l *loaded) load(ctx context.Context, t *template, count int) error {
 	began, first := time.Now(), len(l.agents.Registered)
 	added := make([]sim.Agent, count)
-	err := l.plane.WriteEntries(ctx, count, func(n int) ([]controlplane.Entry, error) {
+	err := l.plane.WriteStoredObjects(ctx, count, func(n int) ([]controlplane.StoredObject, error) {
 		clientID, clientRandom := l.agents.Identity(first + n)
 		request := copiedRequest(first + n)
 		if l.leases {

@@ -23,7 +23,7 @@ import (
 // template makes copies of the objects of one registered cluster: those that the hub would have created for another one. Each name, hash,
 // key and UID is replaced by another of the same length, so the encoded objects are not decoded.
 type template struct {
-	entries []controlplane.Entry
+	entries []controlplane.StoredObject
 	old     identity
 	uids    []string
 }
@@ -66,7 +66,7 @@ var uidPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // newTemplate takes the objects of one cluster out of those that were created while it registered. UIDs that are in shared belong to other
 // objects. It fails if a text does not occur, because then a copy would keep another text of the original.
-func newTemplate(created []controlplane.Entry, old identity, shared ...string) (*template, error) {
+func newTemplate(created []controlplane.StoredObject, old identity, shared ...string) (*template, error) {
 	t := &template{old: old}
 	var all []byte
 	known := map[string]bool{old.requestUID: true}
@@ -89,7 +89,7 @@ func newTemplate(created []controlplane.Entry, old identity, shared ...string) (
 			}
 		}
 	}
-	slices.SortStableFunc(t.entries, func(a, b controlplane.Entry) int { return cmp.Compare(writeOrder(a), writeOrder(b)) })
+	slices.SortStableFunc(t.entries, func(a, b controlplane.StoredObject) int { return cmp.Compare(writeOrder(a), writeOrder(b)) })
 	for _, text := range old.texts() {
 		if !bytes.Contains(all, []byte(text)) {
 			return nil, fmt.Errorf("none of the %d objects of Cluster %s contains %q: the hub names them in another way than the bench expects", len(t.entries), old.cluster, text)
@@ -100,7 +100,7 @@ func newTemplate(created []controlplane.Entry, old identity, shared ...string) (
 
 // writeOrder puts owners before what they own, which the garbage collector would delete, and the namespace last, because the controller
 // manager creates what is missing in it.
-func writeOrder(entry controlplane.Entry) int {
+func writeOrder(entry controlplane.StoredObject) int {
 	for n, kind := range []string{"/registry/fleet.cattle.io/clusters/", "/registry/fleet.cattle.io/clusterregistrations/"} {
 		if bytes.HasPrefix(entry.Key, []byte(kind)) {
 			return n
@@ -122,7 +122,7 @@ func (t *template) bytes() (sum int) {
 }
 
 // copyFor returns the objects of the cluster with another identity.
-func (t *template) copyFor(i identity) ([]controlplane.Entry, error) {
+func (t *template) copyFor(i identity) ([]controlplane.StoredObject, error) {
 	var pairs []string
 	before, after := t.old.texts(), i.texts()
 	for n, text := range before {
@@ -135,9 +135,9 @@ func (t *template) copyFor(i identity) ([]controlplane.Entry, error) {
 		pairs = append(pairs, uid, string(uuid.NewUUID()))
 	}
 	replacer := strings.NewReplacer(pairs...)
-	copies := make([]controlplane.Entry, 0, len(t.entries))
+	copies := make([]controlplane.StoredObject, 0, len(t.entries))
 	for _, entry := range t.entries {
-		copies = append(copies, controlplane.Entry{Key: []byte(replacer.Replace(string(entry.Key))), Value: []byte(replacer.Replace(string(entry.Value)))})
+		copies = append(copies, controlplane.StoredObject{Key: []byte(replacer.Replace(string(entry.Key))), Value: []byte(replacer.Replace(string(entry.Value)))})
 	}
 	return copies, nil
 }

@@ -28,8 +28,8 @@ func identityOf(t *testing.T, number, uid string) identity {
 }
 
 // objectsOf returns entries that contain each text of the identity once.
-func objectsOf(i identity) []controlplane.Entry {
-	return []controlplane.Entry{
+func objectsOf(i identity) []controlplane.StoredObject {
+	return []controlplane.StoredObject{
 		{Key: []byte("/registry/namespaces/" + i.namespace), Value: []byte(i.cluster + " " + strings.Join(i.texts(), " "))},
 		{Key: []byte("/registry/roles/" + i.request), Value: []byte(uidOfObject + " " + uidOfToken)},
 	}
@@ -37,7 +37,7 @@ func objectsOf(i identity) []controlplane.Entry {
 
 func TestTemplate(t *testing.T) {
 	old, other := identityOf(t, "01", uidOfRequest), identityOf(t, "02", uidOfCopy)
-	foreign := []controlplane.Entry{
+	foreign := []controlplane.StoredObject{
 		{Key: []byte("/registry/pods/other"), Value: []byte(uidOfToken)},
 		{Key: []byte("/registry/events/ns/cluster-01"), Value: []byte(old.cluster)},
 	}
@@ -72,7 +72,7 @@ func TestWriteOrder(t *testing.T) {
 	for _, key := range []string{
 		"/registry/fleet.cattle.io/clusters/ws/c", "/registry/fleet.cattle.io/clusterregistrations/ws/r", "/registry/configmaps/ns/ca", "/registry/namespaces/ns",
 	} {
-		order := writeOrder(controlplane.Entry{Key: []byte(key)})
+		order := writeOrder(controlplane.StoredObject{Key: []byte(key)})
 		assert.Greater(t, order, last, key)
 		last = order
 	}

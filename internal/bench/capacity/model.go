@@ -16,14 +16,14 @@ import (
 // Point is one figure at one number of clusters.
 type Point struct{ Clusters, Value float64 }
 
-// Line is a cost that grows with the number of clusters: Base, and Each for each cluster.
-type Line struct{ Base, Each float64 }
+// Trend is a cost that grows with the number of clusters: Base, and Each for each cluster.
+type Trend struct{ Base, Each float64 }
 
 // At is the cost with a number of clusters.
-func (l Line) At(clusters float64) float64 { return l.Base + l.Each*clusters }
+func (l Trend) At(clusters float64) float64 { return l.Base + l.Each*clusters }
 
 // Reaches is the number of clusters at which the cost has a value; infinite if it never has.
-func (l Line) Reaches(value float64) float64 {
+func (l Trend) Reaches(value float64) float64 {
 	if l.Each <= 0 {
 		return math.Inf(1)
 	}
@@ -35,13 +35,13 @@ const noise = 0.25
 
 // Fit returns the line with the least squares through points in ascending order; the mean if the line rises by less than noise over all points, or falls, because no cost
 // falls when clusters are added.
-func Fit(points []Point) Line {
+func Fit(points []Point) Trend {
 	var n, sumX, sumY float64
 	for _, p := range points {
 		n, sumX, sumY = n+1, sumX+p.Clusters, sumY+p.Value
 	}
 	if n == 0 {
-		return Line{}
+		return Trend{}
 	}
 	meanX, meanY := sumX/n, sumY/n
 	var covariance, variance float64
@@ -50,26 +50,26 @@ func Fit(points []Point) Line {
 		variance += (p.Clusters - meanX) * (p.Clusters - meanX)
 	}
 	if variance == 0 || covariance <= 0 {
-		return Line{Base: meanY}
+		return Trend{Base: meanY}
 	}
 	each := covariance / variance
 	first, last := points[0].Clusters, points[len(points)-1].Clusters
 	if each*math.Abs(last-first) < noise*math.Abs(meanY) {
-		return Line{Base: meanY}
+		return Trend{Base: meanY}
 	}
-	return Line{Base: meanY - each*meanX, Each: each}
+	return Trend{Base: meanY - each*meanX, Each: each}
 }
 
-// Cost is a figure that was measured at several numbers of clusters.
-type Cost struct {
+// Series is a figure that was measured at several numbers of clusters.
+type Series struct {
 	// Points are in ascending order.
 	Points []Point
-	// Line fits all of them.
-	Line Line
+	// Trend fits all of them.
+	Trend Trend
 }
 
 // Largest is the last point; the zero value if there is none.
-func (c Cost) Largest() Point {
+func (c Series) Largest() Point {
 	if len(c.Points) == 0 {
 		return Point{}
 	}
@@ -77,7 +77,7 @@ func (c Cost) Largest() Point {
 }
 
 // Predicted is the value at the largest number of clusters that follows from the smaller ones. It is not known with fewer than two of them.
-func (c Cost) Predicted() (value float64, known bool) {
+func (c Series) Predicted() (value float64, known bool) {
 	const needed = 3
 	if len(c.Points) < needed {
 		return 0, false
@@ -89,12 +89,12 @@ func (c Cost) Predicted() (value float64, known bool) {
 type Fleet struct {
 	// Kind is lease or status: where the agents send their heartbeats.
 	Kind  string
-	Costs map[string]Cost
+	Costs map[string]Series
 }
 
 // FleetOf reads the rows fleet/KIND/NUMBER/COST.
 func FleetOf(all []figures.Figure, kind string) Fleet {
-	f := Fleet{Kind: kind, Costs: map[string]Cost{}}
+	f := Fleet{Kind: kind, Costs: map[string]Series{}}
 	for _, figure := range all {
 		rest, isOfKind := strings.CutPrefix(figure.Row, "fleet/"+kind+"/")
 		number, name, isCost := strings.Cut(rest, "/")
@@ -108,7 +108,7 @@ func FleetOf(all []figures.Figure, kind string) Fleet {
 	}
 	for name, c := range f.Costs {
 		slices.SortFunc(c.Points, func(a, b Point) int { return cmp.Compare(a.Clusters, b.Clusters) })
-		c.Line = Fit(c.Points)
+		c.Trend = Fit(c.Points)
 		f.Costs[name] = c
 	}
 	return f
@@ -123,7 +123,7 @@ func (f Fleet) Sizes() (sizes []int) {
 }
 
 // at is a cost with a number of clusters.
-func (f Fleet) at(name string, clusters float64) float64 { return f.Costs[name].Line.At(clusters) }
+func (f Fleet) at(name string, clusters float64) float64 { return f.Costs[name].Trend.At(clusters) }
 
 // cpu is the CPU time of some processes for one unit of work, in milliseconds.
 func (f Fleet) cpu(work string, clusters float64, processes ...string) (sum float64) {
@@ -172,34 +172,34 @@ func (f Fleet) EtcdMiB(clusters, interval float64) float64 {
 	return f.at("etcd", clusters) + clusters/interval*history*f.at("heartbeat/etcd-bytes", clusters)/(1<<20)
 }
 
-// Limits are what a hub's cluster has.
-type Limits struct {
+// Bounds are what a hub's cluster has.
+type Bounds struct {
 	EtcdMiB, HubMiB, APIServerMiB float64
 	// APIServerCores are the CPUs of API server and etcd that heartbeats may use, at Interval seconds.
 	APIServerCores, Interval float64
 }
 
-// Limit is one of the limits and where it ends the fleet.
-type Limit struct {
+// End is one of the limits and where it ends the fleet.
+type End struct {
 	What string
 	// Clusters is the number that reaches the limit; infinite if none does.
 	Clusters float64
 }
 
 // Ends returns where each limit ends the fleet, the first one first.
-func (f Fleet) Ends(l Limits) []Limit {
+func (f Fleet) Ends(l Bounds) []End {
 	cores := func(clusters float64) float64 {
 		_, apiServer := f.HeartbeatCores(clusters, l.Interval)
 		return apiServer
 	}
 	etcd := func(clusters float64) float64 { return f.EtcdMiB(clusters, l.Interval) }
-	all := []Limit{
+	all := []End{
 		{fmt.Sprintf("etcd: %s", gib(l.EtcdMiB)), reaches(etcd, l.EtcdMiB)},
-		{fmt.Sprintf("memory of the hub: %s", gib(l.HubMiB)), f.Costs["memory"].Line.Reaches(l.HubMiB)},
-		{fmt.Sprintf("memory of the API server: %s", gib(l.APIServerMiB)), f.Costs["apiserver-memory"].Line.Reaches(l.APIServerMiB)},
+		{fmt.Sprintf("memory of the hub: %s", gib(l.HubMiB)), f.Costs["memory"].Trend.Reaches(l.HubMiB)},
+		{fmt.Sprintf("memory of the API server: %s", gib(l.APIServerMiB)), f.Costs["apiserver-memory"].Trend.Reaches(l.APIServerMiB)},
 		{fmt.Sprintf("%g CPUs of API server and etcd for a heartbeat every %g s", l.APIServerCores, l.Interval), reaches(cores, l.APIServerCores)},
 	}
-	slices.SortStableFunc(all, func(a, b Limit) int { return cmp.Compare(a.Clusters, b.Clusters) })
+	slices.SortStableFunc(all, func(a, b End) int { return cmp.Compare(a.Clusters, b.Clusters) })
 	return all
 }
 

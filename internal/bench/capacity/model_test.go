@@ -15,16 +15,16 @@ import (
 func TestFit(t *testing.T) {
 	for name, c := range map[string]struct {
 		points []Point
-		line   Line
+		line   Trend
 	}{
-		"no point":                         {nil, Line{}},
-		"one point: constant":              {[]Point{{1000, 5}}, Line{Base: 5}},
-		"two points: through both":         {[]Point{{1000, 5}, {3000, 9}}, Line{Base: 3, Each: 0.002}},
-		"three points: least squares":      {[]Point{{0, 0}, {1, 2}, {2, 1}}, Line{Base: 0.5, Each: 0.5}},
-		"it falls: noise around the mean":  {[]Point{{1000, 9}, {3000, 5}}, Line{Base: 7}},
-		"the same size twice: their mean":  {[]Point{{1000, 9}, {1000, 5}}, Line{Base: 7}},
-		"it rises by less than the noise":  {[]Point{{1000, 18}, {10000, 20}}, Line{Base: 19}},
-		"it neither rises nor falls: mean": {[]Point{{1000, 5}, {3000, 5}}, Line{Base: 5}},
+		"no point":                         {nil, Trend{}},
+		"one point: constant":              {[]Point{{1000, 5}}, Trend{Base: 5}},
+		"two points: through both":         {[]Point{{1000, 5}, {3000, 9}}, Trend{Base: 3, Each: 0.002}},
+		"three points: least squares":      {[]Point{{0, 0}, {1, 2}, {2, 1}}, Trend{Base: 0.5, Each: 0.5}},
+		"it falls: noise around the mean":  {[]Point{{1000, 9}, {3000, 5}}, Trend{Base: 7}},
+		"the same size twice: their mean":  {[]Point{{1000, 9}, {1000, 5}}, Trend{Base: 7}},
+		"it rises by less than the noise":  {[]Point{{1000, 18}, {10000, 20}}, Trend{Base: 19}},
+		"it neither rises nor falls: mean": {[]Point{{1000, 5}, {3000, 5}}, Trend{Base: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			line := Fit(c.points)
@@ -34,16 +34,16 @@ func TestFit(t *testing.T) {
 	}
 }
 
-func TestLineReaches(t *testing.T) {
-	assert.InDelta(t, 500, Line{Base: 50, Each: 0.1}.Reaches(100), 1e-9)
-	assert.Zero(t, Line{Base: 200, Each: 1}.Reaches(100), "it is reached without a cluster")
-	assert.True(t, math.IsInf(Line{Base: 50}.Reaches(100), 1), "it does not grow")
+func TestTrendReaches(t *testing.T) {
+	assert.InDelta(t, 500, Trend{Base: 50, Each: 0.1}.Reaches(100), 1e-9)
+	assert.Zero(t, Trend{Base: 200, Each: 1}.Reaches(100), "it is reached without a cluster")
+	assert.True(t, math.IsInf(Trend{Base: 50}.Reaches(100), 1), "it does not grow")
 }
 
-func TestCostPredicted(t *testing.T) {
-	_, known := Cost{Points: []Point{{1000, 10}, {10000, 20}}}.Predicted()
+func TestSeriesPredicted(t *testing.T) {
+	_, known := Series{Points: []Point{{1000, 10}, {10000, 20}}}.Predicted()
 	assert.False(t, known, "two points are always on a line")
-	value, known := Cost{Points: []Point{{1000, 10}, {2000, 20}, {3000, 99}}}.Predicted()
+	value, known := Series{Points: []Point{{1000, 10}, {2000, 20}, {3000, 99}}}.Predicted()
 	assert.True(t, known)
 	assert.InDelta(t, 30, value, 1e-9, "the largest point is not used")
 }
@@ -87,7 +87,7 @@ func TestFleet(t *testing.T) {
 func TestFleetEnds(t *testing.T) {
 	f := FleetOf(measured("lease"), "lease")
 	delete(f.Costs, "heartbeat/etcd-bytes")
-	limits := Limits{EtcdMiB: 506, HubMiB: 1100, APIServerMiB: 10400, APIServerCores: 4.6, Interval: 60}
+	limits := Bounds{EtcdMiB: 506, HubMiB: 1100, APIServerMiB: 10400, APIServerCores: 4.6, Interval: 60}
 	ends := f.Ends(limits)
 	require.Len(t, ends, 4)
 	var text strings.Builder

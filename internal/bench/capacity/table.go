@@ -48,11 +48,11 @@ var quantities = []quantity{
 }
 
 // sum adds up the costs of a quantity. It is not known if one of them was not measured at every size.
-func (f Fleet) sum(q quantity) (sum Cost, known bool) {
+func (f Fleet) sum(q quantity) (sum Series, known bool) {
 	for n, name := range q.costs {
 		c, known := f.Costs[name]
 		if !known || len(c.Points) != len(f.Sizes()) {
-			return Cost{}, false
+			return Series{}, false
 		}
 		for i, p := range c.Points {
 			if n == 0 {
@@ -61,7 +61,7 @@ func (f Fleet) sum(q quantity) (sum Cost, known bool) {
 			sum.Points[i].Value += p.Value / q.scale
 		}
 	}
-	sum.Line = Fit(sum.Points)
+	sum.Trend = Fit(sum.Points)
 	return sum, true
 }
 
@@ -89,7 +89,7 @@ func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
 				check += fmt.Sprintf(" (%+.0f %%)", math.Round(100*(predicted/actual-1))+0) // +0 has no sign
 			}
 		}
-		rows = append(rows, append(row, check, withUnit(c.Line.At(float64(clusters)), q.unit)))
+		rows = append(rows, append(row, check, withUnit(c.Trend.At(float64(clusters)), q.unit)))
 	}
 	return writeTable(out, rows)
 }
@@ -130,7 +130,7 @@ func (f Fleet) WriteNeeds(out io.Writer, intervals []float64, sizes ...int) erro
 }
 
 // WriteEnds writes where each limit ends the fleet, the first one first.
-func (f Fleet) WriteEnds(out io.Writer, l Limits) error {
+func (f Fleet) WriteEnds(out io.Writer, l Bounds) error {
 	rows := [][]string{{"limit", "reached with clusters"}}
 	for _, end := range f.Ends(l) {
 		reached := "never"

@@ -286,7 +286,7 @@ func (p *program) fleetTable(c *cli.Context) error {
 	const predicted = 100000
 	intervals, sizes := []float64{60, 900}, []int{10000, 30000, predicted}
 	const gibibyte = 1 << 10 // MiB
-	limits := capacity.Limits{EtcdMiB: 8 * gibibyte, HubMiB: 2 * gibibyte, APIServerMiB: 16 * gibibyte, APIServerCores: 8}
+	limits := capacity.Bounds{EtcdMiB: 8 * gibibyte, HubMiB: 2 * gibibyte, APIServerMiB: 16 * gibibyte, APIServerCores: 8}
 	for _, k := range fleetKinds {
 		var fleet capacity.Fleet
 		var record figures.Record

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Entry is a key of etcd, such as /registry/pods/default/web, with its value: the object as the API server stores it.
-type Entry struct{ Key, Value []byte }
+// StoredObject is a key of etcd, such as /registry/pods/default/web, with its value: the object as the API server stores it.
+type StoredObject struct{ Key, Value []byte }
 
-// Entries returns all objects of the control plane as etcd has them.
-func (c *ControlPlane) Entries(ctx context.Context) (all []Entry, err error) {
+// StoredObjects returns all objects of the control plane as etcd has them.
+func (c *ControlPlane) StoredObjects(ctx context.Context) (all []StoredObject, err error) {
 	etcd := newEtcdClient(c.dir)
 	defer etcd.http.CloseIdleConnections()
 	keys, err := etcd.keys(ctx, true)
@@ -21,15 +21,15 @@ func (c *ControlPlane) Entries(ctx context.Context) (all []Entry, err error) {
 		return nil, fmt.Errorf("control plane %q: reading etcd: %w", c.options.Name, err)
 	}
 	for _, key := range keys {
-		all = append(all, Entry{Key: key.Key, Value: key.Value})
+		all = append(all, StoredObject{Key: key.Key, Value: key.Value})
 	}
 	return all, nil
 }
 
-// WriteEntries writes count groups of objects to etcd, past the API server, which nevertheless sends them to its watches. Each object gets a
+// WriteStoredObjects writes count groups of objects to etcd, past the API server, which nevertheless sends them to its watches. Each object gets a
 // revision of its own, as the API server expects: of two objects of a kind with the same revision, watches lose one. group is called by
 // several goroutines.
-func (c *ControlPlane) WriteEntries(ctx context.Context, count int, group func(n int) ([]Entry, error)) error {
+func (c *ControlPlane) WriteStoredObjects(ctx context.Context, count int, group func(n int) ([]StoredObject, error)) error {
 	const writers = 16
 	etcd := newEtcdClient(c.dir)
 	defer etcd.http.CloseIdleConnections()
