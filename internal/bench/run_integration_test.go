@@ -99,7 +99,7 @@ func testFleet(t *testing.T, hub string) {
 	require.NoError(t, err, "the hub would have made other objects than the copies")
 	all := values(measured)
 	for _, kind := range []string{"lease", "status"} {
-		assert.Equal(t, 0., all["fleet/"+kind+"/20/restart/writes"])
+		assert.Zero(t, all["fleet/"+kind+"/20/restart/writes"])
 		for _, row := range []string{
 			"stored", "restart/cpu", "registration/requests", "heartbeat/etcd-bytes", "heartbeat/watch-bytes", "bundle/requests",
 			"memory", "apiserver-memory", "controller-manager-memory", "etcd",
