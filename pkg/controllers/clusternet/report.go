@@ -9,7 +9,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/liveness"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -47,7 +47,7 @@ func reportOf(status v1beta1.ManagedClusterStatus) fleet.AgentStatus {
 func known(sent corev1.ResourceList) corev1.ResourceList {
 	var list corev1.ResourceList
 	for _, name := range resources {
-		if quantity, found := sent[name]; found && len(quantity.String()) <= liveness.MaxQuantity {
+		if quantity, found := sent[name]; found && len(quantity.String()) <= fleetstatus.MaxQuantity {
 			if list == nil {
 				list = corev1.ResourceList{}
 			}

@@ -1,12 +1,10 @@
 package liveness
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,22 +13,21 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Limits of a report, which are those of an agent that writes status.agent itself: the CustomResourceDefinition has the two lengths, and
-// the admission policy fleet-agent-status the other two.
+// the admission policy fleet-agent-status the other one and fleetstatus.MaxQuantities.
 const (
-	maxReport       = 16384 // bytes of the JSON
-	maxReportFields = 64
-	maxInstance     = 64
-	maxRequestName  = 253
+	maxReport      = 16384 // bytes of the JSON
+	maxInstance    = 64
+	maxRequestName = 253
 )
 
 // maxAhead is how far the clock of an agent may be ahead of the hub's: a renewal that is later counts as one of then.
@@ -316,16 +313,8 @@ func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error)
 	if len(text) > maxReport {
 		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d bytes", maxReport)
 	}
-	var read leaseReport
-	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &read) != nil {
-		return fleet.AgentStatus{}, errors.New("it is not the JSON of status.agent")
-	}
-	report = read.AgentStatus
-	if report.Capacity, err = quantities(read.Capacity); err != nil {
-		return fleet.AgentStatus{}, fmt.Errorf("capacity: %w", err)
-	}
-	if report.Allocatable, err = quantities(read.Allocatable); err != nil {
-		return fleet.AgentStatus{}, fmt.Errorf("allocatable: %w", err)
+	if report, err = fleetstatus.DecodeAgent([]byte(text)); err != nil {
+		return fleet.AgentStatus{}, err
 	}
 	proof := lease.Annotations[registration.LeaseProof]
 	if expires := report.CredentialExpires; expires != nil && !expires.IsZero() && !storable(expires.Time) {
@@ -334,42 +323,4 @@ func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error)
 	report.LastSeen, report.Registration = metav1.Time{}, ""
 	report.Instance, report.PossessionProof = holder(lease), proof
 	return report, nil
-}
-
-// leaseReport is a report before its quantities are decoded.
-type leaseReport struct {
-	fleet.AgentStatus
-	Capacity    map[corev1.ResourceName]json.RawMessage `json:"capacity"`
-	Allocatable map[corev1.ResourceName]json.RawMessage `json:"allocatable"`
-}
-
-// MaxQuantity is the number of characters of a quantity, as Kubernetes writes it, that the CustomResourceDefinition of Clusters admits.
-const MaxQuantity = 20
-
-// boundedQuantity is a quantity that is cheap to decode and to compare. An exponent of nine digits would take minutes and gigabytes.
-var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,40}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)
-
-func quantities(texts map[corev1.ResourceName]json.RawMessage) (corev1.ResourceList, error) {
-	if len(texts) > maxReportFields {
-		return nil, fmt.Errorf("it has more than %d resources", maxReportFields)
-	}
-	if len(texts) == 0 {
-		return nil, nil
-	}
-	list := make(corev1.ResourceList, len(texts))
-	for name, text := range texts {
-		value := strings.Trim(string(text), `"`)
-		if !boundedQuantity.MatchString(value) {
-			return nil, errors.New("a quantity is not a number with at most two digits of exponent")
-		}
-		quantity, err := resource.ParseQuantity(value)
-		if err != nil {
-			return nil, fmt.Errorf("a quantity is invalid: %w", err)
-		}
-		if len(quantity.String()) > MaxQuantity {
-			return nil, fmt.Errorf("a quantity has more than %d characters", MaxQuantity)
-		}
-		list[name] = quantity
-	}
-	return list, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -418,7 +419,7 @@ func TestDetector_invalidReports(t *testing.T) {
 
 func manyResources() string {
 	var all []string
-	for i := range maxReportFields {
+	for i := range fleetstatus.MaxQuantities {
 		all = append(all, `"`+strings.Repeat("y", i+1)+`":"1"`)
 	}
 	return strings.Join(all, ",")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // document is the JSON document in the annotation.
@@ -64,12 +65,24 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
-// stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again.
-func stored(cluster *fleet.Cluster) (d document) {
-	if text := cluster.Annotations[fleet.StatusAnnotation]; text != "" && json.Unmarshal([]byte(text), &d) != nil {
+// stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again. Each user who may write
+// the Cluster may write the annotation, and it is read before the Cluster is in a cache.
+func stored(cluster *fleet.Cluster) document {
+	var read struct {
+		Import *fleet.ImportStatus `json:"import"`
+		Agent  json.RawMessage     `json:"agent"`
+	}
+	if text := cluster.Annotations[fleet.StatusAnnotation]; text == "" || json.Unmarshal([]byte(text), &read) != nil {
 		return document{}
 	}
-	return d
+	if read.Agent == nil {
+		return document{Import: read.Import}
+	}
+	agent, err := fleetstatus.DecodeAgent(read.Agent)
+	if err != nil {
+		return document{}
+	}
+	return document{Import: read.Import, Agent: &agent}
 }
 
 // AgentReports remembers what the agents reported last. The zero value is ready to use.

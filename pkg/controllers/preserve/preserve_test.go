@@ -128,3 +128,17 @@ func TestRestore(t *testing.T) {
 		})
 	}
 }
+
+// A user may write the annotation, and the API server checks no quantity in it. One with a large exponent takes minutes and gigabytes to decode.
+func TestRestore_quantities(t *testing.T) {
+	for quantity, restored := range map[string]bool{`"16"`: true, `4`: true, `"64Gi"`: true, `"1e3"`: true, `"1.5e-99999"`: false, `"1e+99999"`: false, `"1e1.5"`: false} {
+		t.Run(quantity, func(t *testing.T) {
+			cluster := clusterOf(seenAt(1))
+			cluster.Annotations = map[string]string{fleet.StatusAnnotation: `{"agent":{"version":"v1","capacity":{"cpu":` + quantity + `}}}`}
+			Restore(cluster)
+			assert.Equal(t, restored, cluster.Status.Agent.Version != "")
+			assert.Equal(t, restored, len(cluster.Status.Agent.Capacity) > 0)
+			assert.Equal(t, seenAt(1).LastSeen, cluster.Status.Agent.LastSeen)
+		})
+	}
+}
