@@ -26,6 +26,7 @@ import (
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/liveness"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -79,6 +80,7 @@ var neverListed = []schema.GroupVersionKind{
 
 const (
 	clusterKind          = "Cluster"
+	clusterGroupKind     = "ClusterGroup"
 	bundleKind           = "Bundle"
 	bundleDeploymentKind = "BundleDeployment"
 	leaseKind            = "Lease"
@@ -88,7 +90,7 @@ const (
 // fleetKinds are the kinds of fleet.cattle.io of which the caches contain all objects.
 var fleetKinds = []schema.GroupVersionKind{
 	fleet.SchemeGroupVersion.WithKind(clusterKind),
-	fleet.SchemeGroupVersion.WithKind("ClusterGroup"),
+	fleet.SchemeGroupVersion.WithKind(clusterGroupKind),
 	fleet.SchemeGroupVersion.WithKind("ClusterRegistration"),
 	fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken"),
 	fleet.SchemeGroupVersion.WithKind(bundleKind),
@@ -149,6 +151,7 @@ type caches struct {
 	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
 	restore                       cache.TransformFunc // of Clusters: see package preserve
 	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
+	groups                        cache.TransformFunc // of ClusterGroups; nil keeps them whole
 	agents                        preserve.AgentReports
 
 	mu      sync.Mutex
@@ -183,9 +186,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	switch {
 	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
 	case o.DisableBundles:
-		c.digest, c.reduce = withoutResources, withoutOptions
+		c.digest, c.reduce, c.groups = withoutResources, withoutOptions, clustergroup.Reduce
 	default:
-		c.digest, c.reduce = withoutResources, withShortReport
+		c.digest, c.reduce, c.groups = withoutResources, withShortReport, clustergroup.Reduce
 	}
 	if o.DisableBundles {
 		c.restore = c.agents.Transform
@@ -268,6 +271,8 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
 		case bundleDeploymentKind:
 			c.interner.transform(informer, c.reduce)
+		case clusterGroupKind:
+			c.interner.transform(informer, c.groups)
 		case leaseKind:
 			c.interner.transform(informer, liveness.Reduce)
 		case namespaceKind:

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -105,9 +106,15 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 // groupEvents enqueues the Clusters that a ClusterGroup selects or selected, and the Bundles that a group may assign to other partitions.
 func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 	enqueue := func(versions ...*fleet.ClusterGroup) {
+		var selectors []labels.Selector
+		for _, group := range versions {
+			if selector, err := clustergroup.Compile(group); err == nil {
+				selectors = append(selectors, selector)
+			}
+		}
 		all, _ := d.clusterCache.List(versions[0].Namespace, labels.Everything())
 		for _, cluster := range all {
-			if slices.ContainsFunc(versions, func(group *fleet.ClusterGroup) bool { return selects(group, cluster.Labels) }) {
+			if slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(cluster.Labels)) }) {
 				d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 			}
 		}
@@ -129,7 +136,10 @@ func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 				enqueue(before, after)
 			}
 		},
-		deleted: func(group *fleet.ClusterGroup) { enqueue(group) },
+		deleted: func(group *fleet.ClusterGroup) {
+			d.groupSelectors.Forget(group.Namespace, group.Name)
+			enqueue(group)
+		},
 	}
 }
 

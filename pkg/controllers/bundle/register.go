@@ -26,6 +26,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -42,6 +43,7 @@ type Deployer struct {
 	clusters, bundles enqueue.Enqueuer // the work queues
 	clusterCache      fleetcontrollers.ClusterCache
 	groupCache        fleetcontrollers.ClusterGroupCache
+	groupSelectors    clustergroup.Selectors
 	bundleCache       fleetcontrollers.BundleCache
 	deploymentCache   fleetcontrollers.BundleDeploymentCache
 

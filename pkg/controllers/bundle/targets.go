@@ -102,19 +102,13 @@ func (d *Deployer) candidateOf(cluster *fleet.Cluster) candidate {
 		groups: sync.OnceValue(func() (groups []*fleet.ClusterGroup) {
 			all, _ := d.groupCache.List(cluster.Namespace, labels.Everything())
 			for _, group := range all {
-				if selects(group, cluster.Labels) {
+				if selector, err := d.groupSelectors.Of(group); err == nil && selector.Matches(labels.Set(cluster.Labels)) {
 					groups = append(groups, group)
 				}
 			}
 			return groups
 		}),
 	}
-}
-
-// selects reports whether a group selects a Cluster with these labels. A group without a selector selects none.
-func selects(group *fleet.ClusterGroup, cluster labels.Set) bool {
-	selector, err := parseSelector("selector", group.Spec.Selector)
-	return err == nil && selector != nil && selector.Matches(cluster)
 }
 
 // criteria select Clusters that meet all of those that are set. If none is set they select no Cluster: a target that was left

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 )
 
 func selector(key, value string) *metav1.LabelSelector {
@@ -89,11 +91,33 @@ func TestNewCriteriaNamesInvalidSelectors(t *testing.T) {
 	require.ErrorContains(t, err, "clusterGroupSelector: ")
 }
 
-func TestSelects(t *testing.T) {
-	prod := map[string]string{"env": "prod"}
-	assert.True(t, selects(group("g", nil, selector("env", "prod")), prod))
-	assert.True(t, selects(group("g", nil, &metav1.LabelSelector{}), prod))
-	assert.False(t, selects(group("g", nil, selector("env", "dev")), prod))
-	assert.False(t, selects(group("g", nil, nil), prod), "no selector")
-	assert.False(t, selects(group("g", nil, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "x"}}}), prod))
+func TestCandidateOf_groups(t *testing.T) {
+	for name, row := range map[string]struct {
+		selector *metav1.LabelSelector
+		selected bool
+	}{
+		"its labels":        {selector("env", "prod"), true},
+		"everything":        {&metav1.LabelSelector{}, true},
+		"other labels":      {selector("env", "dev"), false},
+		"no selector":       {nil, false},
+		"an invalid one":    {&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "x"}}}, false},
+		"one too large":     {notInMany(clustergroup.MaxSelector), false},
+		"one just as large": {notInMany(clustergroup.MaxSelector - 1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, g, cluster := newStage(t), group("g", nil, row.selector), clusterNamed("alice")
+			g.Namespace, cluster.Labels = cluster.Namespace, map[string]string{"env": "prod"}
+			s.has(t, g)
+			assert.Equal(t, row.selected, len(s.candidateOf(cluster).groups()) == 1)
+		})
+	}
+}
+
+// notInMany is a selector with one expression and so many values.
+func notInMany(values int) *metav1.LabelSelector {
+	e := metav1.LabelSelectorRequirement{Key: "env", Operator: metav1.LabelSelectorOpNotIn}
+	for n := range values {
+		e.Values = append(e.Values, fmt.Sprint("v", n))
+	}
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/kv"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,9 +33,10 @@ const (
 
 type handler struct {
 	*app.Context
-	groups   fleetcontrollers.ClusterGroupCache
-	clusters fleetcontrollers.ClusterCache
-	written  expectations.Expectations
+	groups    fleetcontrollers.ClusterGroupCache
+	clusters  fleetcontrollers.ClusterCache
+	written   expectations.Expectations
+	selectors Selectors
 }
 
 // Register registers the controller. It watches ClusterGroups, and the Clusters that they select.
@@ -66,7 +67,7 @@ func (h *handler) groupsOf(before, after *fleet.Cluster) (keys []types.Namespace
 		}
 		groups, _ := h.groups.List(cluster.Namespace, labels.Everything())
 		for _, group := range groups {
-			selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
+			selector, err := h.selectors.Of(group)
 			key := types.NamespacedName{Namespace: group.Namespace, Name: group.Name}
 			if err == nil && selector.Matches(labels.Set(cluster.Labels)) && !slices.Contains(keys, key) {
 				keys = append(keys, key)
@@ -76,16 +77,20 @@ func (h *handler) groupsOf(before, after *fleet.Cluster) (keys []types.Namespace
 	return keys
 }
 
-func (h *handler) onChange(_ string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
-	if group == nil || group.DeletionTimestamp != nil || h.written.IsStale(group) {
+func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
+	if group == nil {
+		h.selectors.Forget(kv.RSplit(key, "/"))
+		return nil, nil
+	}
+	if group.DeletionTimestamp != nil || h.written.IsStale(group) {
 		return group, nil
 	}
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	after := group.DeepCopy()
 	processed, ready := result.Done(fleet.ReasonProcessed, ""), result.Skip()
-	if selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector); err != nil {
-		processed = result.Stalled(fleet.ReasonError, fmt.Sprintf("spec.selector: %v", err))
+	if selector, err := h.selectors.Of(group); err != nil {
+		processed = result.Stalled(fleet.ReasonError, err.Error())
 	} else {
 		clusters, err := h.clusters.List(group.Namespace, selector)
 		if err != nil {

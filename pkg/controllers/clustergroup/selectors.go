@@ -1,0 +1,89 @@
+package clustergroup
+
+import (
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// MaxSelector is the number of labels, expressions and values that the selector of a ClusterGroup may have. The hub matches it with each
+// Cluster of the workspace, and each of its values takes time. A group that lists the names of 9,000 Clusters has 9,001.
+const MaxSelector = 10_000
+
+// Selectors compiles the selector of each ClusterGroup once, because a large one takes milliseconds and is matched with each Cluster of the
+// workspace. The zero value is ready to use, also by several goroutines.
+type Selectors struct {
+	mu    sync.Mutex
+	byKey map[types.NamespacedName]compiled
+}
+
+type compiled struct {
+	uid        types.UID
+	generation int64
+	selector   labels.Selector
+	err        error
+}
+
+// Of returns the selector of a group. That of a group without a selector selects no Cluster.
+func (s *Selectors) Of(group *fleet.ClusterGroup) (labels.Selector, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := types.NamespacedName{Namespace: group.Namespace, Name: group.Name}
+	known, found := s.byKey[key]
+	if !found || known.uid != group.UID || known.generation != group.Generation {
+		known = compiled{uid: group.UID, generation: group.Generation}
+		known.selector, known.err = Compile(group)
+		if s.byKey == nil {
+			s.byKey = map[types.NamespacedName]compiled{}
+		}
+		s.byKey[key] = known
+	}
+	return known.selector, known.err
+}
+
+// Forget drops the selector of a deleted group.
+func (s *Selectors) Forget(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// Compile returns the selector of a group and keeps nothing. Its errors name the field.
+func Compile(group *fleet.ClusterGroup) (labels.Selector, error) {
+	if isTooLarge(group.Spec.Selector) {
+		return nil, fmt.Errorf("spec.selector has more than %d labels, expressions and values; use several groups", MaxSelector)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector: %w", err)
+	}
+	return selector, nil
+}
+
+func isTooLarge(selector *metav1.LabelSelector) bool {
+	if selector == nil {
+		return false
+	}
+	size := len(selector.MatchLabels) + len(selector.MatchExpressions)
+	for _, e := range selector.MatchExpressions {
+		size += len(e.Values)
+	}
+	return size > MaxSelector
+}
+
+// tooLarge stands in caches for all selectors that are too large.
+var tooLarge = &metav1.LabelSelector{MatchExpressions: make([]metav1.LabelSelectorRequirement, MaxSelector+1)}
+
+// Reduce is the transform of the cache of ClusterGroups. It drops a selector that is too large, so that no user can fill the memory of the
+// hub with it; the group still counts as one whose selector is too large.
+func Reduce(object any) (any, error) {
+	if group, ok := object.(*fleet.ClusterGroup); ok && isTooLarge(group.Spec.Selector) {
+		group.Spec.Selector = tooLarge
+	}
+	return object, nil
+}
