@@ -109,24 +109,3 @@ func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
 		assert.JSONEq(t, string(written), string(rewritten))
 	})
 }
-
-// The CustomResourceDefinition of Fleet admits any text as a ttl. One token must not prevent the hub from listing all of them.
-func TestClusterRegistrationToken_undecodable(t *testing.T) {
-	for name, row := range map[string]struct {
-		document string
-		want     *metav1.Duration
-	}{
-		"no ttl":                     {`{"spec":{}}`, nil},
-		"a ttl":                      {`{"spec":{"ttl":"1h"}}`, &metav1.Duration{Duration: time.Hour}},
-		"a ttl that is no duration":  {`{"spec":{"ttl":"1d"}}`, &metav1.Duration{Duration: time.Nanosecond}},
-		"a limit that is too large":  {`{"spec":{"ttl":"1h","usageLimit":1e300}}`, &metav1.Duration{Duration: time.Nanosecond}},
-		"a status that is not valid": {`{"spec":{"ttl":"1h"},"status":{"expires":"2026-01-01t00:00:00z"}}`, &metav1.Duration{Duration: time.Hour}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var list ClusterRegistrationTokenList
-			require.NoError(t, kjson.Unmarshal([]byte(`{"items":[{"metadata":{"name":"other"}},`+row.document+`]}`), &list))
-			require.Len(t, list.Items, 2)
-			assert.Equal(t, row.want, list.Items[1].Spec.TTL)
-		})
-	}
-}
