@@ -243,6 +243,8 @@ func TestWire(t *testing.T) {
 			require.NoError(t, plane.Reset(t.Context()))
 			r := &replay{stage: stageOn(t, testenv.On(t, plane)), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}
 			r.agent = "cattle-fleet-system"
+			_, err := r.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.agent}}, metav1.CreateOptions{})
+			require.NoError(t, err)
 			go r.markDeployments(t.Context())
 			hub := r.asRecordedAgent()
 			r.run(func(c *deploy.Config) {

@@ -94,6 +94,7 @@ func checksIn(c *fleet.Cluster, generation string) {
 func request(name, reason string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("r-" + name)},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
 		Status: fleet.ClusterRegistrationStatus{Granted: true, Conditions: []genericcondition.GenericCondition{
 			{Type: fleet.ConditionGranted, Reason: reason},
 		}},

@@ -179,7 +179,11 @@ func newStage(t *testing.T) *stage {
 
 // grant grants a request of the agent.
 func (s *stage) grant() {
-	s.requests.all = []*fleet.ClusterRegistration{{Status: fleet.ClusterRegistrationStatus{Granted: true}}}
+	s.requests.all = []*fleet.ClusterRegistration{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
+		Status:     fleet.ClusterRegistrationStatus{Granted: true},
+	}}
 }
 
 // catchUp makes the cache equal to the server, without the resources.
