@@ -59,16 +59,8 @@ func fleetOf(leases bool) func(context.Context, Options) ([]figures.Figure, erro
 			return nil, err
 		}
 		l.agents.Leases = leases
-		for _, size := range o.Clusters {
-			before := len(l.rows)
-			if err := l.atSize(ctx, size); err != nil {
-				return l.rows, fmt.Errorf("at %d clusters: %w", size, err)
-			}
-			for _, f := range l.rows[before:] {
-				l.logf("%s %.2f %s", f.Row, f.Value, f.Unit)
-			}
-		}
-		return l.rows, nil
+		err = l.eachSize(ctx, l.atSize)
+		return l.rows, err
 	}
 }
 

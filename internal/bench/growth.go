@@ -91,16 +91,24 @@ func newGrowing(ctx context.Context, o Options) (*growing, error) {
 }
 
 func (g *growing) growThroughSizes(ctx context.Context) error {
+	if err := g.eachSize(ctx, g.atSize); err != nil {
+		return err
+	}
+	g.add(ratios(g.rows, g.Clusters)...)
+	return nil
+}
+
+// eachSize measures at each number of clusters, and logs the figures of each.
+func (g *growing) eachSize(ctx context.Context, measure func(ctx context.Context, size int) error) error {
 	for _, size := range g.Clusters {
 		before := len(g.rows)
-		if err := g.atSize(ctx, size); err != nil {
+		if err := measure(ctx, size); err != nil {
 			return fmt.Errorf("at %d clusters: %w", size, err)
 		}
 		for _, f := range g.rows[before:] {
 			g.logf("%s %.2f %s", f.Row, f.Value, f.Unit)
 		}
 	}
-	g.add(ratios(g.rows, g.Clusters)...)
 	return nil
 }
 
