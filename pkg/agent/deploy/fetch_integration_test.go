@@ -197,17 +197,29 @@ func TestRun_copies(t *testing.T) {
 func TestRun_copiesOfEarlierOptions(t *testing.T) {
 	s := onStage(t)
 	s.run()
+	s.deployWithCopy()
+	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DownstreamResources = nil })
+	s.state("app", fleet.Ready)
+	s.removeWithCopy()
+}
+
+// deployWithCopy deploys app with a copy of Secret cred.
+func (s *stage) deployWithCopy() {
+	s.t.Helper()
 	s.secret("cred", map[string]string{"password": "first"})
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
 		bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
 		bd.Spec.DownstreamResourcesGeneration = 1
 	})
 	s.state("app", fleet.Ready)
-	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DownstreamResources = nil })
-	s.state("app", fleet.Ready)
+}
+
+// removeWithCopy removes app, and waits until the copy of Secret cred is gone as well.
+func (s *stage) removeWithCopy() {
+	s.t.Helper()
 	s.remove("app")
 	s.gone("a")
-	testenv.Eventually(t, func() (bool, string) {
+	testenv.Eventually(s.t, func() (bool, string) {
 		_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), "the copied Secret is still there"
 	})

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -68,24 +67,14 @@ func TestRun_waitsForItsPartition(t *testing.T) {
 func TestRun_renamedReleaseWithoutCopies(t *testing.T) {
 	s := onStage(t)
 	s.run()
-	s.secret("cred", map[string]string{"password": "first"})
-	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
-		bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
-		bd.Spec.DownstreamResourcesGeneration = 1
-	})
-	s.state("app", fleet.Ready)
+	s.deployWithCopy()
 	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
 		bd.Spec.Options.DownstreamResources = nil
 		bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"}
 	})
 	s.state("app", fleet.Ready)
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the old release is there" })
-	s.remove("app")
-	s.gone("a")
-	testenv.Eventually(t, func() (bool, string) {
-		_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "the copied Secret is still there"
-	})
+	s.removeWithCopy()
 }
 
 // An object that a release has taken over with takeOwnership stays when the former release is removed.
