@@ -49,32 +49,30 @@ func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Cl
 	if len(secret.Data[historyKey]) < keyLength {
 		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes; delete it and restart the agent", agentNamespace, registration.HistoryKeySecret, keyLength)
 	}
-	keyed := *c
-	keyed.key = secret.Data[historyKey]
-	return &keyed, nil
+	return c.withKey(secret.Data[historyKey]), nil
 }
 
-// CreateHistoryKey creates the Secret that WithHistoryKey reads, if it does not exist. Before, it proves the revisions that the agent, or
-// one that sets no labels, has stored until now; the Secret comes last, so that an interrupted call is repeated.
-func (c *Client) CreateHistoryKey(ctx context.Context, owner Owner) error {
+// EnsureHistoryKey returns the client of WithHistoryKey, and creates the Secret with the key if it does not exist. Before, it proves the
+// revisions that the agent, or one that sets no labels, has stored until now; the Secret comes last, so that an interrupted call is repeated.
+func (c *Client) EnsureHistoryKey(ctx context.Context, owner Owner) (*Client, error) {
 	keyed, err := c.WithHistoryKey(ctx, owner.Namespace)
 	if err != nil || keyed.key != nil {
-		return err
+		return keyed, err
 	}
 	key := make([]byte, keyLength)
 	_, _ = rand.Read(key) // never fails
 	found, err := c.allRevisions(ctx, owner.Selector())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	unlabelled, err := c.Unlabelled(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, f := range unlabelled {
 		deployment, agent, err := c.Annotated(ctx, f)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if deployment != "" && agent == owner.Namespace {
 			found = append(found, f)
@@ -82,16 +80,22 @@ func (c *Client) CreateHistoryKey(ctx context.Context, owner Owner) error {
 	}
 	for _, f := range found {
 		if err := c.prove(ctx, key, f); err != nil {
-			return fmt.Errorf("proving the history of Helm release %s/%s: %w", f.Namespace, f.Name, err)
+			return nil, fmt.Errorf("proving the history of Helm release %s/%s: %w", f.Namespace, f.Name, err)
 		}
 	}
 	_, err = c.core.CoreV1().Secrets(owner.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: registration.HistoryKeySecret}, Data: map[string][]byte{historyKey: key},
 	}, metav1.CreateOptions{FieldManager: registration.FieldManager})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("storing the key that proves the history of Helm releases: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("storing the key that proves the history of Helm releases: %w", err)
 	}
-	return err
+	return c.withKey(key), nil
+}
+
+func (c *Client) withKey(key []byte) *Client {
+	keyed := *c
+	keyed.key = key
+	return &keyed
 }
 
 func (c *Client) prove(ctx context.Context, key []byte, f Found) error {

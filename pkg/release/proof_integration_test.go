@@ -16,8 +16,7 @@ import (
 // keyed lets the client of a test prove what it stores, with a key in the test's namespace.
 func (m *member) keyed() {
 	m.t.Helper()
-	require.NoError(m.t, m.CreateHistoryKey(m.t.Context(), Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}))
-	client, err := m.WithHistoryKey(m.t.Context(), m.namespace)
+	client, err := m.EnsureHistoryKey(m.t.Context(), Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"})
 	require.NoError(m.t, err)
 	require.NotNil(m.t, client.key)
 	m.Client = client
@@ -129,7 +128,7 @@ func (m *member) changeHistory(change func(*corev1.Secret)) {
 	}
 }
 
-func TestCreateHistoryKey(t *testing.T) {
+func TestEnsureHistoryKey(t *testing.T) {
 	m, f := onMember(t), foreign(t)
 	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
 	r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete"))

@@ -136,13 +136,10 @@ func (d *reconciler) run(ctx context.Context) error {
 func (d *reconciler) proveHistory(ctx context.Context) bool {
 	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	for {
-		err := d.releases.CreateHistoryKey(ctx, d.owner)
+		keyed, err := d.releases.EnsureHistoryKey(ctx, d.owner)
 		if err == nil {
-			var keyed *release.Client
-			if keyed, err = d.releases.WithHistoryKey(ctx, d.AgentNamespace); err == nil {
-				d.releases = keyed
-				return true
-			}
+			d.releases = keyed
+			return true
 		}
 		if ctx.Err() == nil {
 			d.Log.Warnf("Trying again: %s", release.Explain(err))
