@@ -11,12 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func heap() int {
@@ -83,20 +85,30 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 
 // Each Cluster has a Bundle of its own for its agent, so what the Deployer remembers of a Bundle is in memory ten thousand times.
 func TestMemoryOfABundle(t *testing.T) {
-	const bundles, limit = 2000, 2500
-	s := newStage(t)
-	before := heap()
-	for i := range bundles {
-		b := toAlice()
-		b.Name = fmt.Sprint("agent-", i)
-		p := s.plans.of(b)
-		_, err := p.variant([]int{0}, clusterNamed("alice"))
-		require.NoError(t, err)
-		s.enqueueAffected(b, p)
-		delete(s.changedAt, keyOf(b)) // as updateStatus does
+	const bundles = 2000
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		limit       int
+	}{
+		"of a user":   {limit: 2500},
+		"of an agent": {annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent}, limit: 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			before := heap()
+			for i := range bundles {
+				b, cluster := toAlice(), fmt.Sprint("cluster-", i)
+				b.Name, b.Annotations, b.Spec.Targets[0].ClusterName = registration.AgentBundleName(cluster), test.annotations, cluster
+				p := s.plans.of(b)
+				_, err := p.variant([]int{0}, clusterNamed(cluster))
+				require.NoError(t, err)
+				s.enqueueAffected(b, p)
+				delete(s.changedAt, keyOf(b)) // as updateStatus does
+			}
+			each := (heap() - before) / bundles
+			t.Logf("%d bytes", each)
+			assert.Less(t, each, test.limit, "bytes for each Bundle")
+			runtime.KeepAlive(s)
+		})
 	}
-	each := (heap() - before) / bundles
-	t.Logf("%d bytes", each)
-	assert.Less(t, each, limit, "bytes for each Bundle")
-	runtime.KeepAlive(s)
 }

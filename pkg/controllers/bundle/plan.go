@@ -432,8 +432,15 @@ func newPlans() *plans {
 	return &plans{memory: newMemory(maxWorkspace, maxTotal), byKey: map[key]*plan{}}
 }
 
-// of returns the plan of a Bundle, and computes it if the Bundle has changed.
+// of returns the plan of a Bundle, and computes it if the Bundle has changed. The plan of an agent's Bundle is not kept: no other Cluster
+// needs it, and it would take as much memory as three objects in a cache, for each Cluster.
 func (p *plans) of(b *fleet.Bundle) *plan {
+	if agentspec.ClusterOfBundle(b) != "" {
+		p.forget(keyOf(b)) // it may have been another Bundle
+		once := newPlan(b, p.memory)
+		once.cache.isClosed = true
+		return once
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.byKey[keyOf(b)]
