@@ -129,7 +129,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 // withoutUninstalling leaves out the BundleDeployments of Clusters whose agents have to uninstall themselves.
 func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceDeleted bool) []*fleet.BundleDeployment {
 	return slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool {
-		clusters, _ := d.clusterCache.GetByIndex(byClusterNamespace, deployment.Namespace)
+		clusters, _ := clustersByClusterNamespace.Find(d.clusterCache, deployment.Namespace)
 		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return finalizing.InProgress(c, namespaceDeleted) })
 	})
 }
@@ -155,16 +155,16 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
 		return
 	}
 	d.markChanged(k)
-	namespaces := map[string]bool{}
+	enqueued := map[string]bool{} // by cluster namespace
 	for _, m := range d.matches(b, p) {
-		namespaces[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
+		enqueued[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
+		d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
 	}
 	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
 	for _, deployment := range deployed {
-		namespaces[deployment.Namespace] = true
-	}
-	for namespace := range namespaces {
-		d.enqueueCluster(namespace, 0)
+		if !enqueued[deployment.Namespace] {
+			d.enqueueCluster(deployment.Namespace, 0)
+		}
 	}
 }
 

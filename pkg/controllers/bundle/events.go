@@ -240,7 +240,7 @@ func (d *Deployer) markChanged(k key) {
 
 // enqueueCluster enqueues the Cluster of a cluster namespace.
 func (d *Deployer) enqueueCluster(namespace string, delay time.Duration) {
-	found, _ := d.clusterCache.GetByIndex(byClusterNamespace, namespace)
+	found, _ := clustersByClusterNamespace.Find(d.clusterCache, namespace)
 	for _, cluster := range found {
 		d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
 	}

@@ -12,8 +12,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// bundlesByTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
-var bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
+// Indexes whose keys differ from one object to the next.
+var (
+	// bundlesByTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
+	bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
+	// clustersByClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because anybody may write a status.
+	clustersByClusterNamespace = index.Bucketed[*fleet.Cluster]{Name: "muster.fleet.cattle.io/clusters-by-cluster-namespace", Keys: clusterNamespaceKeys}
+)
 
 const (
 	// byBundle finds BundleDeployments by the index.Key of their Bundle.
@@ -24,8 +29,6 @@ const (
 	byContent = "muster.fleet.cattle.io/deployments-by-content"
 	// byDisplayName finds Clusters by the index.Key of their namespace and display name.
 	byDisplayName = "muster.fleet.cattle.io/clusters-by-display-name"
-	// byClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because anybody may write a status.
-	byClusterNamespace = "muster.fleet.cattle.io/clusters-by-cluster-namespace"
 )
 
 func (d *Deployer) addIndexes() {
@@ -51,11 +54,11 @@ func (d *Deployer) addIndexes() {
 		}
 		return nil, nil
 	})
-	d.clusterCache.AddIndexer(byClusterNamespace, clusterNamespaceKeys)
+	clustersByClusterNamespace.AddTo(d.clusterCache)
 }
 
-func clusterNamespaceKeys(c *fleet.Cluster) ([]string, error) {
-	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
+func clusterNamespaceKeys(c *fleet.Cluster) []string {
+	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}
 }
 
 // targetKeys are the keys of a Bundle in bundlesByTarget. Each agent has a Bundle that names its Cluster, so that a pass

@@ -31,7 +31,7 @@ type Reporter struct {
 func RegisterReporter(c *app.Context) *Reporter {
 	clusters, deployments := c.Fleet.Cluster(), c.Fleet.BundleDeployment()
 	r := &Reporter{clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
-	r.clusterCache.AddIndexer(byClusterNamespace, clusterNamespaceKeys)
+	clustersByClusterNamespace.AddTo(r.clusterCache)
 	// The informer was not stopped yet, so that adding a handler does not fail.
 	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents())
 	return r
@@ -40,7 +40,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 // deploymentEvents enqueues the Cluster of a BundleDeployment for what its status shows.
 func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
-		found, _ := r.clusterCache.GetByIndex(byClusterNamespace, deployment.Namespace)
+		found, _ := clustersByClusterNamespace.Find(r.clusterCache, deployment.Namespace)
 		for _, cluster := range found {
 			r.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, settle)
 		}
