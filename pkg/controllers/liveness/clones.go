@@ -1,7 +1,7 @@
 package liveness
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,37 +20,39 @@ const (
 // instances are the agent processes that have recently checked in with one identity. A restarted agent is a new instance, and the
 // previous instance never checks in again. So if an instance checks in after another one did, two agents run at the same time.
 type instances struct {
-	lastSeen map[string]time.Time
-	current  string // the instance that checked in last
-	clones   bool   // an instance has checked in after another one did
+	recent  []instance
+	current string // the name of the instance that checked in last
+	clones  bool   // an instance has checked in after another one did
+}
+
+type instance struct {
+	name     string
+	lastSeen time.Time
 }
 
 // add records a check-in. Agents of other versions report no instance.
-func (i *instances) add(instance string, now time.Time) {
-	if instance == "" {
+func (i *instances) add(name string, now time.Time) {
+	if name == "" {
 		return
 	}
-	if i.lastSeen == nil {
-		i.lastSeen = map[string]time.Time{}
-	}
-	_, known := i.lastSeen[instance]
-	i.clones = i.clones || known && instance != i.current
-	if !known && len(i.lastSeen) == maxInstances {
-		oldest := ""
-		for name, at := range i.lastSeen {
-			if oldest == "" || at.Before(i.lastSeen[oldest]) {
-				oldest = name
-			}
+	known := slices.IndexFunc(i.recent, func(other instance) bool { return other.name == name })
+	if known >= 0 {
+		i.clones = i.clones || name != i.current
+		i.recent[known].lastSeen = now
+	} else {
+		if len(i.recent) == maxInstances {
+			oldest := slices.MinFunc(i.recent, func(a, b instance) int { return a.lastSeen.Compare(b.lastSeen) })
+			i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return other == oldest })
 		}
-		delete(i.lastSeen, oldest)
+		i.recent = append(i.recent, instance{name, now})
 	}
-	i.lastSeen[instance], i.current = now, instance
+	i.current = name
 }
 
 // expire forgets instances that have not checked in for a while. With a single instance left there are no clones.
 func (i *instances) expire(now time.Time, interval time.Duration) {
-	maps.DeleteFunc(i.lastSeen, func(_ string, at time.Time) bool { return now.Sub(at) >= instanceIntervals*interval })
-	i.clones = i.clones && len(i.lastSeen) > 1
+	i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return now.Sub(other.lastSeen) >= instanceIntervals*interval })
+	i.clones = i.clones && len(i.recent) > 1
 }
 
 // expectInstances makes the instances of a Cluster that has none. After a restart of the hub the condition says whether there are clones,
@@ -61,7 +63,7 @@ func (d *Detector) expectInstances(key types.NamespacedName, cluster *fleet.Clus
 	}
 	i := &instances{}
 	if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
-		i.lastSeen, i.clones = map[string]time.Time{"": now}, true
+		i.recent, i.clones = []instance{{"", now}}, true
 	}
 	d.instances[key] = i
 }

@@ -56,9 +56,8 @@ func TestInstances_limit(t *testing.T) {
 	for n := range 1000 {
 		i.add(fmt.Sprint(n), noon.Add(time.Duration(n)*time.Second))
 	}
-	assert.Len(t, i.lastSeen, maxInstances)
-	assert.Contains(t, i.lastSeen, "999")
-	assert.NotContains(t, i.lastSeen, "0")
+	assert.Len(t, i.recent, maxInstances)
+	assert.Equal(t, "992", i.recent[0].name, "the oldest ones are forgotten")
 	assert.False(t, i.clones)
 }
 
