@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
@@ -242,6 +243,9 @@ func (c *caches) start() error {
 			return err
 		}
 	}
+	c.running.Go(func() {
+		wait.UntilWithContext(c.lifetime, func(context.Context) { c.interner.forget() }, recentTime)
+	})
 	c.running.Go(func() { c.secrets.RunWithContext(c.lifetime) })
 	if c.contents != nil {
 		c.running.Go(func() { c.contents.RunWithContext(c.lifetime) })

@@ -1,18 +1,21 @@
 package hub
 
 import (
+	"fmt"
 	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -22,14 +25,15 @@ import (
 )
 
 // interner keeps equal strings, lists, labels and annotations of different objects in memory once. A registration makes some
-// fourteen objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
+// ten objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
 // memory for the objects of a registration by a third.
 type interner struct {
-	mu      sync.Mutex
-	strings *recent[string, string]
-	lists   *recent[string, []string]          // by the joined strings
-	maps    *recent[uint64, map[string]string] // by sum
-	seed    maphash.Seed
+	mu        sync.Mutex
+	strings   *recent[string, string]
+	lists     *recent[string, []string]            // by the joined strings
+	maps      *recent[uint64, map[string]string]   // by sum
+	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
+	seed      maphash.Seed
 }
 
 func newInterner(clock clock.PassiveClock) *interner {
@@ -47,7 +51,8 @@ func newInterner(clock clock.PassiveClock) *interner {
 			}
 			return size
 		}),
-		seed: maphash.MakeSeed(),
+		resources: newRecent[string](clock, func(list corev1.ResourceList) int { return len(list) * int(unsafe.Sizeof(resource.Quantity{})) }),
+		seed:      maphash.MakeSeed(),
 	}
 }
 
@@ -55,8 +60,9 @@ func newInterner(clock clock.PassiveClock) *interner {
 // first, if not nil, is applied before. The informer of an embedding server that runs already keeps its own.
 func (w *interner) transform(informer cache.SharedIndexInformer, first cache.TransformFunc) {
 	_ = informer.SetTransform(func(object any) (any, error) {
-		if cached := cachedVersion(informer.GetStore(), object); cached != nil {
-			return cached, nil
+		before := cached(informer.GetStore(), object)
+		if isSameVersion(before, object) { // after an outage the informer lists all objects again
+			return before, nil
 		}
 		if first != nil {
 			var err error
@@ -64,42 +70,44 @@ func (w *interner) transform(informer cache.SharedIndexInformer, first cache.Tra
 				return nil, err
 			}
 		}
-		return w.intern(object), nil
+		return w.intern(before, object), nil
 	})
 }
 
-// cachedVersion returns the cached object if it is the same version as the one received, and nil otherwise. After an outage the
-// informer lists all objects again, and they would be in memory twice.
-func cachedVersion(store cache.Store, object any) any {
+// cached returns the version of an object that is in the cache, or nil.
+func cached(store cache.Store, object any) any {
 	key, err := cache.MetaNamespaceKeyFunc(object)
 	if err != nil {
 		return nil
 	}
-	cached, exists, err := store.GetByKey(key)
-	if err != nil || !exists {
-		return nil
-	}
-	before, _ := meta.Accessor(cached)
-	after, _ := meta.Accessor(object)
-	if before == nil || after == nil || before.GetUID() != after.GetUID() || before.GetResourceVersion() != after.GetResourceVersion() {
-		return nil
-	}
-	return cached
+	before, _, _ := store.GetByKey(key) // the error is always nil
+	return before
 }
 
-// intern removes managedFields, which are half of a small object, and interns the strings that objects share.
-func (w *interner) intern(object any) any {
+func isSameVersion(before, object any) bool {
+	b, _ := meta.Accessor(before)
+	o, _ := meta.Accessor(object)
+	return b != nil && o != nil && b.GetUID() == o.GetUID() && b.GetResourceVersion() == o.GetResourceVersion()
+}
+
+// intern removes managedFields, which are half of a small object, and interns the strings that objects share. Labels and annotations that
+// the object had before, in the cache, stay those of then, which other objects share longer than the entries of the interner live.
+func (w *interner) intern(before, object any) any {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return object
 	}
+	old, err := meta.Accessor(before)
+	if err != nil { // there was none
+		old = &metav1.ObjectMeta{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	accessor.SetManagedFields(nil)
-	accessor.SetNamespace(w.string(accessor.GetNamespace()))
-	accessor.SetName(w.string(accessor.GetName()))
-	accessor.SetLabels(w.stringMap(accessor.GetLabels()))
-	accessor.SetAnnotations(w.stringMap(accessor.GetAnnotations()))
+	accessor.SetNamespace(w.string(old.GetNamespace()))
+	accessor.SetName(w.string(old.GetName()))
+	accessor.SetLabels(w.stringMap(old.GetLabels(), accessor.GetLabels()))
+	accessor.SetAnnotations(w.stringMap(old.GetAnnotations(), accessor.GetAnnotations()))
 	owners := accessor.GetOwnerReferences()
 	for i := range owners {
 		o := &owners[i]
@@ -121,6 +129,7 @@ func (w *interner) intern(object any) any {
 	case *fleet.Cluster:
 		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
+		o.Status.Agent.Capacity, o.Status.Agent.Allocatable = w.resourceList(o.Status.Agent.Capacity), w.resourceList(o.Status.Agent.Allocatable)
 	case *fleet.ClusterRegistration:
 		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
@@ -193,10 +202,27 @@ func (w *interner) conditions(all []genericcondition.GenericCondition) []generic
 	return all
 }
 
-// stringMap returns one map for all equal maps. A map with two short entries takes 300 bytes.
-func (w *interner) stringMap(all map[string]string) map[string]string {
-	if len(all) == 0 {
+// resourceList returns one list for all equal lists. A list takes 700 bytes, and there are few kinds of nodes.
+func (w *interner) resourceList(all corev1.ResourceList) corev1.ResourceList {
+	var joined strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		quantity := all[name]
+		fmt.Fprintf(&joined, "%s=%s ", name, quantity.String())
+	}
+	if equal, ok := w.resources.get(joined.String()); ok {
+		return equal
+	}
+	w.resources.add(joined.String(), all)
+	return all
+}
+
+// stringMap returns before if it is equal, and otherwise one map for all equal maps. A map with two short entries takes 300 bytes.
+func (w *interner) stringMap(before, all map[string]string) map[string]string {
+	switch {
+	case len(all) == 0:
 		return nil
+	case maps.Equal(before, all):
+		return before
 	}
 	sum := w.sum(all)
 	if equal, ok := w.maps.get(sum); ok && maps.Equal(equal, all) {
@@ -228,6 +254,16 @@ func (w *interner) string(s string) string {
 	}
 	w.strings.add(s, s)
 	return s
+}
+
+// forget drops the entries that were not used recently. A hub to which nothing happens adds none, and so keeps those of its start.
+func (w *interner) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.strings.expire()
+	w.lists.expire()
+	w.maps.expire()
+	w.resources.expire()
 }
 
 const (
@@ -264,9 +300,21 @@ func (r *recent[K, V]) get(key K) (value V, known bool) {
 }
 
 func (r *recent[K, V]) add(key K, value V) {
-	if len(r.young) >= recentMax || r.size >= recentSize || r.clock.Since(r.born) >= recentTime {
-		r.old, r.young, r.born, r.size = r.young, map[K]V{}, r.clock.Now(), 0
+	r.expire()
+	if len(r.young) >= recentMax || r.size >= recentSize {
+		r.nextGeneration()
 	}
 	r.young[key] = value
 	r.size += r.sizeOf(value)
+}
+
+// expire makes an old generation of the young one if it is old enough.
+func (r *recent[K, V]) expire() {
+	if r.clock.Since(r.born) >= recentTime {
+		r.nextGeneration()
+	}
+}
+
+func (r *recent[K, V]) nextGeneration() {
+	r.old, r.young, r.born, r.size = r.young, map[K]V{}, r.clock.Now(), 0
 }

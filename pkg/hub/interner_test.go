@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -38,6 +39,8 @@ func someBinding() *rbacv1.RoleBinding {
 	}
 }
 
+func address(m any) uintptr { return reflect.ValueOf(m).Pointer() }
+
 func someRole() *rbacv1.Role {
 	return &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: own("cluster-a"), Name: own("reader")},
@@ -50,12 +53,12 @@ func TestIntern(t *testing.T) {
 		w := newInterner(clock.RealClock{})
 		want := someBinding()
 		want.ManagedFields = nil
-		assert.Equal(t, want, w.intern(someBinding()))
-		assert.Equal(t, someRole(), w.intern(someRole()))
+		assert.Equal(t, want, w.intern(nil, someBinding()))
+		assert.Equal(t, someRole(), w.intern(nil, someRole()))
 		for _, object := range []any{&rbacv1.ClusterRole{Rules: someRole().Rules}, &rbacv1.ClusterRoleBinding{RoleRef: want.RoleRef, Subjects: want.Subjects}} {
-			assert.Equal(t, object, w.intern(object))
+			assert.Equal(t, object, w.intern(nil, object))
 		}
-		assert.Equal(t, "no object", w.intern("no object"))
+		assert.Equal(t, "no object", w.intern(nil, "no object"))
 	})
 	t.Run("equal strings and maps are in memory once", func(t *testing.T) {
 		w := newInterner(clock.RealClock{})
@@ -65,7 +68,7 @@ func TestIntern(t *testing.T) {
 		d := &fleet.BundleDeployment{}
 		d.Spec.DeploymentID, d.Spec.StagedDeploymentID, d.Status.AppliedDeploymentID = own("s-1:2"), own("s-1:2"), own("s-1:2")
 		for _, object := range []any{one, other, role, account, odd, d} {
-			w.intern(object)
+			w.intern(nil, object)
 		}
 		for _, same := range [][]string{
 			{one.Namespace, other.Namespace, role.Namespace, one.Subjects[0].Namespace},
@@ -79,7 +82,6 @@ func TestIntern(t *testing.T) {
 				assert.Same(t, unsafe.StringData(same[0]), unsafe.StringData(s), same[0])
 			}
 		}
-		address := func(m map[string]string) uintptr { return reflect.ValueOf(m).Pointer() }
 		assert.Equal(t, address(one.Labels), address(other.Labels))
 		assert.Equal(t, address(one.Annotations), address(other.Annotations))
 		assert.Equal(t, address(one.Labels), address(account.Labels), "of another kind")
@@ -91,15 +93,15 @@ func TestIntern(t *testing.T) {
 		m, another := map[string]string{"a": "b"}, map[string]string{"b": "a"}
 		assert.NotEqual(t, w.sum(m), w.sum(another))
 		w.maps.add(w.sum(m), another)
-		assert.Equal(t, m, w.stringMap(m))
-		assert.Equal(t, m, w.stringMap(m))
+		assert.Equal(t, m, w.stringMap(nil, m))
+		assert.Equal(t, m, w.stringMap(nil, m))
 	})
 	t.Run("equal lists of rules are in memory once", func(t *testing.T) {
 		w := newInterner(clock.RealClock{})
 		one, other, odd := someRole(), someRole(), someRole()
 		odd.Rules[0].Verbs = []string{own("get"), own("list")}
 		for _, role := range []*rbacv1.Role{one, other, odd} {
-			w.intern(role)
+			w.intern(nil, role)
 		}
 		assert.Equal(t, someRole(), other)
 		assert.Same(t, unsafe.SliceData(one.Rules[0].Verbs), unsafe.SliceData(other.Rules[0].Verbs))
@@ -122,7 +124,7 @@ func TestIntern(t *testing.T) {
 			bundle: &bundle.Status.Conditions, deployment: &deployment.Status.Conditions,
 		} {
 			*kept = conditions()
-			w.intern(object)
+			w.intern(nil, object)
 			assert.Equal(t, conditions(), *kept)
 			assert.Less(t, cap(*kept), 8)
 		}
@@ -149,10 +151,46 @@ func TestInternResources(t *testing.T) {
 		return &fleet.Bundle{Spec: fleet.BundleSpec{Resources: []fleet.BundleResource{{Content: own("kind: Deployment")}}}}
 	}
 	one, other := bundle(), bundle()
-	w.intern(one)
-	w.intern(other)
+	w.intern(nil, one)
+	w.intern(nil, other)
 	assert.Equal(t, bundle(), one)
 	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
+}
+
+func TestInternResourceLists(t *testing.T) {
+	clusterWith := func(cpu string) *fleet.Cluster {
+		list := func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(cpu), "pods": resource.MustParse("330")} }
+		return &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{Capacity: list(), Allocatable: list()}}}
+	}
+	w, one, other, larger := newInterner(clock.RealClock{}), clusterWith("8"), clusterWith("8"), clusterWith("16")
+	for _, cluster := range []*fleet.Cluster{one, other, larger, {}} {
+		w.intern(nil, cluster)
+	}
+	assert.Equal(t, address(one.Status.Agent.Capacity), address(other.Status.Agent.Allocatable))
+	assert.Equal(t, clusterWith("16"), larger)
+}
+
+// An agent renews its Lease for months, and the entries of the interner live for two minutes.
+func TestInternLaterVersions(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	w := newInterner(clock)
+	lease, role := someBinding(), someBinding()
+	w.intern(nil, lease)
+	w.intern(nil, role)
+	for range 2 {
+		clock.Step(recentTime)
+		w.forget()
+	}
+	assert.Empty(t, w.strings.old, "forgotten, though nothing was added")
+
+	renewed, relabelled := someBinding(), someBinding()
+	relabelled.Labels["managed"] = "false"
+	w.intern(lease, renewed)
+	assert.Equal(t, address(role.Labels), address(renewed.Labels))
+	assert.Equal(t, address(role.Annotations), address(renewed.Annotations))
+	assert.Same(t, unsafe.StringData(role.Name), unsafe.StringData(renewed.Name))
+	w.intern(lease, relabelled)
+	assert.Equal(t, "false", relabelled.Labels["managed"])
 }
 
 // Tenants choose how large options are, and each Cluster has them.
@@ -164,8 +202,8 @@ func TestInternOptions(t *testing.T) {
 		return &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{Options: options("app"), StagedOptions: options(staged)}}
 	}
 	w, equal, paused := newInterner(clock.RealClock{}), deployment("app"), deployment("next")
-	w.intern(equal)
-	w.intern(paused)
+	w.intern(nil, equal)
+	w.intern(nil, paused)
 	assert.Equal(t, deployment("app"), equal)
 	assert.Same(t, equal.Spec.Options.Helm, equal.Spec.StagedOptions.Helm)
 	assert.Equal(t, deployment("next"), paused)
@@ -240,7 +278,7 @@ func TestRecent(t *testing.T) {
 		text := strings.Repeat("x", each)
 		for n := range 32 {
 			w.string(fmt.Sprint(n, text))
-			w.stringMap(map[string]string{"key": fmt.Sprint(n, text)})
+			w.stringMap(nil, map[string]string{"key": fmt.Sprint(n, text)})
 		}
 		const perGeneration = 8 + 2 // the name of the label, and the string that was one too many
 		assert.LessOrEqual(t, len(w.strings.young), perGeneration)
