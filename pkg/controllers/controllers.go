@@ -54,9 +54,10 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 	if c.DisableBundles {
 		subReconcilers.Bundles = bundle.RegisterReporter(c)
 	} else {
-		all.bundles = bundle.Register(ctx, c)
+		selectors := &clustergroup.Selectors{}
+		clustergroup.Register(ctx, c, selectors)
+		all.bundles = bundle.Register(ctx, c, selectors)
 		subReconcilers.Bundles = all.bundles
-		clustergroup.Register(ctx, c)
 	}
 	agentrole.Register(ctx, c)
 	cluster.Register(ctx, c, subReconcilers)

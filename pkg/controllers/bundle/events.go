@@ -136,10 +136,7 @@ func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 				enqueue(before, after)
 			}
 		},
-		deleted: func(group *fleet.ClusterGroup) {
-			d.groupSelectors.Forget(group.Namespace, group.Name)
-			enqueue(group)
-		},
+		deleted: func(group *fleet.ClusterGroup) { enqueue(group) },
 	}
 }
 

@@ -43,7 +43,7 @@ type Deployer struct {
 	clusters, bundles enqueue.Enqueuer // the work queues
 	clusterCache      fleetcontrollers.ClusterCache
 	groupCache        fleetcontrollers.ClusterGroupCache
-	groupSelectors    clustergroup.Selectors
+	groupSelectors    *clustergroup.Selectors
 	bundleCache       fleetcontrollers.BundleCache
 	deploymentCache   fleetcontrollers.BundleDeploymentCache
 
@@ -75,7 +75,7 @@ type roles interface {
 
 // Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and
 // ClusterGroups, which targets select; Contents, Secrets and ConfigMaps, by metadata only; and the Roles by which agents read them.
-func Register(ctx context.Context, c *app.Context) *Deployer {
+func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.Selectors) *Deployer {
 	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
 	d := &Deployer{
 		Context:         c,
@@ -83,6 +83,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		bundles:         bundles,
 		clusterCache:    clusters.Cache(),
 		groupCache:      c.Fleet.ClusterGroup().Cache(),
+		groupSelectors:  groupSelectors,
 		bundleCache:     bundles.Cache(),
 		deploymentCache: deployments.Cache(),
 		contents:        newContents(c, deployments.Cache()),

@@ -36,13 +36,15 @@ type handler struct {
 	groups    fleetcontrollers.ClusterGroupCache
 	clusters  fleetcontrollers.ClusterCache
 	written   expectations.Expectations
-	selectors Selectors
+	selectors *Selectors
 }
 
 // Register registers the controller. It watches ClusterGroups, and the Clusters that they select.
-func Register(ctx context.Context, c *app.Context) {
+func Register(ctx context.Context, c *app.Context, selectors *Selectors) {
 	groups, clusters := c.Fleet.ClusterGroup(), c.Fleet.Cluster()
-	h := &handler{Context: c, groups: groups.Cache(), clusters: clusters.Cache(), written: expectations.Expectations{Clock: c.Clock}}
+	h := &handler{
+		Context: c, groups: groups.Cache(), clusters: clusters.Cache(), written: expectations.Expectations{Clock: c.Clock}, selectors: selectors,
+	}
 	groups.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 	enqueue.OnTransition(clusters, settling{groups}, h.groupsOf)
 }

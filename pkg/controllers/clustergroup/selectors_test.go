@@ -101,7 +101,7 @@ func TestSelectors_noSelector(t *testing.T) {
 func TestGroupsOf_largeSelector(t *testing.T) {
 	groups := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	require.NoError(t, groups.Add(groupOf(0, manyValues(5000)...)))
-	h := handler{groups: generic.NewCache[*fleet.ClusterGroup](groups, schema.GroupResource{})}
+	h := handler{groups: generic.NewCache[*fleet.ClusterGroup](groups, schema.GroupResource{}), selectors: &Selectors{}}
 	before := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "c", Labels: map[string]string{"env": "other"}}}
 	after := before.DeepCopy()
 	after.Labels["env"] = "v1"
