@@ -159,7 +159,9 @@ func TestInternResources(t *testing.T) {
 
 func TestInternResourceLists(t *testing.T) {
 	clusterWith := func(cpu string) *fleet.Cluster {
-		list := func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(cpu), "pods": resource.MustParse("330")} }
+		list := func() corev1.ResourceList {
+			return corev1.ResourceList{"cpu": resource.MustParse(cpu), "pods": resource.MustParse("330")}
+		}
 		return &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{Capacity: list(), Allocatable: list()}}}
 	}
 	w, one, other, larger := newInterner(clock.RealClock{}), clusterWith("8"), clusterWith("8"), clusterWith("16")

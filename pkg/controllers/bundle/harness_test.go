@@ -97,7 +97,7 @@ func newStage(t testing.TB) *stage {
 		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},
 		clusterCache: cacheOf[*fleet.Cluster](s), groupCache: cacheOf[*fleet.ClusterGroup](s),
 		groupSelectors: &clustergroup.Selectors{},
-		bundleCache: cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
+		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 	}
