@@ -109,3 +109,30 @@ func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
 		assert.JSONEq(t, string(written), string(rewritten))
 	})
 }
+
+// The CustomResourceDefinition of Fleet admits any text as a ttl. One token must not prevent the hub from listing all of them.
+func TestClusterRegistrationToken_undecodable(t *testing.T) {
+	hour := &metav1.Duration{Duration: time.Hour}
+	for name, row := range map[string]struct {
+		document    string
+		ttl         *metav1.Duration
+		undecodable string
+	}{
+		"no ttl":                      {`{"spec":{}}`, nil, ""},
+		"a ttl":                       {`{"spec":{"ttl":"1h"}}`, hour, ""},
+		"a ttl that is no duration":   {`{"spec":{"ttl":"1d"}}`, nil, "spec.ttl"},
+		"a ttl that is an object":     {`{"spec":{"ttl":{"a":"1d"}}}`, nil, "spec.ttl"},
+		"a limit that is too large":   {`{"spec":{"ttl":"1h","usageLimit":1e300}}`, hour, "spec.usageLimit"},
+		"both":                        {`{"spec":{"usageLimit":1e300,"ttl":""}}`, nil, "spec.ttl, spec.usageLimit"},
+		"a spec that is no object":    {`{"spec":[]}`, nil, "spec"},
+		"a status with invalid times": {`{"spec":{"ttl":"1h"},"status":{"expires":"2026-01-01t00:00:00z"}}`, hour, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var list ClusterRegistrationTokenList
+			require.NoError(t, kjson.Unmarshal([]byte(`{"items":[{"metadata":{"name":"other"}},`+row.document+`]}`), &list))
+			require.Len(t, list.Items, 2)
+			assert.Equal(t, row.ttl, list.Items[1].Spec.TTL)
+			assert.Equal(t, row.undecodable, list.Items[1].DeepCopy().Undecodable)
+		})
+	}
+}
