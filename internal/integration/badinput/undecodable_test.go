@@ -13,14 +13,16 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// The CustomResourceDefinition of Fleet admits any text as the ttl of a token. Such a token must not stop the hub for the others.
-func TestUndecodableTTL(t *testing.T) {
+// The CustomResourceDefinitions of Fleet admit any text as the ttl of a token, and quantities in a Cluster that take minutes and gigabytes to
+// decode. Such an object must not stop the hub for the others.
+func TestUndecodable(t *testing.T) {
 	hub := testenv.OwnCluster(t, "lax-ttl")
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}
 	running := hub.Hub(t, wire.Wrap)
 	ns, ours := hub.Namespace(t), hub.Namespace(t)
 	loosen(t, hub, "clusterregistrationtokens", "ttl", "x-kubernetes-validations", "minLength", "maxLength")
+	loosen(t, hub, "clusters", "agentResources", "properties/limits/additionalProperties/pattern")
 	client, err := dynamic.NewForConfig(hub.RESTConfig())
 	require.NoError(t, err)
 	tokens := client.Resource(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens")).Namespace(ns)
@@ -29,6 +31,13 @@ func TestUndecodableTTL(t *testing.T) {
 		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "ClusterRegistrationToken",
 			"metadata": map[string]any{"name": object}, "spec": map[string]any{"ttl": "30d"},
+		}}, metav1.CreateOptions{})
+		return err == nil, "the looser schema has no effect yet"
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := client.Resource(fleet.SchemeGroupVersion.WithResource("clusters")).Namespace(ns).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": object},
+			"spec": map[string]any{"agentResources": map[string]any{"limits": map[string]any{"cpu": "1.5e-999999999"}}},
 		}}, metav1.CreateOptions{})
 		return err == nil, "the looser schema has no effect yet"
 	})
@@ -46,6 +55,7 @@ func TestUndecodableTTL(t *testing.T) {
 		}
 	}
 	requireInert(t)
+	hub.ClusterCondition(t, ns, object, fleet.ConditionProcessed, "True")
 	testenv.RequireUnauthorized(t, hub, values.Token)
 	other := hub.Token(t, ours, "while-it-runs", fleet.ClusterRegistrationTokenSpec{})
 	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "a", ClientRandom: "a"}))

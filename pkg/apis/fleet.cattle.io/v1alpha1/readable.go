@@ -10,8 +10,14 @@ import (
 // UnmarshalJSON reads a Cluster and omits undecodable values.
 func (c *Cluster) UnmarshalJSON(data []byte) error {
 	type plain Cluster
-	_, err := readable.Unmarshal(data, (*plain)(c))
+	_, err := readable.Unmarshal(data, (*plain)(c), quantityPaths...)
 	return err
+}
+
+// quantityPaths are the quantities of a Cluster.
+var quantityPaths = []string{
+	"spec.agentResources.limits.*", "spec.agentResources.requests.*", "spec.agentEnvVars.*.valueFrom.resourceFieldRef.divisor",
+	"status.agent.capacity.*", "status.agent.allocatable.*",
 }
 
 // UnmarshalJSON reads a Bundle and omits undecodable values.

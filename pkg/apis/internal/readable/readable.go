@@ -4,21 +4,35 @@
 package readable
 
 import (
+	"bytes"
+	"errors"
+	"regexp"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
 // Unmarshal decodes an object of a type without UnmarshalJSON, and omits the values of its spec and status that the type cannot hold. It
-// returns the fields of spec and status with omitted values, such as spec.ttl, or the whole part if that is no object.
-func Unmarshal[T any](data []byte, into *T) (omitted []string, err error) {
-	cause := json.Unmarshal(data, into)
-	if cause == nil {
-		return nil, nil
+// returns the fields of spec and status with omitted values, such as spec.ttl, or the whole part if that is no object. quantities are the paths
+// of the type's fields of type resource.Quantity, such as "status.capacity.*", where "*" stands for each key or element: of these it also omits,
+// without returning them, those that would take minutes and gigabytes to decode.
+func Unmarshal[T any](data []byte, into *T, quantities ...string) (omitted []string, err error) {
+	cause := errUnbounded
+	hasUnbounded := len(quantities) > 0 && hasUnboundedText(data)
+	if !hasUnbounded {
+		if cause = json.Unmarshal(data, into); cause == nil {
+			return nil, nil
+		}
 	}
 	var object map[string]any
 	if json.Unmarshal(data, &object) != nil {
 		return nil, cause
+	}
+	if hasUnbounded {
+		for _, path := range quantities {
+			omitUnbounded(object, strings.Split(path, "."))
+		}
 	}
 	fits := func(object map[string]any) bool {
 		text, err := json.Marshal(object)
@@ -77,4 +91,47 @@ func prune(value any, depth int, fits func(any) bool) (kept any, some bool) {
 		}
 	}
 	return left, fits(left)
+}
+
+// unbounded matches a number with more than two digits of exponent, or more than 40 before it. The CustomResourceDefinition of Fleet admits
+// such a text as a quantity.
+var unbounded = regexp.MustCompile(`^\s*[+-]?(?:[0-9.]{41}|[0-9.]+[eE][+-]?[0-9]{3})`)
+
+var errUnbounded = errors.New("it may have a quantity that is too large to decode")
+
+// hasUnboundedText reports whether a text in a JSON document begins with such a number. Most objects have none: it looks only at texts that begin
+// like a number, because the expression alone would take as long as decoding the object.
+func hasUnboundedText(data []byte) bool {
+	for {
+		quote := bytes.IndexByte(data, '"')
+		if quote < 0 || quote+1 == len(data) {
+			return false
+		}
+		data = data[quote+1:]
+		if bytes.IndexByte([]byte(" +-.0123456789"), data[0]) >= 0 && unbounded.Match(data) {
+			return true
+		}
+	}
+}
+
+// omitUnbounded deletes the values at the end of the path that unbounded matches.
+func omitUnbounded(value any, path []string) {
+	switch inner := value.(type) {
+	case []any:
+		for i := range inner {
+			if path[0] == "*" && len(path) > 1 {
+				omitUnbounded(inner[i], path[1:])
+			}
+		}
+	case map[string]any:
+		for name, v := range inner {
+			switch text, isText := v.(string); {
+			case path[0] != "*" && path[0] != name:
+			case len(path) > 1:
+				omitUnbounded(v, path[1:])
+			case isText && unbounded.MatchString(text):
+				delete(inner, name)
+			}
+		}
+	}
 }
