@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
 // interner keeps equal strings, lists, labels and annotations of different objects in memory once. A registration makes some
@@ -54,12 +55,13 @@ func newInterner(clock clock.PassiveClock) *interner {
 // transform sets the transform of an informer, which removes from each object what the hub does not read and interns the rest.
 // first, if not nil, is applied before. The informer of an embedding server that runs already keeps its own.
 func (w *interner) transform(informer cache.SharedIndexInformer, first cache.TransformFunc) {
-	_ = informer.SetTransform(func(object any) (any, error) {
+	_ = informer.SetTransform(func(object any) (kept any, err error) {
+		kept = object // also after a panic: without the object, the cache would not be filled
+		defer guard.Recover(guard.Transform, object, nil)
 		if cached := cachedVersion(informer.GetStore(), object); cached != nil {
 			return cached, nil
 		}
 		if first != nil {
-			var err error
 			if object, err = first(object); err != nil {
 				return nil, err
 			}
