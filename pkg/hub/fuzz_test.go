@@ -7,9 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/randfill"
 
 	"github.com/muster-fleet/muster/internal/fuzz"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -25,7 +27,10 @@ func FuzzTransforms(f *testing.F) {
 		f.Add(seed, `{"agent":{"version":"v1","capacity":{"cpu":"1"}},"import":{"generation":"1"}}`)
 	}
 	f.Fuzz(func(t *testing.T, seed []byte, annotation string) {
-		filler := fuzz.From(seed, "a", "fleet.cattle.io/managed", "true", "base64+gz", fleet.StatusAnnotation, fleet.CopyAnnotation)
+		filler := fuzz.From(seed, "a", "fleet.cattle.io/managed", "true", "base64+gz", fleet.StatusAnnotation, fleet.CopyAnnotation).
+			Funcs(func(q *resource.Quantity, c randfill.Continue) {
+				*q = *resource.NewQuantity(int64(c.Int31()), resource.DecimalSI)
+			}) // others take gigabytes to encode
 		w, agents := newInterner(clock.RealClock{}), preserve.AgentReports{}
 		for object, transforms := range map[metav1.Object][]cache.TransformFunc{
 			&fleet.Cluster{}:                {restoreCluster, agents.Transform},
