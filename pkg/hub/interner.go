@@ -55,19 +55,27 @@ func newInterner(clock clock.PassiveClock) *interner {
 // transform sets the transform of an informer, which removes from each object what the hub does not read and interns the rest.
 // first, if not nil, is applied before. The informer of an embedding server that runs already keeps its own.
 func (w *interner) transform(informer cache.SharedIndexInformer, first cache.TransformFunc) {
-	_ = informer.SetTransform(func(object any) (kept any, err error) {
-		kept = object // also after a panic: without the object, the cache would not be filled
-		defer guard.Recover(guard.Transform, object, nil)
-		if cached := cachedVersion(informer.GetStore(), object); cached != nil {
-			return cached, nil
-		}
-		if first != nil {
-			if object, err = first(object); err != nil {
-				return nil, err
-			}
-		}
-		return w.intern(object), nil
+	_ = informer.SetTransform(func(object any) (any, error) {
+		kept, err := object, error(nil) // also after a panic: without the object, the cache would not be filled
+		func() {
+			defer guard.Recover(guard.Transform, object, nil)
+			kept, err = w.reduce(informer.GetStore(), object, first)
+		}()
+		return kept, err
 	})
+}
+
+func (w *interner) reduce(store cache.Store, object any, first cache.TransformFunc) (any, error) {
+	if cached := cachedVersion(store, object); cached != nil {
+		return cached, nil
+	}
+	if first != nil {
+		var err error
+		if object, err = first(object); err != nil {
+			return nil, err
+		}
+	}
+	return w.intern(object), nil
 }
 
 // cachedVersion returns the cached object if it is the same version as the one received, and nil otherwise. After an outage the

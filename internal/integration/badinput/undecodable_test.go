@@ -21,17 +21,21 @@ func TestUndecodable(t *testing.T) {
 	wire := &testenv.Recorder{}
 	running := hub.Hub(t, wire.Wrap)
 	ns, ours := hub.Namespace(t), hub.Namespace(t)
-	loosen(t, hub, "clusterregistrationtokens", "ttl", "x-kubernetes-validations", "minLength", "maxLength")
-	loosen(t, hub, "clusters", "agentResources", "properties/limits/additionalProperties/pattern")
 	client, err := dynamic.NewForConfig(hub.RESTConfig())
 	require.NoError(t, err)
 	tokens := client.Resource(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens")).Namespace(ns)
+	create := func(name string, spec map[string]any) error {
+		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "ClusterRegistrationToken", "metadata": map[string]any{"name": name}, "spec": spec,
+		}}, metav1.CreateOptions{})
+		return err
+	}
+	loosen(t, hub, "clusterregistrationtokens", "usageLimit", "format")
+	loosen(t, hub, "clusterregistrationtokens", "ttl", "x-kubernetes-validations", "minLength", "maxLength")
+	loosen(t, hub, "clusters", "agentResources", "properties/limits/additionalProperties/pattern")
 	values := hub.Token(t, ns, "spoiled", fleet.ClusterRegistrationTokenSpec{})
 	testenv.Eventually(t, func() (bool, string) { // the new schema takes effect a moment later
-		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "ClusterRegistrationToken",
-			"metadata": map[string]any{"name": object}, "spec": map[string]any{"ttl": "30d"},
-		}}, metav1.CreateOptions{})
+		err := create(object, map[string]any{"ttl": "30d"})
 		return err == nil, "the looser schema has no effect yet"
 	})
 	testenv.Eventually(t, func() (bool, string) {
@@ -41,9 +45,14 @@ func TestUndecodable(t *testing.T) {
 		}}, metav1.CreateOptions{})
 		return err == nil, "the looser schema has no effect yet"
 	})
+	testenv.Eventually(t, func() (bool, string) {
+		return create("large", map[string]any{"usageLimit": int64(1) << 40}) == nil, "the looser schema has no effect yet"
+	})
 	testenv.Merge(t, tokens.Patch, "spoiled", `{"spec":{"ttl":"soon"}}`)
 
 	requireInert := func(t *testing.T) {
+		message := hub.WaitCondition(t, testenv.KindToken, ns, "large", fleet.ConditionReady, "False TokenInvalid")
+		assert.Contains(t, message, "spec.usageLimit cannot be decoded")
 		for name, ttl := range map[string]string{object: "30d", "spoiled": "soon"} {
 			message := hub.WaitCondition(t, testenv.KindToken, ns, name, fleet.ConditionReady, "False TokenInvalid")
 			assert.Contains(t, message, "spec.ttl cannot be decoded")

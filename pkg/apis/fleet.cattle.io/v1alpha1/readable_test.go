@@ -174,15 +174,14 @@ func TestCluster_quantities(t *testing.T) {
 
 // pathsTo returns the JSON paths of the fields of spec and status that have a type.
 func pathsTo(wanted, in reflect.Type, path string) (paths []string) {
-	switch in.Kind() {
-	case reflect.Pointer:
+	switch kind := in.Kind(); {
+	case in == wanted:
+		return []string{strings.TrimPrefix(path, ".")}
+	case kind == reflect.Pointer:
 		return pathsTo(wanted, in.Elem(), path)
-	case reflect.Slice, reflect.Map:
+	case kind == reflect.Slice, kind == reflect.Map:
 		return pathsTo(wanted, in.Elem(), path+".*")
-	case reflect.Struct:
-		if in == wanted {
-			return []string{strings.TrimPrefix(path, ".")}
-		}
+	case kind == reflect.Struct:
 		for i := range in.NumField() {
 			field := in.Field(i)
 			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && field.IsExported() {
