@@ -241,6 +241,8 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 	switch {
 	case t.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
+	case t.Undecodable != "" && ready == nil: // the CustomResourceDefinition of Fleet has no conditions
+		return StateFailed, fleet.ReasonTokenInvalid, t.Undecodable + " cannot be decoded; correct it"
 	case t.Spec.UsageLimit != nil && t.Status.Uses >= int64(*t.Spec.UsageLimit):
 		return StateUsedUp, fleet.ReasonTokenUsedUp, ""
 	case ready == nil && t.Status.SecretName != "":

@@ -121,6 +121,9 @@ func TestTokenState(t *testing.T) {
 			token.Spec.UsageLimit, token.Status.Uses = ptr.To(int32(2)), 1
 			token.Status.SecretName = "s"
 		}, StateReady, ""},
+		"undecodable": {func(token *fleet.ClusterRegistrationToken) {
+			token.Undecodable, token.Status.SecretName = "spec.ttl", "s"
+		}, StateFailed, "TokenInvalid"},
 		"deleted, but not gone": {func(token *fleet.ClusterRegistrationToken) { token.DeletionTimestamp = &metav1.Time{} }, StateDeleting, ""},
 	}
 	for name, test := range tests {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
 // interner keeps equal strings, lists, labels and annotations of different objects in memory once. A registration makes some
@@ -60,18 +61,27 @@ func newInterner(clock clock.PassiveClock) *interner {
 // first, if not nil, is applied before. The informer of an embedding server that runs already keeps its own.
 func (w *interner) transform(informer cache.SharedIndexInformer, first cache.TransformFunc) {
 	_ = informer.SetTransform(func(object any) (any, error) {
-		before := cached(informer.GetStore(), object)
-		if isSameVersion(before, object) { // after an outage the informer lists all objects again
-			return before, nil
-		}
-		if first != nil {
-			var err error
-			if object, err = first(object); err != nil {
-				return nil, err
-			}
-		}
-		return w.intern(before, object), nil
+		kept, err := object, error(nil) // also after a panic: without the object, the cache would not be filled
+		func() {
+			defer guard.Recover(guard.Transform, object, nil)
+			kept, err = w.reduce(informer.GetStore(), object, first)
+		}()
+		return kept, err
 	})
+}
+
+func (w *interner) reduce(store cache.Store, object any, first cache.TransformFunc) (any, error) {
+	before := cached(store, object)
+	if isSameVersion(before, object) { // after an outage the informer lists all objects again
+		return before, nil
+	}
+	if first != nil {
+		var err error
+		if object, err = first(object); err != nil {
+			return nil, err
+		}
+	}
+	return w.intern(before, object), nil
 }
 
 // cached returns the version of an object that is in the cache, or nil.

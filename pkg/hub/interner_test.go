@@ -1,9 +1,11 @@
 package hub
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -17,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -287,4 +290,27 @@ func TestRecent(t *testing.T) {
 		assert.LessOrEqual(t, len(w.strings.old), perGeneration)
 		assert.LessOrEqual(t, len(w.maps.young)+len(w.maps.old), 2*perGeneration)
 	})
+}
+
+// A panic of a transform ends the process, or keeps all objects out of the cache.
+func TestTransform_panic(t *testing.T) {
+	source := fcache.NewFakeControllerSource()
+	t.Cleanup(source.Shutdown)
+	informer := cache.NewSharedIndexInformer(source, &corev1.Secret{}, 0, cache.Indexers{})
+	newInterner(clock.RealClock{}).transform(informer, func(object any) (any, error) {
+		if object.(*corev1.Secret).Name == "bad" {
+			panic("no map")
+		}
+		return object, nil
+	})
+	for _, name := range []string{"bad", "good"} {
+		source.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}})
+	}
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	defer stop()
+	require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
+	assert.ElementsMatch(t, []string{"ns/bad", "ns/good"}, informer.GetStore().ListKeys())
 }

@@ -35,6 +35,11 @@ func Expired(token *fleet.ClusterRegistrationToken, now time.Time) bool {
 	return limited && !now.Before(end)
 }
 
+// Usable reports whether agents may register with a token: it is not being deleted, has not expired, and its limits are known.
+func Usable(token *fleet.ClusterRegistrationToken, now time.Time) bool {
+	return token.DeletionTimestamp == nil && token.Undecodable == "" && !Expired(token, now)
+}
+
 // isOnlyFor reports whether a token allows this clientID and no other.
 func isOnlyFor(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	return token.ClientIDPattern == "" && slices.Equal(token.ClientIDs, []string{clientID})

@@ -300,6 +300,33 @@ default. For helm template and an older version, --api-versions states that they
 {{- end -}}
 
 {{/*
+The API server stores with an object who manages its fields, in a list without a limit: each server-side apply can add a manager. An object
+that has more already may be written, but gets no more.
+*/}}
+{{- define "fleet.fewManagers" -}}
+- expression: >-
+    size(object.metadata.?managedFields.orValue([])) <= 20 ||
+    size(object.metadata.?managedFields.orValue([])) <= size(oldObject.metadata.?managedFields.orValue([]))
+  reason: Forbidden
+  message: an agent may write an object only while its metadata.managedFields has at most 20 managers
+{{- end -}}
+
+{{/*
+An agent that may write the metadata can also write any list of managers, of any size. As format takes time that grows with the size times
+the depth, the depth is checked first.
+*/}}
+{{- define "fleet.smallManagers" -}}
+- expression: >-
+    size(object.metadata.?managedFields.orValue([])) <= 20 &&
+    object.metadata.?managedFields.orValue([]).map(m, has(m.fieldsV1) ? dyn(m.fieldsV1) : dyn({})).all(a,
+    size(a) <= 256 && a.map(key, a[key]).all(b, size(b) <= 256 && b.map(key, b[key]).all(c, size(c) <= 256 && c.map(key, c[key]).all(d,
+    size(d) <= 256 && d.map(key, d[key]).all(e, size(e) == 0))))) &&
+    size('%s'.format([object.metadata.?managedFields.orValue([]).map(m, has(m.fieldsV1) ? dyn(m.fieldsV1) : dyn({}))])) <= 65536
+  reason: Forbidden
+  message: an agent may write an object only while its metadata.managedFields has at most 20 managers, with fields of 65536 characters
+{{- end -}}
+
+{{/*
 The condition for requests of agents: their ServiceAccounts are in the cluster namespaces. The name of such a namespace ends in twelve
 hexadecimal digits, or in five or six if it was shortened to 63 characters.
 */}}

@@ -1,6 +1,7 @@
 package badinput
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -104,7 +105,7 @@ func TestClientIDThatIsTooLong(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	require.ErrorContains(t, err, "clientID")
 
-	loosen(t, hub)
+	loosen(t, hub, "clusterregistrations", "clientID", "maxLength")
 	var request *fleet.ClusterRegistration
 	testenv.Eventually(t, func() (bool, string) { // the new schema takes effect a moment later
 		request, err = hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), &fleet.ClusterRegistration{
@@ -122,13 +123,16 @@ func TestClientIDThatIsTooLong(t *testing.T) {
 	assert.Empty(t, list.Items)
 }
 
-// loosen removes the limit from the schema: the CustomResourceDefinition of another component may have none.
-func loosen(t *testing.T, hub *testenv.Cluster) {
+// loosen removes rules from the schema of a field of the spec: the CustomResourceDefinition of another component may have none.
+func loosen(t *testing.T, hub *testenv.Cluster, resource, field string, rules ...string) {
 	t.Helper()
 	extensions, err := clientset.NewForConfig(hub.RESTConfig())
 	require.NoError(t, err)
-	patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/clientID/maxLength"}]`
-	_, err = extensions.ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), "clusterregistrations.fleet.cattle.io",
-		types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	operations := make([]string, len(rules))
+	for i, rule := range rules {
+		operations[i] = fmt.Sprintf(`{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/%s/%s"}`, field, rule)
+	}
+	_, err = extensions.ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), resource+".fleet.cattle.io",
+		types.JSONPatchType, []byte("["+strings.Join(operations, ",")+"]"), metav1.PatchOptions{})
 	require.NoError(t, err)
 }

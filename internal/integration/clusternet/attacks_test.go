@@ -2,6 +2,7 @@ package clusternet
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +125,25 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 				"take the ID of another": func() error {
 					_, err := own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.MergePatchType,
 						[]byte(`{"metadata":{"labels":{"`+v1beta1.ClusterIDLabel+`":"`+victim.id()+`"}}}`), metav1.PatchOptions{DryRun: dry})
+					return err
+				},
+				"add any number of managers": func() (err error) {
+					for n := 0; n < 30 && err == nil; n++ {
+						_, err = own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.ApplyPatchType, []byte(
+							`{"apiVersion":"clusters.clusternet.io/v1beta1","kind":"ManagedCluster","metadata":{"name":"`+p.request()+`","labels":{"a":"b"}}}`),
+							metav1.PatchOptions{FieldManager: fmt.Sprint("manager-", n)})
+					}
+					return err
+				},
+				"write a list of managers": func() error {
+					labels := make([]string, 1000)
+					for n := range labels {
+						labels[n] = fmt.Sprintf(`"f:label-%d":{}`, n)
+					}
+					entry := `{"manager":"m","operation":"Apply","apiVersion":"clusters.clusternet.io/v1beta1","fieldsType":"FieldsV1","fieldsV1":` +
+						`{"f:metadata":{"f:labels":{` + strings.Join(labels, ",") + `}}}}`
+					_, err := own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.MergePatchType,
+						[]byte(`{"metadata":{"labels":{"a":"c"},"managedFields":[`+entry+`]}}`), metav1.PatchOptions{DryRun: dry})
 					return err
 				},
 				"ask for another": func() error {

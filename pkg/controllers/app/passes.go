@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -55,6 +56,7 @@ func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHand
 		defer p.running.Done()
 		defer func() {
 			if cause := recover(); cause != nil {
+				guard.Panics.WithLabelValues(guard.Pass).Inc()
 				logOf(object, key).Errorf("Handler %s panicked on %s: %v\n%s", name, key, cause, debug.Stack())
 				result, err = object, fmt.Errorf("handler %s panicked: %v", name, cause)
 			} else if err != nil && !apierrors.IsConflict(err) {

@@ -13,6 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -253,6 +254,7 @@ type eventHandler[T metav1.Object] struct {
 
 // OnAdd is called for a new object, and at the start for each that exists.
 func (h eventHandler[T]) OnAdd(object any, atStart bool) {
+	defer guard.Recover(guard.Event, object, nil)
 	if o, ok := object.(T); ok && h.added != nil {
 		h.added(o, atStart)
 	}
@@ -260,6 +262,7 @@ func (h eventHandler[T]) OnAdd(object any, atStart bool) {
 
 // OnUpdate is called for a changed object. When the informer has to list again, it is called for unchanged ones too.
 func (h eventHandler[T]) OnUpdate(before, after any) {
+	defer guard.Recover(guard.Event, after, nil)
 	b, okBefore := before.(T)
 	a, okAfter := after.(T)
 	if okBefore && okAfter && h.changed != nil && b.GetResourceVersion() != a.GetResourceVersion() {
@@ -269,6 +272,7 @@ func (h eventHandler[T]) OnUpdate(before, after any) {
 
 // OnDelete is called for a deleted object, possibly with an older version of it.
 func (h eventHandler[T]) OnDelete(object any) {
+	defer guard.Recover(guard.Event, object, nil)
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
 	}

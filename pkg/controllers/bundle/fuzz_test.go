@@ -6,9 +6,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/fuzz"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // Whatever a Bundle says, it targets only Clusters that a target selects.
@@ -47,6 +50,50 @@ func FuzzChoose(f *testing.F) {
 		}
 		if len(b.Spec.Targets) == 0 {
 			assert.Empty(t, chosen)
+		}
+	})
+}
+
+// The handlers of events compute these for each object that a user of a workspace or an agent writes. A panic there would end the hub.
+func FuzzEvents(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed, "1%")
+	}
+	f.Fuzz(func(t *testing.T, seed []byte, number string) {
+		var b fleet.Bundle
+		var before, after fleet.BundleDeployment
+		var cluster fleet.Cluster
+		filler := fuzz.From(seed, "a", "env", "In", "Exists", "AllMatches", "Secret", "ConfigMap", "s-1:2", "True", "False", "${ .ClusterName }", labelPrefix+"env")
+		filler.Fill(&b)
+		filler.Fill(&before)
+		filler.Fill(&after)
+		filler.Fill(&cluster)
+		if s := b.Spec.RolloutStrategy; s != nil {
+			for _, field := range []**intstr.IntOrString{&s.MaxUnavailable, &s.MaxUnavailablePartitions, &s.AutoPartitionSize} {
+				if *field != nil {
+					*field = ptr.To(intstr.Parse(number))
+				}
+			}
+		}
+		hasPartitionOfGroup(b.Spec.RolloutStrategy)
+		targetKeys(&b)
+		sourcesOfBundle(&b)
+		showsOther(&before, &after)
+		lacksDisplay(&after)
+		isUnprocessed(&cluster)
+		contentsOf(&before)
+		clusterOf(&after)
+		p := newPlan(&b, newMemory(maxWorkspace, maxTotal))
+		m := candidate{name: cluster.Name, labels: cluster.Labels, groups: func() []*fleet.ClusterGroup { return nil }}
+		if chosen := p.choose(&b, m); len(chosen) > 0 {
+			_, _ = p.variant(chosen, &cluster)
+		}
+		if p.strategy != nil {
+			targets := make([]*rolloutTarget, 3)
+			for i := range targets {
+				targets[i] = &rolloutTarget{candidate: m, state: fleetstatus.BundleState(after.Spec, after.Status)}
+			}
+			p.strategy.decide(targets)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -154,6 +155,7 @@ func inSlot(ctx context.Context, slots *slots, cluster types.NamespacedName, do 
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
+			guard.Panics.WithLabelValues(guard.Call).Inc()
 			logrus.WithField(registration.LogCluster, cluster.String()).Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
 			f = failuref(fleet.ReasonError, "internal error in the hub (details in its log); retrying")
 		}

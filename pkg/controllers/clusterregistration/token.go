@@ -36,7 +36,7 @@ func (h *handler) findToken(
 	usable := map[string]*fleet.ClusterRegistrationToken{}
 	var candidates []registration.Token
 	for _, token := range tokens {
-		if token.DeletionTimestamp == nil && !registration.Expired(token, h.Clock.Now()) {
+		if registration.Usable(token, h.Clock.Now()) {
 			usable[token.Name] = token
 			candidates = append(candidates, tokenIdentity(token, h.usersOf(token)...))
 		}

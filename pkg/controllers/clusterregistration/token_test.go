@@ -37,6 +37,7 @@ func TestFindToken(t *testing.T) {
 		{"named, expired and not deleted yet", func(s *scene) {
 			s.token.CreationTimestamp, s.token.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
 		}, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, with a ttl that cannot be decoded", func(s *scene) { s.token.Undecodable = "spec.ttl" }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"named, created by the holder of another token", func(s *scene) {
 			tokens(s, "token", "other")
 			s.request.Labels[fleet.RegistrationTokenLabel] = "other"

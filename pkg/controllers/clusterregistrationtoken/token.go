@@ -138,15 +138,23 @@ func isUnusedImportToken(before, after *fleet.ClusterRegistrationToken) bool {
 		len(conditions) == 1 && conditions[0].Reason == fleet.ReasonTokenReady
 }
 
-// ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if
-// the hub requires one, and its rights and Secret are deleted.
+// ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token is refused, and its rights are
+// deleted, if its spec cannot be decoded, or if it has no TTL and the hub requires one.
 func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	set, objects := registration.OwnedSetID(setID, token.Namespace, token.Name), rights(token)
 	if h.Clusternet != nil {
 		objects = append(objects, clusternet.MayCreateRequests(token.Namespace, accountOf(token).Name, h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)...))
 	}
-	refused := h.ttlRequired(h.Config.Get()) && expires == nil
-	if refused {
+	var refusal *result.Result
+	switch {
+	case token.Undecodable != "":
+		refusal = new(result.Stalled(fleet.ReasonTokenInvalid, fmt.Sprintf(
+			"%s cannot be decoded, so this token grants nothing; correct it (a ttl is a Go duration such as 240h or 30m; units d and w are not known)",
+			token.Undecodable)))
+	case h.ttlRequired(h.Config.Get()) && expires == nil:
+		refusal = new(result.Stalled(fleet.ReasonTTLRequired, "spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h"))
+	}
+	if refusal != nil {
 		objects = nil
 	}
 	err := h.sets.Ensure(ctx, set, token, objects...)
@@ -156,9 +164,8 @@ func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistr
 		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
-	case refused:
-		return result.Stalled(fleet.ReasonTTLRequired,
-			"spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h")
+	case refusal != nil:
+		return *refusal
 	}
 	return h.ensureValues(ctx, token, expires)
 }

@@ -23,6 +23,9 @@ import (
 // ensureValues writes the Secret with the values for the chart fleet-agent. It keeps the bearer token in the Secret while that is valid,
 // because people may have copied it. It updates the other values when the configuration changes.
 func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
+	if expires != nil && expires.Sub(h.Clock.Now()) > credential.LongLived {
+		expires = nil // an API server refuses to issue a bearer token for centuries
+	}
 	existing, err := h.currentSecret(ctx, token)
 	if err == nil && existing == nil {
 		if err = h.writeValues(ctx, token, nil, expires); !apierrors.IsAlreadyExists(err) {

@@ -60,6 +60,12 @@ func TestEnsureValues(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, before.Data, after.Data)
 	})
+	t.Run("it expires in centuries: as if it did not expire", func(t *testing.T) {
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, &metav1.Time{Time: noon.AddDate(290, 0, 0)}))
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before.Data, after.Data)
+	})
 	t.Run("the event of its creation: no further pass", func(t *testing.T) {
 		tokens := emptyIndexer()
 		require.NoError(t, tokens.Add(token))

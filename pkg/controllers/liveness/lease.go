@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -137,6 +138,7 @@ func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
 // onRenewal records a heartbeat. It enqueues the Cluster only if its status will change. atStart reports a Lease that was in the cache
 // before: of two Leases of a Cluster, only the time of their renewal says then which of them is in use.
 func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
+	defer guard.Recover(guard.Event, lease, nil)
 	hub, now := d.Config.Get(), d.Clock.Now()
 	key, ok := clusterOf(lease)
 	renewed := renewal(lease, now)

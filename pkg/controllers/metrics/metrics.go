@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
 const namespace = "muster"
@@ -168,7 +169,7 @@ func New(registerer prometheus.Registerer) *Counters {
 	}
 	if registerer != nil {
 		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.OverLimit, h.granted, h.took,
-			h.refused, h.registered, h.imported, h.importFailures, h.heartbeats, h.lateness)
+			guard.Panics, h.refused, h.registered, h.imported, h.importFailures, h.heartbeats, h.lateness)
 	}
 	return h
 }

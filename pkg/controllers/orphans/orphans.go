@@ -25,6 +25,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -199,6 +200,7 @@ func (c *Collector) checkCluster(ctx context.Context, cluster types.NamespacedNa
 // check deletes an object if it is an orphan. It returns false for an orphan that is left: because the API server does not
 // answer, because the deletion fails, or because an agent still needs it.
 func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bool) {
+	defer guard.Recover(guard.Task, object, nil)
 	m, ok := object.(metav1.Object)
 	o := k.ownerOf(object)
 	if !ok || o == none || m.GetDeletionTimestamp() != nil {

@@ -66,7 +66,7 @@ func Restore(cluster *fleet.Cluster) {
 }
 
 // stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again. Each user who may write
-// the Cluster may write the annotation, and it is read before the Cluster is in a cache.
+// the Cluster may write the annotation, and it is read before the Cluster is in a cache. So a proof in it proves nothing.
 func stored(cluster *fleet.Cluster) document {
 	var read struct {
 		Import *fleet.ImportStatus `json:"import"`
@@ -82,6 +82,7 @@ func stored(cluster *fleet.Cluster) document {
 	if err != nil {
 		return document{}
 	}
+	agent.Registration, agent.PossessionProof = "", "" // Annotation writes neither
 	return document{Import: read.Import, Agent: &agent}
 }
 

@@ -142,3 +142,23 @@ func TestRestore_quantities(t *testing.T) {
 		})
 	}
 }
+
+// With a proof of possession, an agent registers for a Cluster that has an agent, without an approval. A user who may write a Cluster, but
+// not its status, must not be able to forge one.
+func TestRestore_proofs(t *testing.T) {
+	forged := `{"agent":{"version":"v1","registration":"r-1","vouches":"r-2"}}`
+	var agents AgentReports
+	for name, restore := range map[string]func(*fleet.Cluster){
+		"restored":                  Restore,
+		"on the way into the cache": func(c *fleet.Cluster) { _, _ = agents.Transform(c) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := clusterOf(seenAt(1))
+			cluster.Annotations = map[string]string{fleet.StatusAnnotation: forged}
+			restore(cluster)
+			assert.Equal(t, "v1", cluster.Status.Agent.Version)
+			assert.Empty(t, cluster.Status.Agent.Registration)
+			assert.Empty(t, cluster.Status.Agent.PossessionProof)
+		})
+	}
+}

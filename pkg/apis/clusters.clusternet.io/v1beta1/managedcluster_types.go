@@ -39,7 +39,8 @@ type ManagedCluster struct {
 // UnmarshalJSON reads a ManagedCluster and omits values of its agent that cannot be decoded.
 func (m *ManagedCluster) UnmarshalJSON(data []byte) error {
 	type plain ManagedCluster
-	return readable.Unmarshal(data, (*plain)(m))
+	_, err := readable.Unmarshal(data, (*plain)(m), "status.capacity.*", "status.allocatable.*")
+	return err
 }
 
 // ManagedClusterSpec is what the original hub says about a cluster. Agents ignore it.

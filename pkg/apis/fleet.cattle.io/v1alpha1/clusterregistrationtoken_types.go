@@ -33,6 +33,11 @@ type ClusterRegistrationToken struct {
 	// Status is set by the hub.
 	// +optional
 	Status ClusterRegistrationTokenStatus `json:"status,omitempty"`
+
+	// Undecodable is set by decoding to the fields of the spec whose values cannot be decoded, such as "spec.ttl", separated by ", ";
+	// it is empty if all can be. The CustomResourceDefinition of Fleet admits any text as a ttl. Such a token grants nothing: a limit
+	// that its creator has set is not known. It is not deleted either, because it may be corrected.
+	Undecodable string `json:"-"`
 }
 
 // Approval is the approval mode of the requests with a token.

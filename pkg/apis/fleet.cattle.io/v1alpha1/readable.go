@@ -1,27 +1,51 @@
 package v1alpha1
 
-import "github.com/muster-fleet/muster/pkg/apis/internal/readable"
+import (
+	"slices"
+	"strings"
+
+	"github.com/muster-fleet/muster/pkg/apis/internal/readable"
+)
 
 // UnmarshalJSON reads a Cluster and omits undecodable values.
 func (c *Cluster) UnmarshalJSON(data []byte) error {
 	type plain Cluster
-	return readable.Unmarshal(data, (*plain)(c))
+	_, err := readable.Unmarshal(data, (*plain)(c), quantityPaths...)
+	return err
+}
+
+// quantityPaths are the quantities of a Cluster.
+var quantityPaths = []string{
+	"spec.agentResources.limits.*", "spec.agentResources.requests.*", "spec.agentEnvVars.*.valueFrom.resourceFieldRef.divisor",
+	"status.agent.capacity.*", "status.agent.allocatable.*",
 }
 
 // UnmarshalJSON reads a Bundle and omits undecodable values.
 func (b *Bundle) UnmarshalJSON(data []byte) error {
 	type plain Bundle
-	return readable.Unmarshal(data, (*plain)(b))
+	_, err := readable.Unmarshal(data, (*plain)(b))
+	return err
 }
 
 // UnmarshalJSON reads a BundleDeployment and omits undecodable values.
 func (d *BundleDeployment) UnmarshalJSON(data []byte) error {
 	type plain BundleDeployment
-	return readable.Unmarshal(data, (*plain)(d))
+	_, err := readable.Unmarshal(data, (*plain)(d))
+	return err
 }
 
 // UnmarshalJSON reads a ClusterGroup and omits undecodable values.
 func (g *ClusterGroup) UnmarshalJSON(data []byte) error {
 	type plain ClusterGroup
-	return readable.Unmarshal(data, (*plain)(g))
+	_, err := readable.Unmarshal(data, (*plain)(g))
+	return err
+}
+
+// UnmarshalJSON reads a ClusterRegistrationToken, omits undecodable values, and names those of the spec in Undecodable.
+func (t *ClusterRegistrationToken) UnmarshalJSON(data []byte) error {
+	type plain ClusterRegistrationToken
+	omitted, err := readable.Unmarshal(data, (*plain)(t))
+	omitted = slices.DeleteFunc(omitted, func(field string) bool { return strings.HasPrefix(field, "status") })
+	t.Undecodable = strings.Join(omitted, ", ")
+	return err
 }

@@ -36,6 +36,8 @@ const (
 	ReasonTokenReady = "TokenReady"
 	// ReasonTTLRequired (False): the hub refuses tokens without a ttl.
 	ReasonTTLRequired = "TTLRequired"
+	// ReasonTokenInvalid (False): a field of the spec cannot be decoded, so the token grants nothing until that is corrected.
+	ReasonTokenInvalid = "TokenInvalid"
 )
 
 // Reasons of the condition PoliciesInForce of a ClusterRegistrationToken, which has PolicyMissing as well.

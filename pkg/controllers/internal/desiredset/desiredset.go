@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -237,7 +238,8 @@ func (k objects[T]) ensure(ctx context.Context, set marks, wanted []runtime.Obje
 }
 
 // ensureOne creates the object, or corrects what differs in the existing one. Labels and annotations of others stay.
-func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, wanted T) error {
+func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, wanted T) (err error) {
+	defer guard.Recover(guard.Pass, wanted, &err)
 	wanted = wanted.DeepCopyObject().(T)
 	set.mark(wanted)
 	client := k.client(wanted.GetNamespace())

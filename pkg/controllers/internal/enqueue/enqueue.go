@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
 // RepairDelay is the time between the change of an object that belongs to an owner and the pass over the owner. Several changes
@@ -51,6 +53,11 @@ func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(befo
 		if !was && !is {
 			return
 		}
+		object := after
+		if !is {
+			object = before
+		}
+		defer guard.Recover(guard.Event, object, nil)
 		for _, key := range resolve(b, a) {
 			target.EnqueueAfter(key.Namespace, key.Name, 0)
 		}
@@ -96,12 +103,15 @@ func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, ob
 		if !ok {
 			continue
 		}
-		for _, key := range resolve(typed) {
-			if !added[key] {
-				added[key] = true
-				target.EnqueueAfter(key.Namespace, key.Name, delay)
+		func() {
+			defer guard.Recover(guard.Event, object, nil)
+			for _, key := range resolve(typed) {
+				if !added[key] {
+					added[key] = true
+					target.EnqueueAfter(key.Namespace, key.Name, delay)
+				}
 			}
-		}
+		}()
 	}
 }
 

@@ -145,3 +145,30 @@ func TestMadeFor(t *testing.T) {
 	assert.Empty(t, resolve(made("fleet.cattle.io/v1alpha1, Kind=Cluster")))
 	assert.Empty(t, resolve(&corev1.Secret{}))
 }
+
+// client-go ends the process if a handler panics.
+func TestPanicsOfResolve(t *testing.T) {
+	informer, target := &source{}, &queue{}
+	poisoned := func(s *corev1.Secret) []types.NamespacedName {
+		if s.Annotations["for"] == "" {
+			panic("nothing depends on it")
+		}
+		return dependents(s)
+	}
+	OnAnyChange(informer, target, poisoned)
+	OnDamage(informer, target, poisoned)
+	OnTransition(informer, target, func(before, after *corev1.Secret) []types.NamespacedName {
+		if after == nil {
+			panic("deleted")
+		}
+		return poisoned(after)
+	})
+	for _, h := range informer.handlers {
+		assert.NotPanics(t, func() {
+			h.OnAdd(secret("1", ""), false)
+			h.OnUpdate(secret("1", ""), secret("2", "a"))
+			h.OnDelete(secret("2", ""))
+		})
+	}
+	assert.Equal(t, []string{"ns/a in 0s", "ns/a in 2s", "ns/a in 0s"}, target.added, "the objects that cause no panic count")
+}

@@ -1,0 +1,83 @@
+package badinput
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// The CustomResourceDefinitions of Fleet admit any text as the ttl of a token, and quantities in a Cluster that take minutes and gigabytes to
+// decode. Such an object must not stop the hub for the others.
+func TestUndecodable(t *testing.T) {
+	hub := testenv.OwnCluster(t, "lax-ttl")
+	hub.Configure(t, hub.Reachable())
+	wire := &testenv.Recorder{}
+	running := hub.Hub(t, wire.Wrap)
+	ns, ours := hub.Namespace(t), hub.Namespace(t)
+	client, err := dynamic.NewForConfig(hub.RESTConfig())
+	require.NoError(t, err)
+	tokens := client.Resource(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens")).Namespace(ns)
+	create := func(name string, spec map[string]any) error {
+		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "ClusterRegistrationToken", "metadata": map[string]any{"name": name}, "spec": spec,
+		}}, metav1.CreateOptions{})
+		return err
+	}
+	loosen(t, hub, "clusterregistrationtokens", "usageLimit", "format")
+	loosen(t, hub, "clusterregistrationtokens", "ttl", "x-kubernetes-validations", "minLength", "maxLength")
+	loosen(t, hub, "clusters", "agentResources", "properties/limits/additionalProperties/pattern")
+	values := hub.Token(t, ns, "spoiled", fleet.ClusterRegistrationTokenSpec{})
+	testenv.Eventually(t, func() (bool, string) { // the new schema takes effect a moment later
+		err := create(object, map[string]any{"ttl": "30d"})
+		return err == nil, "the looser schema has no effect yet"
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := client.Resource(fleet.SchemeGroupVersion.WithResource("clusters")).Namespace(ns).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": fleet.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": object},
+			"spec": map[string]any{"agentResources": map[string]any{"limits": map[string]any{"cpu": "1.5e-999999999"}}},
+		}}, metav1.CreateOptions{})
+		return err == nil, "the looser schema has no effect yet"
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		return create("large", map[string]any{"usageLimit": int64(1) << 40}) == nil, "the looser schema has no effect yet"
+	})
+	testenv.Merge(t, tokens.Patch, "spoiled", `{"spec":{"ttl":"soon"}}`)
+
+	requireInert := func(t *testing.T) {
+		message := hub.WaitCondition(t, testenv.KindToken, ns, "large", fleet.ConditionReady, "False TokenInvalid")
+		assert.Contains(t, message, "spec.usageLimit cannot be decoded")
+		for name, ttl := range map[string]string{object: "30d", "spoiled": "soon"} {
+			message := hub.WaitCondition(t, testenv.KindToken, ns, name, fleet.ConditionReady, "False TokenInvalid")
+			assert.Contains(t, message, "spec.ttl cannot be decoded")
+			raw, err := tokens.Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			got, _, err := unstructured.NestedString(raw.Object, "spec", "ttl")
+			require.NoError(t, err)
+			assert.Equal(t, ttl, got)
+		}
+	}
+	requireInert(t)
+	hub.ClusterCondition(t, ns, object, fleet.ConditionProcessed, "True")
+	testenv.RequireUnauthorized(t, hub, values.Token)
+	other := hub.Token(t, ours, "while-it-runs", fleet.ClusterRegistrationTokenSpec{})
+	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "a", ClientRandom: "a"}))
+	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
+
+	running.Stop(t)
+	hub.Hub(t)
+	other = hub.Token(t, ours, "after-a-start", fleet.ClusterRegistrationTokenSpec{})
+	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "b", ClientRandom: "b"}))
+	requireInert(t)
+
+	testenv.Merge(t, tokens.Patch, object, `{"spec":{"ttl":"720h"}}`)
+	hub.WaitCondition(t, testenv.KindToken, ns, object, fleet.ConditionReady, "True TokenReady")
+	corrected := hub.Values(t, ns, object)
+	hub.Granted(t, corrected, hub.Request(t, corrected, fleet.ClusterRegistrationSpec{ClientID: "c", ClientRandom: "c"}))
+}
