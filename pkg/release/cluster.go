@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
@@ -53,13 +56,22 @@ type cluster struct {
 	inherits bool
 	// deleteError is the last error of Delete, which Helm's uninstall action does not pass on.
 	deleteError error
+	// createdKinds are the kinds whose CustomResourceDefinitions the action has created.
+	createdKinds []string
 }
+
+// An API server serves a new kind a moment after it has created its CustomResourceDefinition.
+const (
+	servedPoll    = 100 * time.Millisecond
+	servedTimeout = 10 * time.Second
+)
 
 // IsReachable sends nothing: the first request that matters shows whether the cluster answers.
 func (c *cluster) IsReachable() error { return nil }
 
-// Build reads the kinds of the cluster again if one is unknown: another release may just have installed it. During a removal
-// it skips unknown kinds: their objects were deleted with the definition, and the rest of the release must not wait for them.
+// Build reads the kinds of the cluster again if one is unknown: another release may just have installed it. It waits for the kinds that
+// the action itself has installed: Helm does so only if it waits for all objects. During a removal it skips unknown kinds: their
+// objects were deleted with the definition, and the rest of the release must not wait for them.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
@@ -67,8 +79,12 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	}
 	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
 	if isUnknownKind(err) {
-		c.mapper.Reset()
-		infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
+		// The context of the action is applied on the wire. The error of the poll is a timeout, and err says which kind is missing.
+		_ = wait.PollUntilContextTimeout(context.Background(), servedPoll, servedTimeout, true, func(context.Context) (bool, error) {
+			c.mapper.Reset()
+			infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
+			return !c.hasCreatedKind(err), nil
+		})
 	}
 	if c.removing != "" && utilerrors.FilterOut(err, isUnknownKind) == nil {
 		return infos, nil
@@ -79,6 +95,24 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 // isUnknownKind checks the text as well, because the library that reads manifests does not wrap the cause.
 func isUnknownKind(err error) bool {
 	return meta.IsNoMatchError(err) || err != nil && strings.Contains(err.Error(), "no matches for kind ")
+}
+
+// hasCreatedKind reports whether the unknown kind of the error is one that the action has created.
+func (c *cluster) hasCreatedKind(err error) bool {
+	return isUnknownKind(err) && slices.ContainsFunc(c.createdKinds, func(kind string) bool {
+		return strings.Contains(err.Error(), fmt.Sprintf("no matches for kind %q ", kind))
+	})
+}
+
+// Create notes the kinds that it creates.
+func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
+	for _, info := range resources.Filter(isCRD) {
+		if definition, ok := info.Object.(*unstructured.Unstructured); ok {
+			kind, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "kind")
+			c.createdKinds = append(c.createdKinds, kind)
+		}
+	}
+	return c.Client.Create(resources, options...)
 }
 
 // Delete skips objects that another release has taken over. Helm would delete them, because it goes by the stored manifest.

@@ -357,9 +357,9 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 		state.unsyncedSince = time.Time{}
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}
-	// The comparison after a deployment enqueues the key, so that the status is written once.
+	// A comparison enqueues the key, so that the status is written once after a deployment and after the deletion of an object.
 	_, drift := state.release()
-	return drift.compared() || len(deployed.Objects) == 0
+	return (drift.compared() || len(deployed.Objects) == 0) && !drift.isOutdated(deployed, d.objects.get)
 }
 
 // report writes the status.

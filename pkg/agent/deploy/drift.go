@@ -30,6 +30,14 @@ type comparison struct {
 
 func (d drift) compared() bool { return d.objects != nil || d.err != "" }
 
+// isOutdated reports whether an object was deleted after it was compared. The deletion has enqueued another comparison, and before that a
+// status would say that the object is not ready.
+func (d drift) isOutdated(deployed *release.Deployed, live func(release.Object) *unstructured.Unstructured) bool {
+	return d.err == "" && slices.ContainsFunc(deployed.Objects, func(o release.Object) bool {
+		return live(o) == nil && d.objects[objectID(o)].fingerprint != absent
+	})
+}
+
 // found reports whether an object differs.
 func (d drift) found() bool {
 	for _, c := range d.objects {
@@ -103,11 +111,14 @@ func objectID(o release.Object) string {
 	return o.Resource.GroupResource().String() + " " + o.Desired.GetNamespace() + "/" + o.Desired.GetName()
 }
 
+// absent is the fingerprint of an object that does not exist.
+const absent = "absent"
+
 // fingerprint changes when an object changes in a way that can be drift. The status of an object changes often and is never
 // drift, so the resourceVersion counts only for kinds without a generation.
 func fingerprint(live *unstructured.Unstructured, ignored []fleet.ComparePatch) string {
 	if live == nil {
-		return "absent"
+		return absent
 	}
 	patches := ""
 	if len(ignored) > 0 {

@@ -91,6 +91,10 @@ type scene struct {
 	differs map[string]difference
 	// answers are the codes of AlsoLookedAt where this agent differs on purpose.
 	answers map[string]int
+	// follows names the Bundle that was ready before another one was created.
+	follows map[string]string
+	// writes are the sequences of this agent where they differ from sequences.txt on purpose, by Bundle.
+	writes map[string]otherSequence
 }
 
 type difference struct {
@@ -160,6 +164,10 @@ var scenes = map[string]scene{
 			"deleted s12-cr2": {why: "the custom resource is gone with its definition, and reported as missing", change: nil},
 		},
 		answers: map[string]int{"/api/v1/namespaces/s12": 200}, // the namespace is created before Helm finds the unknown kind
+		follows: map[string]string{"s12-cr": "s12-only"},
+		writes: map[string]otherSequence{
+			"s12-cr2": {"the custom resource is gone with its definition, and reported as missing", sequence{{hasFailed, 1}, {isReady, 1}, {isModified, 1}}},
+		},
 	},
 	"13-dependson.yaml": {
 		before: map[string]func(*replay){
@@ -189,6 +197,7 @@ var scenes = map[string]scene{
 			"after-change s14-immutable": {why: "there were fewer attempts", change: func(*fleet.BundleDeploymentStatus) {}, release: true},
 			"after-change s14-timeout":   {why: "Pods are not replaced here", change: nil, release: true},
 		},
+		writes: map[string]otherSequence{"s14-conflict": {"what is not deployed is not applied", sequence{{hasFailed, 1}}}},
 	},
 	"15-paused.yaml": {
 		before: map[string]func(*replay){
@@ -201,6 +210,10 @@ var scenes = map[string]scene{
 				s.AppliedDeploymentID, s.Release = "s-7796d29e4bdd2b5d143caef54088bb3918f5e8d79c7066149c310d251a153:e5e1d9249367188a8bfa5e6f2679fc124ddb0d42e6a2bce180c9adf6af2650da", "s15b/s15-later:2"
 			}, release: true},
 		},
+		writes: map[string]otherSequence{
+			"s15-first": {"what waits says for what", sequence{{waitsForEnd, 1}, {isReady, 1}}},
+			"s15-later": {"a change by a person does not stop a deployment", sequence{{isReady, 2}}},
+		},
 	},
 	"05-templating.yaml": {}, "08-nested.yaml": {}, "09-kustomize.yaml": {}, "10-overlays.yaml": {}, "21-helmop.yaml": {},
 	"17-downstream.yaml": {
@@ -211,6 +224,7 @@ var scenes = map[string]scene{
 			"changed s17-missing": {why: "what waits says for what", change: missingCopy},
 			"deleted s17-missing": {why: "what waits says for what", change: missingCopy},
 		},
+		writes: map[string]otherSequence{"s17-missing": {"what waits says for what", sequence{{hasFailed, 1}}}},
 	},
 	"18-keep.yaml": {
 		differs: map[string]difference{
@@ -246,17 +260,22 @@ func TestWire(t *testing.T) {
 			_, err := r.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.agent}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			go r.markDeployments(t.Context())
+			written := r.recordSequences()
 			hub := r.asRecordedAgent()
 			r.run(func(c *deploy.Config) {
 				c.Hub, c.Watching, c.HubCore = versioned.NewForConfigOrDie(hub), versioned.NewForConfigOrDie(hub), kubernetes.NewForConfigOrDie(hub)
 				c.Resync = time.Second // an object that somebody created without labels is no event
 				c.Timing.Depend = time.Hour
 			})
-			for _, stage := range recording.Stages[recordedStage](t, filepath.Join("testdata", "wire", file)) {
+			stages := recording.Stages[recordedStage](t, filepath.Join("testdata", "wire", file))
+			for _, stage := range stages {
 				if act := scene.before[stage.Stage]; act != nil && len(r.last) == 0 {
 					act(r)
 				}
 				for _, b := range stage.Bundles {
+					if base := scene.follows[b.Name]; base != "" && r.get(b.Name).Name == "" {
+						r.state(base, fleet.Ready)
+					}
 					r.write(b)
 				}
 				if act := scene.before[stage.Stage]; act != nil && len(r.last) > 0 {
@@ -274,10 +293,12 @@ func TestWire(t *testing.T) {
 					})
 				}
 			}
+			r.requireSequences(stages, written, scene.writes)
 			r.requireRemovals()
 		})
 	}
 	assert.Greater(t, removals, 12)
+	assert.Greater(t, compared, 44)
 }
 
 // removals counts the releases whose removal was compared.
@@ -314,7 +335,7 @@ func (r *replay) requireRemovals() {
 		eventually(r.t, func() (bool, string) {
 			var got []string
 			for _, request := range r.member.Requests("")[before:] {
-				isWrite := !strings.HasPrefix(request, "GET ")
+				isWrite := !strings.HasPrefix(request, "GET ") && !strings.HasPrefix(request, "PATCH ") // a comparison is a dry run
 				if isWrite && strings.Contains(request, "/namespaces/"+namespace+"/") && !ofOthers(request) {
 					got = append(got, request)
 				}
