@@ -150,8 +150,9 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	defer d.mu.Unlock()
 	last := d.leases[key]
 	if last == nil {
-		// Not all agents that are connected when a hub starts get another lastSeen at once.
-		last = &lastRenewed{writeLastSeen: now.Add(rand.N(hub.LastSeenInterval()))} //nolint:gosec // spreads writes over time
+		// A hub that starts writes nothing, and later not all agents get another lastSeen at once.
+		half := hub.LastSeenInterval() / 2
+		last = &lastRenewed{writeLastSeen: now.Add(half + rand.N(half))} //nolint:gosec // spreads writes over time
 		d.leases[key] = last
 	}
 	before := last.lease

@@ -163,6 +163,29 @@ func TestDetector_leasesAtStart(t *testing.T) {
 	}
 }
 
+func TestDetector_lastSeenAfterAStart(t *testing.T) {
+	for range 100 { // the time of the first write is random
+		before := newLeaseDay(t)
+		before.onRenewal(before.renewedLease("a-uid", oneReport), false)
+		before.leasePass()
+		before.clock.Step(time.Minute)
+		lease := before.renewedLease("a-uid", oneReport) // lastSeen in the status is a minute older
+
+		d := newLeaseDay(t)
+		d.cluster = before.cluster
+		d.clock.SetTime(before.clock.Now())
+		d.onRenewal(lease, true)
+		old := *d.cluster.DeepCopy()
+		d.clock.Step(2 * time.Minute)
+		d.leasePass()
+		require.Equal(t, old, *d.cluster, "nothing is written")
+		d.clock.Step(config.DefaultLastSeenInterval)
+		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+		d.leasePass()
+		require.NotEqual(t, old.Status.Agent.LastSeen, d.cluster.Status.Agent.LastSeen)
+	}
+}
+
 func TestDetector_watchLeases(t *testing.T) {
 	d := newLeaseDay(t)
 	earlier := d.renewedLease("a-uid", oneReport)
