@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lassocache "github.com/rancher/lasso/pkg/cache"
@@ -119,6 +120,7 @@ type fairController struct {
 	early    []func(keyQueue) // what was enqueued before Start
 	order    *fairQueue       // of queue
 	queue    keyQueue         // nil before Start, because a queue has goroutines
+	waiting  atomic.Int32     // workers without a key
 }
 
 // Client returns the client of the kind.
@@ -185,8 +187,7 @@ func (c *fairController) Start(ctx context.Context, workers int) error {
 		return nil
 	}
 	c.handler.CtxID = metrics.ContextID(ctx)
-	all := 2 * workers // one namespace gets half of them
-	c.order = newFairQueue(all)
+	c.order = newFairQueue(2 * workers) // one namespace gets half of them
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMax),
 		workqueue.TypedRateLimitingQueueConfig[string]{DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
@@ -200,19 +201,33 @@ func (c *fairController) Start(ctx context.Context, workers int) error {
 	}
 	c.early = nil
 	context.AfterFunc(ctx, c.queue.ShutDown)
-	for range all {
-		go c.work()
-	}
+	c.startWorker()
 	return nil
 }
 
+func (c *fairController) startWorker() {
+	c.waiting.Add(1)
+	go c.work()
+}
+
+// work handles keys until the queue is shut down. One worker always waits for the next key; another one ends when it finds none, because the
+// stacks of all that may be needed would take megabytes.
 func (c *fairController) work() {
 	for {
 		key, stopped := c.queue.Get()
+		waiting := c.waiting.Add(-1)
 		if stopped {
 			return
 		}
+		if waiting == 0 {
+			c.startWorker()
+		}
 		c.handle(key)
+		// The end of a pass may allow a key that has waited, and wakes no worker.
+		if c.order.Len() == 0 && c.waiting.Load() > 0 {
+			return
+		}
+		c.waiting.Add(1)
 	}
 }
 

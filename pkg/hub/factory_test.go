@@ -90,6 +90,9 @@ func TestFairControllerWorkspaces(t *testing.T) {
 	for range many - workers {
 		assert.Contains(t, receive(t, begun), "busy/")
 	}
+	require.Eventually(t, func() bool { return c.waiting.Load() <= 2 }, 10*time.Second, time.Millisecond, "the other workers have ended")
+	c.EnqueueKey("other/last")
+	assert.Equal(t, "other/last", receive(t, begun))
 }
 
 func TestFairControllerRetries(t *testing.T) {
