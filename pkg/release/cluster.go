@@ -44,8 +44,8 @@ type cluster struct {
 	mapper meta.ResettableRESTMapper
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
-	// onlyMarked, if set, is the name of the release, and only objects with its marks and with that of the BundleDeployment in the
-	// manifest are removed.
+	// onlyMarked, if set, is the name of the release, and only objects with its annotations, and with the same SetHashLabel as in the
+	// manifest, are removed.
 	onlyMarked string
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
@@ -104,15 +104,19 @@ func (c *cluster) hasCreatedKind(err error) bool {
 	})
 }
 
-// Create notes the kinds that it creates.
+// Create notes the kinds that it has created.
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
+	created, err := c.Client.Create(resources, options...)
+	if err != nil {
+		return created, err
+	}
 	for _, info := range resources.Filter(isCRD) {
 		if definition, ok := info.Object.(*unstructured.Unstructured); ok {
 			kind, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "kind")
 			c.createdKinds = append(c.createdKinds, kind)
 		}
 	}
-	return c.Client.Create(resources, options...)
+	return created, nil
 }
 
 // Delete skips objects that another release has taken over. Helm would delete them, because it goes by the stored manifest.
@@ -184,9 +188,10 @@ func marksOf(object runtime.Object) (name, namespace string) {
 	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
 }
 
-// Update deletes objects that cannot be patched before, if replace is set, and keeps CustomResourceDefinitions that the target no
-// longer contains, if keepCRDs is set. It never moves the fields that a client-side
-// update owns to server-side apply: Helm would look for those of the field manager in its package variable, see fieldManager.
+// Update first takes over the fields of other field managers, with inherits, and then, with replace, deletes objects that cannot be patched.
+// With keepCRDs it keeps CustomResourceDefinitions that the target no longer contains, and with onlyMarked, of the objects that the target
+// no longer contains, it deletes only marked ones. It never moves the fields that a client-side update owns to server-side apply: Helm would
+// look for those of the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.inherits {
 		if err := c.inheritFields(target); err != nil {
@@ -250,7 +255,8 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 	return nil
 }
 
-// deleteUnpatchable deletes the objects that the API server refuses to change into the target.
+// deleteUnpatchable deletes the objects that the API server refuses to change into the target, but would create: those with another value in
+// an immutable field. It leaves alone those whose target is invalid, for which the update then returns the error.
 func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	client, err := c.Factory.DynamicClient()
 	if err != nil {
@@ -261,7 +267,15 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 		if object, ok := info.Object.(*unstructured.Unstructured); ok && !(c.keepCRDs && isCRD(info)) {
 			// The context of the action is applied on the wire.
 			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
-			if apierrors.IsInvalid(err) {
+			if !apierrors.IsInvalid(err) {
+				continue
+			}
+			renamed := object.DeepCopy() // the name is taken
+			renamed.SetName("")
+			renamed.SetGenerateName("replacement-")
+			_, err = client.Resource(info.Mapping.Resource).Namespace(info.Namespace).Create(context.Background(), renamed,
+				metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
+			if err == nil {
 				unpatchable = append(unpatchable, info)
 			}
 		}

@@ -201,6 +201,18 @@ func TestDeploy_force(t *testing.T) {
 		back.Options.Helm = &fleet.HelmOptions{Force: true}
 		return back
 	}())
+
+	live := func() types.UID {
+		object, err := m.core.AppsV1().Deployments(m.namespace).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+		require.NoError(t, err)
+		return object.UID
+	}
+	before := live()
+	r = m.request("d.yaml", strings.Replace(changed, `"spec":{`, `"spec":{"replicas":-1,`, 1))
+	r.Options.Helm = &fleet.HelmOptions{Force: true}
+	_, err = m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "spec.replicas")
+	assert.Equal(t, before, live(), "what could not be created again is not deleted")
 }
 
 const thingKind = `apiVersion: apiextensions.k8s.io/v1

@@ -35,7 +35,7 @@ func readValues(ctx context.Context, member kubernetes.Interface, r Request) (ma
 	if values := r.helm().Values; values != nil {
 		layers = append(layers, values.DeepCopy().Data)
 	}
-	layers = append(layers, r.Values)
+	layers = append(layers, (&fleet.GenericMap{Data: r.Values}).DeepCopy().Data) // mergeValues changes it
 	for _, from := range r.helm().ValuesFrom {
 		for kind, ref := range []*fleet.KeySelector{from.ConfigMapKeyRef, from.SecretKeyRef} {
 			if ref == nil {

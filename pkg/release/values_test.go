@@ -50,6 +50,7 @@ func TestReadValues(t *testing.T) {
 			data, err := json.Marshal(values)
 			require.NoError(t, err)
 			assert.JSONEq(t, row.want, string(data))
+			assert.Equal(t, map[string]any{"from": "request", "in": map[string]any{"r": 1}}, r.Values, "the request stays as it is")
 		})
 	}
 }
