@@ -41,8 +41,8 @@ func (i *instances) add(name string, now time.Time) {
 		i.recent[known].lastSeen = now
 	} else {
 		if len(i.recent) == maxInstances {
-			oldest := slices.MinFunc(i.recent, func(a, b instance) int { return a.lastSeen.Compare(b.lastSeen) })
-			i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return other == oldest })
+			// Old ones stay: of many clones that check in one after the other, the next is the one seen longest ago.
+			i.recent = i.recent[:maxInstances-1]
 		}
 		i.recent = append(i.recent, instance{name, now})
 	}

@@ -51,13 +51,24 @@ func TestInstances_clones(t *testing.T) {
 	}
 }
 
+// One image of a disk was started at more sites than instances are kept.
+func TestInstances_manyClones(t *testing.T) {
+	i, now := &instances{}, noon
+	for n := range 2 * maxInstances {
+		i.add(fmt.Sprint(n), now.Add(time.Duration(n)*time.Second))
+	}
+	assert.False(t, i.clones)
+	i.add("0", now.Add(time.Minute))
+	assert.True(t, i.clones)
+}
+
 func TestInstances_limit(t *testing.T) {
 	i := &instances{}
 	for n := range 1000 {
 		i.add(fmt.Sprint(n), noon.Add(time.Duration(n)*time.Second))
 	}
 	assert.Len(t, i.recent, maxInstances)
-	assert.Equal(t, "992", i.recent[0].name, "the oldest ones are forgotten")
+	assert.Equal(t, "999", i.recent[maxInstances-1].name)
 	assert.False(t, i.clones)
 }
 

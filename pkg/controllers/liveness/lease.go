@@ -99,7 +99,7 @@ func Reduce(object any) (any, error) {
 	if text := lease.Annotations[registration.LeaseReport]; len(text) > maxReport {
 		lease.Annotations[registration.LeaseReport] = strings.Clone(text[:maxReport+1]) // too long to be a report
 	}
-	lease.Finalizers = slices.Clip(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // the hub removes all of them
+	lease.Finalizers = slices.Clone(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // the hub removes all of them
 	if _, ok := clusterOf(lease); !ok {
 		delete(lease.Annotations, registration.LeaseReport)
 	}
