@@ -106,6 +106,10 @@ func TestGrant(t *testing.T) {
 			s.stock()
 		}, "True Granted", " ", []string{"delete clusterregistrations request-before", "create serviceaccounts", "create secrets"}},
 		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", nil},
+		{"the Cluster is in quarantine before the cache shows the rights that it was given: looked at again", func(s *scene) {
+			s.cluster.Spec.Quarantined = true
+			s.givenRights.Expect(string(s.request.UID))
+		}, "False ", " ", nil},
 		{"another request has a Secret of that name: refused", func(s *scene) {
 			request, secret := s.earlier()
 			secret.Name, request.Status.Granted = secretName(s.request), false

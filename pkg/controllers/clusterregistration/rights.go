@@ -56,6 +56,9 @@ func (h *handler) withdrawRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
+		if h.givenRights.IsExpected(string(request.UID)) {
+			return result.Skip().In(cacheDelay) // the cache does not show them yet
+		}
 		return done
 	}
 	return h.ensureRights(ctx, request, cluster, token)
