@@ -97,6 +97,7 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	}
 	state.mu.Lock()
 	if state.deployed == deployed {
+		after.recompare = state.drift.recompare && !before.recompare // it was set meanwhile
 		state.drift = after
 	}
 	state.mu.Unlock()
