@@ -30,7 +30,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 		level = logrus.DebugLevel
 	}
 	if !running || action == Register || action == UseStoredAndRegister || action == WaitForBootstrap {
-		l.log.WithFields(logrus.Fields{}).Log(level, text)
+		l.log.WithFields(logrus.Fields{}).Log(level, text) // only an Entry has the method Log
 	}
 	if o.Bootstrap == Malformed {
 		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
@@ -45,7 +45,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 	}
 }
 
-// event logs an event that cannot be written; the log has the same information.
+// event records an event about the agent. If that fails, it is only logged for debugging: the log has the same information.
 func (l *loop) event(ctx context.Context, kind, reason, message string) {
 	if err := l.member.RecordEvent(ctx, l.config.Clock.Now(), kind, reason, message); err != nil && ctx.Err() == nil {
 		l.log.Debugf("Cannot write the event %s: %v", reason, err)

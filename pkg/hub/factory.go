@@ -157,7 +157,7 @@ func (c *fairController) enqueueObject(object any) {
 // EnqueueKey adds the object with this key to the queue.
 func (c *fairController) EnqueueKey(key string) { c.add(func(q keyQueue) { q.Add(key) }) }
 
-// Enqueue adds an object to the queue, with the delay of its earlier failures.
+// Enqueue adds an object to the queue, with the delay of its earlier failures, and counts as another one.
 func (c *fairController) Enqueue(namespace, name string) {
 	key := cache.NewObjectName(namespace, name).String()
 	c.add(func(q keyQueue) { q.AddRateLimited(key) })
@@ -223,7 +223,7 @@ func (c *fairController) work() {
 			c.startWorker()
 		}
 		c.handle(key)
-		// The end of a pass may allow a key that has waited, and wakes no worker.
+		// The end of this pass may allow a key that has waited, and wakes no other worker.
 		if c.order.Len() == 0 && c.waiting.Load() > 0 {
 			return
 		}

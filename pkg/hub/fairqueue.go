@@ -9,7 +9,8 @@ import (
 
 // fairQueue decides the order of a work queue: the next key is of the namespace with the fewest running passes, and among these of the one
 // that has waited longest. The keys of one namespace are first in, first out. A namespace gets no more workers than it leaves free, so that
-// its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more.
+// its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more. Objects without a
+// namespace count as those of one.
 //
 // It implements workqueue.Queue, which has no method for the end of a pass: the controller calls done.
 type fairQueue struct {

@@ -281,7 +281,7 @@ const (
 	// initial list of a cache takes less.
 	recentTime = time.Minute
 	// recentMax and recentSize limit the entries of a generation and the bytes of their texts, because anybody may create objects, and
-	// agents write texts: it is all strings of 20,000 clusters.
+	// agents write texts. Together they suffice for the strings of 20,000 clusters.
 	recentMax, recentSize = 1 << 18, 16 << 20
 )
 

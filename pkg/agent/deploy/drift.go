@@ -30,8 +30,8 @@ type comparison struct {
 
 func (d drift) compared() bool { return d.objects != nil || d.err != "" }
 
-// isOutdated reports whether an object was deleted after it was compared. The deletion has enqueued another comparison, and before that a
-// status would say that the object is not ready.
+// isOutdated reports whether an object was deleted after it was compared; call it only if objects were compared. The deletion has enqueued
+// another comparison, and before that a status would say that the object is not ready.
 func (d drift) isOutdated(deployed *release.Deployed, live func(release.Object) *unstructured.Unstructured) bool {
 	return d.err == "" && slices.ContainsFunc(deployed.Objects, func(o release.Object) bool {
 		return live(o) == nil && d.objects[objectID(o)].fingerprint != absent

@@ -52,8 +52,8 @@ type planCache struct {
 	isClosed bool                     // it keeps nothing any more
 }
 
-// variantSize is what a variant takes beside its values and what it shares with the mergedOptions. These are counted once, so a variant is kept
-// only together with them.
+// variantSize is what a variant takes beside its values and what it shares with the mergedOptions. The shared part is counted once, with the
+// mergedOptions, so a variant is kept only together with them.
 const variantSize = 1 << 10
 
 // maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
@@ -125,7 +125,7 @@ func newPlan(b *fleet.Bundle, m *memory) *plan {
 	}
 	for _, r := range sourcesOfBundle(b) {
 		if r.kind != secretKind && r.kind != configMapKind || r.name == "" {
-			invalid = append(invalid, fmt.Errorf("downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
+			invalid = append(invalid, fmt.Errorf("spec.downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
 		}
 	}
 	selecting := 0

@@ -95,7 +95,7 @@ func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterR
 		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
 		return done
 	}
-	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event would
+	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event enqueues it when the new token is half over
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 

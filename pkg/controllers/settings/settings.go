@@ -64,7 +64,7 @@ type Watcher struct {
 
 const name = "hub-settings"
 
-// Next is called with the ConfigMap after each reconcile, when the configuration is applied.
+// Next is called with the ConfigMap after each reconcile, also if its configuration was not applied.
 type Next func(configMap *corev1.ConfigMap) error
 
 // Register watches the ConfigMap. The same handler then calls next, which may be nil: lasso removes handlers from its list while others of
