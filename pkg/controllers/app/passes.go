@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -56,8 +55,7 @@ func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHand
 		defer p.running.Done()
 		defer func() {
 			if cause := recover(); cause != nil {
-				guard.Panics.WithLabelValues(guard.Pass).Inc()
-				logOf(object, key).Errorf("Handler %s panicked on %s: %v\n%s", name, key, cause, debug.Stack())
+				guard.Report(guard.Pass, logOf(object, key), fmt.Sprintf("Handler %s panicked on %s", name, key), cause)
 				result, err = object, fmt.Errorf("handler %s panicked: %v", name, cause)
 			} else if err != nil && !apierrors.IsConflict(err) {
 				logOf(object, key).Errorf("Handler %s failed on %s, trying again: %v", name, key, err)

@@ -14,7 +14,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 // settle is the time between the first change of something and the write of the status that shows it, so that many changes
@@ -236,11 +238,15 @@ func (d *Deployer) markChanged(k key) {
 	}
 }
 
-// enqueueCluster enqueues the Cluster of a cluster namespace.
 func (d *Deployer) enqueueCluster(namespace string, delay time.Duration) {
-	found, _ := clustersByClusterNamespace.Find(d.clusterCache, namespace)
+	enqueueClusterOf(namespace, d.clusterCache, d.clusters, delay)
+}
+
+// enqueueClusterOf enqueues the Cluster of a cluster namespace.
+func enqueueClusterOf(namespace string, clusters fleetcontrollers.ClusterCache, queue enqueue.Enqueuer, delay time.Duration) {
+	found, _ := clustersByClusterNamespace.Find(clusters, namespace)
 	for _, cluster := range found {
-		d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
+		queue.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
 	}
 }
 

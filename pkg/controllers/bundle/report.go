@@ -40,10 +40,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 // deploymentEvents enqueues the Cluster of a BundleDeployment for what its status shows.
 func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
-		found, _ := clustersByClusterNamespace.Find(r.clusterCache, deployment.Namespace)
-		for _, cluster := range found {
-			r.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, settle)
-		}
+		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, settle)
 	}
 	return eventHandler[*fleet.BundleDeployment]{
 		added: func(deployment *fleet.BundleDeployment, atStart bool) {

@@ -2,7 +2,6 @@ package clusterimport
 
 import (
 	"context"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -155,8 +154,7 @@ func inSlot(ctx context.Context, slots *slots, cluster types.NamespacedName, do 
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			guard.Panics.WithLabelValues(guard.Call).Inc()
-			logrus.WithField(registration.LogCluster, cluster.String()).Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
+			guard.Report(guard.Call, logrus.WithField(registration.LogCluster, cluster.String()), "A call to a member panicked", cause)
 			f = failuref(fleet.ReasonError, "internal error in the hub (details in its log); retrying")
 		}
 	}()

@@ -38,11 +38,17 @@ func Recover(part string, object any, err *error) {
 	if cause == nil {
 		return
 	}
-	Panics.WithLabelValues(part).Inc()
-	logrus.Errorf("Panic (%s) about %s: %v\n%s", part, describe(object), cause, debug.Stack())
+	Report(part, logrus.StandardLogger(), fmt.Sprintf("Panic (%s) about %s", part, describe(object)), cause)
 	if err != nil {
 		*err = fmt.Errorf("internal error in the hub (details in its log): %v", cause)
 	}
+}
+
+// Report counts a panic, and logs what happened with its cause and the stack. A function that needs more than Recover calls it with the
+// result of recover.
+func Report(part string, log logrus.FieldLogger, what string, cause any) {
+	Panics.WithLabelValues(part).Inc()
+	log.Errorf("%s: %v\n%s", what, cause, debug.Stack())
 }
 
 // describe returns the type, namespace and name of an object, and no other field: a log must not contain the data of a Secret.
