@@ -95,7 +95,7 @@ func testDay(t *testing.T, hub string) {
 func testFleet(t *testing.T, hub string) {
 	for _, kind := range sample.Some(t, 1, []string{"lease", "status"}) {
 		sizes := tiny
-		sizes.Storm, sizes.Clusters = 5, []int{20}
+		sizes.Storm, sizes.Clusters = 5, []int{10, 20}
 		measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"fleet-" + kind}, Sizes: sizes, Log: t.Output()})
 		require.NoError(t, err, "the hub would have made other objects than the copies")
 		all := values(measured)
