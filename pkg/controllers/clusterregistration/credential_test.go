@@ -248,7 +248,7 @@ func TestExpireCredential(t *testing.T) {
 	}
 }
 
-func TestIsFinal(t *testing.T) {
+func TestIsDecided(t *testing.T) {
 	for _, reason := range []string{
 		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
 		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,

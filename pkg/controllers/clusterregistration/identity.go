@@ -91,14 +91,14 @@ func (h *handler) mayReenter(
 // if it has sent no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// isHeld reports whether an agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted request
-// still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
+// isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted
+// request still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
 // positive, is the time after which an unused credential does not hold the identity any more.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameIdentity []*fleet.ClusterRegistration,
 ) (held bool, freeIn time.Duration, err error) {
-	if !cluster.Status.Agent.LastSeen.IsZero() {
+	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameIdentity) {
 		return true, 0, nil
 	}
 	for _, r := range sameIdentity {
@@ -119,6 +119,20 @@ func (h *handler) isHeld(
 		}
 	}
 	return false, 0, nil
+}
+
+// sentHeartbeat reports whether the heartbeat of the Cluster is of the agent of this request, which is not granted yet. An earlier pass created
+// its ServiceAccount and its credential, the agent has used that, and then the write that grants the request failed, or the hub was killed
+// before it. The ServiceAccount is the proof: it has the UID of the request in its name, and only a request that may be granted gets one.
+// An agent that does not report with which request it has registered is this one only if no other request was granted.
+func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration) bool {
+	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
+		return false
+	}
+	if cluster.Status.Agent.Registration != "" {
+		return isInUse(request, cluster)
+	}
+	return !slices.ContainsFunc(sameIdentity, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
 // liveSecret returns the credential Secret of a granted request, nil if there is none. It asks the API server if the cache has none:

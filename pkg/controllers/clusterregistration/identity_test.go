@@ -98,7 +98,7 @@ func TestIsHeld(t *testing.T) {
 	}
 }
 
-func TestAwaitsGrant(t *testing.T) {
+func TestOtherMayBeGranted(t *testing.T) {
 	s := newScene(t)
 	other, _ := s.earlier()
 	other.ResourceVersion = "5"

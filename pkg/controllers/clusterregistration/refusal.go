@@ -82,7 +82,8 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 }
 
 // reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
-// again. It does so only for agents that renew their credential: others would take the Secret for a credential.
+// again. It does so only for agents that renew their credential: others would take the Secret for a credential. It leaves a request alone
+// that has a ServiceAccount: revokeUngranted has decided that it stays, and its agent may be using it.
 func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
@@ -99,6 +100,11 @@ func (h *handler) reconcileRefusal(
 			return h.deleteSecret(ctx, existing)
 		}
 		return nil
+	}
+
+	accounts, err := index.AccountsByRequest.Find(h.accounts, index.Key(request.Namespace, request.Name))
+	if err != nil || len(accounts) > 0 || h.givenRights.IsExpected(string(request.UID)) {
+		return err
 	}
 
 	// Without a known token, no agent could read the Secret. A Secret of another request stays.

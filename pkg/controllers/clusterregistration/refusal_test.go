@@ -119,7 +119,43 @@ func TestRevokeUngranted(t *testing.T) {
 	})
 }
 
-func TestTellAgent(t *testing.T) {
+// The hub was killed, or its write failed, after it had issued the credential and before it granted the request. The agent did not wait for that.
+func TestDecide_agentIsFasterThanGrant(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		change  func(*scene)
+		granted bool
+	}{
+		{"the heartbeat names the request", func(s *scene) { s.cluster.Status.Agent.Registration = s.request.Name }, true},
+		{"the agent does not report its request, and no other was granted", func(s *scene) { s.stock() }, true},
+		{"the agent does not report its request, and another was granted", func(s *scene) {
+			s.stock()
+			other, _ := s.earlier()
+			s.haveCached(other)
+		}, false},
+		{"the heartbeat names another request", func(s *scene) { s.cluster.Status.Agent.Registration = "request-before" }, false},
+		{"the ServiceAccount is of a deleted request of this name", func(s *scene) {
+			s.cluster.Status.Agent.Registration = s.request.Name
+			s.request.UID = "another"
+		}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := given(t)
+			s.ready()
+			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
+			row.change(s)
+			s.server(s.request, s.cluster, s.credentialOf(s.request, "bearer"))
+			got, err := s.onChange("", s.request)
+			require.NoError(t, err)
+			assert.Equal(t, row.granted, got.Status.Granted, "%v", got.Status.Conditions)
+			if row.granted {
+				assert.NotContains(t, fmt.Sprint(s.writes()), "delete")
+			}
+		})
+	}
+}
+
+func TestReconcileRefusal(t *testing.T) {
 	before := func(s *scene, secret *corev1.Secret) {
 		secret.ResourceVersion = "7"
 		s.server(secret)
@@ -182,6 +218,17 @@ func TestTellAgent(t *testing.T) {
 			}
 		})
 	}
+	t.Run("an account that stays is in use: nothing", func(t *testing.T) {
+		for _, out := range []result.Result{inUse, result.Stalled(fleet.ReasonQuarantined, ""), result.Stalled(fleet.ReasonSuperseded, "")} {
+			s := given(t)
+			require.NoError(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, out))
+			assert.Empty(t, s.writes(), out.Reason)
+			assert.Empty(t, s.kube.Actions(), out.Reason)
+		}
+		s := newScene(t)
+		s.accounts = accountsOf{err: errTest}
+		require.ErrorIs(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, inUse), errTest)
+	})
 	t.Run("a refusal is not a credential", func(t *testing.T) {
 		s := newScene(t)
 		secret := s.refusalSecret(s.request, inUse)
@@ -224,7 +271,7 @@ func TestCreatorOfRefused(t *testing.T) {
 	}
 }
 
-func TestForgetRefused(t *testing.T) {
+func TestDeleteRefused(t *testing.T) {
 	stalled := result.Stalled(fleet.ReasonClientIDInUse, "")
 	for _, row := range []struct {
 		name   string

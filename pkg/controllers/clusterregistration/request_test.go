@@ -354,7 +354,7 @@ func TestWriteStatus(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestMaintain(t *testing.T) {
 	keep := func(t *testing.T, change func(*scene)) (*scene, *fleet.ClusterRegistration, error) {
 		t.Helper()
 		s := newScene(t)
