@@ -4,6 +4,12 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 const (
@@ -13,6 +19,16 @@ const (
 	// MostRefused is the maximum number of refused requests kept for each creator, because the thief of a token can create any number.
 	MostRefused = 500
 )
+
+// RefusalOf returns the condition that says why a request is refused, and whether it is. A request whose decision failed with an error is
+// not refused: the decision is repeated.
+func RefusalOf(request *fleet.ClusterRegistration) (genericcondition.GenericCondition, bool) {
+	granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
+	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
+		return genericcondition.GenericCondition{}, false
+	}
+	return granted, true
+}
 
 // Refused is a request that was refused.
 type Refused struct {

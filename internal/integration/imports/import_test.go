@@ -372,7 +372,7 @@ func TestFirstHeartbeat(t *testing.T) {
 	// An agent that keeps the clientID of an earlier registration is refused. The Cluster says why it waits.
 	secret := testenv.RequireThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
 	other := s.Hub.Request(t, testenv.BootstrapValues(secret), fleet.ClusterRegistrationSpec{ClientID: "earlier", ClientRandom: "earlier" + s.Namespace})
-	said := fmt.Sprintf("ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was denied (%s: ",
+	said := fmt.Sprintf("ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was refused (%s: ",
 		other.Name, fleet.ReasonClientIDNotAllowed)
 	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
 		registered := fleetstatus.Condition(c.Status.Conditions, fleet.ConditionRegistered)

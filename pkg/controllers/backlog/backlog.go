@@ -189,7 +189,8 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 }
 
 func isRefused(r *fleet.ClusterRegistration) bool {
-	return !r.Status.Granted && fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
+	_, refused := registration.RefusalOf(r)
+	return refused
 }
 
 func isWaiting(r *fleet.ClusterRegistration) bool {

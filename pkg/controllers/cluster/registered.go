@@ -23,7 +23,8 @@ import (
 const stateWaitCheckIn = "WaitCheckIn"
 
 // registered decides condition Registered. Until the agent has checked in, the condition is Unknown, which management servers
-// display as "in progress"; False, which they display as an error, is only for a refused request. It also sets the display state.
+// display as "in progress". It is False, which they display as an error, if a request was refused, or if the agent is locked out or has a clone.
+// registered also sets the display state.
 func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	setDisplay(cluster)
 	switch {
@@ -42,18 +43,18 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
-		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked, fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
-	case requests.HasNoRequest(cluster):
-		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked,
-			"the agent is not connected and its ClusterRegistration does not exist; it has to register again")
+		return lockedOut(cluster, requests, fleet.ReasonCredentialRevoked, fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
+	case requests.HasNoGrantedRequest(cluster):
+		return lockedOut(cluster, requests, fleet.ReasonCredentialRevoked,
+			"the agent is not connected and its granted ClusterRegistration does not exist any more; it has to register again")
 	case credentialstatus.Expired(cluster, h.Clock.Now()):
-		return credentialInvalid(cluster, fleet.ReasonCredentialExpired, fmt.Sprintf(
+		return lockedOut(cluster, requests, fleet.ReasonCredentialExpired, fmt.Sprintf(
 			"the agent's credential expired at %s while the agent was not connected", cluster.Status.Agent.CredentialExpires.UTC().Format(time.RFC3339)))
 	case !cluster.Status.Agent.LastSeen.IsZero():
 		return result.Done(fleet.ReasonRegistered, "").In(credentialstatus.ExpiryIn(cluster, h.Clock.Now()))
 	}
 	if refusal, found := h.refusal(cluster); found {
-		return result.Stalled(refusal.Reason, "a registration was denied: "+refusal.Message)
+		return result.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
 	}
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time"+h.foreignRequest(cluster))
 }
@@ -116,10 +117,17 @@ func setDisplay(cluster *fleet.Cluster) {
 	}
 }
 
-// credentialInvalid adds what happens next: the hub installs the agent again if it has a kubeconfig, otherwise a user has to act. The
-// agent's chart cannot be used for that: the hub owns the agent's Deployment since the agent has registered, and Helm does not
-// overwrite the objects of another owner.
-func credentialInvalid(cluster *fleet.Cluster, reason, message string) result.Result {
+// lockedOut adds what happens next: the request with which the agent registers again is decided, the hub installs the agent again if it has
+// a kubeconfig, or a user has to act. The agent's chart cannot be used for that: the hub owns the agent's Deployment since the agent has
+// registered, and Helm does not overwrite the objects of another owner.
+func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason, message string) result.Result {
+	if request := requests.Undecided; request != nil {
+		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
+		message += fmt.Sprintf("; its new ClusterRegistration %s is not granted (%s: %s)", request.Name, granted.Reason, granted.Message)
+		if _, isRefused := registration.RefusalOf(request); !isRefused {
+			return result.Stalled(reason, message)
+		}
+	}
 	if cluster.Spec.KubeConfigSecret != "" {
 		return result.Stalled(reason, message+"; the hub installs the agent again so that it registers, see condition Imported")
 	}
@@ -145,9 +153,8 @@ func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.Ge
 		if request.Status.Granted {
 			return genericcondition.GenericCondition{}, false
 		}
-		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
-		if granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError { // an error is retried
-			condition, found = granted, true
+		if refusal, isRefused := registration.RefusalOf(request); isRefused {
+			condition, found = refusal, true
 		}
 	}
 	return condition, found
@@ -162,14 +169,15 @@ func (h *handler) foreignRequest(cluster *fleet.Cluster) string {
 	}
 	requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(cluster.Namespace, registration.ImportTokenName(cluster.Name)))
 	requests = slices.DeleteFunc(slices.Clone(requests), func(r *fleet.ClusterRegistration) bool {
-		return r.Spec.ClientID == cluster.Spec.ClientID || r.Status.Granted || !fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
+		_, isRefused := registration.RefusalOf(r)
+		return r.Spec.ClientID == cluster.Spec.ClientID || !isRefused
 	})
 	if len(requests) == 0 {
 		return ""
 	}
 	newest := slices.MaxFunc(requests, byAge)
 	granted := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
-	return fmt.Sprintf("; ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was denied (%s: %s)",
+	return fmt.Sprintf("; ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was refused (%s: %s)",
 		newest.Name, granted.Reason, granted.Message)
 }
 

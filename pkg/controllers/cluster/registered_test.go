@@ -79,7 +79,7 @@ func TestRegistered(t *testing.T) {
 			requests: []*fleet.ClusterRegistration{request("a", 0, unknown, "W")},
 		},
 		{
-			name: "request denied", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "a registration was denied: of a",
+			name: "request denied", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "a registration was refused: of a",
 			requests: []*fleet.ClusterRegistration{refused("a", 0)},
 		},
 		{
@@ -133,7 +133,7 @@ func TestRegistered_anotherClientIDWithTheTokenOfTheImport(t *testing.T) {
 			"refused", "k",
 			[]*fleet.ClusterRegistration{foreign("a", 0, no, fleet.ReasonDenied), foreign("b", time.Hour, yes, fleet.ReasonGranted)},
 			unknown,
-			waits + "; ClusterRegistration a names the token of this import, but has another clientID than this Cluster, and was denied (Denied: of a)",
+			waits + "; ClusterRegistration a names the token of this import, but has another clientID than this Cluster, and was refused (Denied: of a)",
 		},
 		{"granted", "k", []*fleet.ClusterRegistration{foreign("a", 0, yes, fleet.ReasonGranted)}, unknown, waits},
 		{"not decided", "k", []*fleet.ClusterRegistration{foreign("a", 0, unknown, "W")}, unknown, waits},
@@ -141,7 +141,7 @@ func TestRegistered_anotherClientIDWithTheTokenOfTheImport(t *testing.T) {
 			"the refusal of the agent's own request comes first", "k",
 			[]*fleet.ClusterRegistration{foreign("a", 0, no, fleet.ReasonDenied), request("b", time.Hour, no, fleet.ReasonTokenNotFound)},
 			no,
-			"a registration was denied: of b",
+			"a registration was refused: of b",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -245,11 +245,22 @@ func TestRegistered_invalidCredential(t *testing.T) {
 		requests   []*fleet.ClusterRegistration
 		conditions fleetstatus.Conditions
 		says       []string
+		not        string
 	}{
 		{name: "revoked, with kubeconfig", kubeconfig: "k", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "the hub installs the agent again"}},
 		{name: "revoked, without kubeconfig", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "`muster -n ns token create NAME --cluster c -o values`", "Secret fleet-agent-bootstrap"}},
-		{name: "lost, with kubeconfig", kubeconfig: "k", conditions: silent, says: []string{"its ClusterRegistration does not exist", "the hub installs"}},
-		{name: "lost, without kubeconfig", conditions: silent, says: []string{"its ClusterRegistration does not exist", "`muster -n ns token create NAME --cluster c -o values`"}},
+		{name: "lost, with kubeconfig", kubeconfig: "k", conditions: silent, says: []string{"its granted ClusterRegistration does not exist any more", "the hub installs"}},
+		{name: "lost, without kubeconfig", conditions: silent, says: []string{"its granted ClusterRegistration does not exist any more", "`muster -n ns token create NAME --cluster c -o values`"}},
+		{
+			name: "lost, and a new request waits for a person", conditions: silent, not: "token create",
+			requests: []*fleet.ClusterRegistration{request("new", 0, corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)},
+			says:     []string{"its new ClusterRegistration new is not granted (WaitingForApproval: of new)"},
+		},
+		{
+			name: "lost, and a new request is refused", conditions: silent,
+			requests: []*fleet.ClusterRegistration{request("new", 0, corev1.ConditionFalse, fleet.ReasonClientIDInUse)},
+			says:     []string{"its new ClusterRegistration new is not granted (ClientIDInUse: of new)", "token create"},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Spec: fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: row.kubeconfig}}
@@ -259,6 +270,9 @@ func TestRegistered_invalidCredential(t *testing.T) {
 			assert.True(t, out.IsStalled())
 			for _, part := range row.says {
 				assert.Contains(t, out.Message, part)
+			}
+			if row.not != "" {
+				assert.NotContains(t, out.Message, row.not)
 			}
 		})
 	}

@@ -153,7 +153,7 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
-	case s.HasNoRequest(cluster):
+	case s.HasNoGrantedRequest(cluster):
 		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
 	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))

@@ -12,7 +12,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -76,6 +75,12 @@ func role(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
+// usesLease reports whether the agent sends its heartbeats to a Lease. Beside Fleet's own controllers it does not: they write the status
+// of the Cluster too, and would remove what this hub copies from the Lease.
+func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
+	return registration.UsesLease(request) && !h.DisableBundles
+}
+
 // isInUse reports whether the agent has sent a heartbeat with the credential of this request.
 func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	return cluster.Status.Agent.Registration == request.Name
@@ -118,9 +123,8 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
 
 func (h *handler) creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
-	granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
-	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
-		return nil, nil // an error is not a refusal: it is retried
+	if _, isRefused := registration.RefusalOf(request); !isRefused {
+		return nil, nil
 	}
 	creator := registration.CreatorOf(request, h.HubUser)
 	if token := request.Labels[fleet.RegistrationTokenLabel]; creator == "" && token != "" {

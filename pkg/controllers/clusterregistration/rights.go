@@ -138,12 +138,6 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	return append(objects, h.readerRights(request, token)...)
 }
 
-// usesLease reports whether the agent sends its heartbeats to a Lease. Beside Fleet's own controllers it does not: they write the status
-// of the Cluster too, and would remove what this hub copies from the Lease.
-func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
-	return registration.UsesLease(request) && !h.DisableBundles
-}
-
 // readerRights let the ServiceAccount of the token read this one credential, as long as its Secret exists: every request to the API server
 // for an object of that namespace looks through the bindings there.
 func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) []runtime.Object {

@@ -20,11 +20,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
 	name  = "cluster-registration-token"
-	setID = "cluster-group-token"
+	setID = "cluster-group-token" // as Fleet's hubs have it: this hub prunes what they have created for a token
 )
 
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
@@ -61,7 +62,7 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	enqueue.OnTransition(secrets, tokens, h.tokensOfSecret)
 	enqueue.OnTransition(c.Fleet.ClusterRegistration(), tokens, h.tokensOfRequest)
-	c.Config.OnChange(h.renderAll)
+	c.Config.OnChange(h.onConfigChange)
 	if c.Admission != nil {
 		c.Admission.OnChange(h.enqueueAll)
 	}
@@ -114,13 +115,13 @@ func tokenOfRefused(r *fleet.ClusterRegistration) ([]string, error) {
 	return []string{index.Key(r.Namespace, r.Labels[fleet.RegistrationTokenLabel])}, nil
 }
 
-// refusalOf is the reason why a request is refused, or empty. An error is retried, and a superseded request needs no attention.
+// refusalOf is the reason why a request is refused, or empty. A superseded request needs no attention.
 func refusalOf(r *fleet.ClusterRegistration) string {
-	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
-	if r.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError || granted.Reason == fleet.ReasonSuperseded {
+	refusal, _ := registration.RefusalOf(r)
+	if refusal.Reason == fleet.ReasonSuperseded {
 		return ""
 	}
-	return granted.Reason
+	return refusal.Reason
 }
 
 // tokensOfRequest returns the token that a request names when the request is refused, when the refusal changes or ends, and when the agent of
@@ -150,9 +151,9 @@ func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (key
 	return keys
 }
 
-// renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents
+// onConfigChange enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents
 // choose labels, or which bootstrap tokens stand for a token.
-func (h *handler) renderAll(before, after config.Hub) {
+func (h *handler) onConfigChange(before, after config.Hub) {
 	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) &&
 		reflect.DeepEqual(before.Clusternet.BootstrapTokens, after.Clusternet.BootstrapTokens) {
 		return

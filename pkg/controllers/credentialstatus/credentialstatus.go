@@ -27,6 +27,8 @@ type Status struct {
 	Granted bool
 	// Revoked is the newest request with a revoked credential; nil if there is none, or another request is granted.
 	Revoked *fleet.ClusterRegistration
+	// Undecided is the newest request that was not granted; nil if there is none, or another request is granted.
+	Undecided *fleet.ClusterRegistration
 }
 
 // Of summarizes the requests with the clientID of the Cluster.
@@ -44,6 +46,8 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
 			s.Revoked = newer(s.Revoked, request)
 		case request.Status.Granted:
 			return Status{Granted: true}, nil
+		default:
+			s.Undecided = newer(s.Undecided, request)
 		}
 	}
 	return s, nil
@@ -57,9 +61,9 @@ func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	return a
 }
 
-// HasNoRequest reports that the agent of the Cluster has sent heartbeats, has stopped, and has no request any more: it cannot come back by
-// itself.
-func (s Status) HasNoRequest(cluster *fleet.Cluster) bool {
+// HasNoGrantedRequest reports that the agent of the Cluster has sent heartbeats, has stopped, and has no granted request any more: it cannot
+// come back with its credential.
+func (s Status) HasNoGrantedRequest(cluster *fleet.Cluster) bool {
 	return !s.Granted && !cluster.Status.Agent.LastSeen.IsZero() && agentspec.Disconnected(cluster)
 }
 

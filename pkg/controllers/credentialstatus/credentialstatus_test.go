@@ -40,15 +40,18 @@ func TestOf(t *testing.T) {
 	}
 	granted := request("g", 0, true, fleet.ReasonGranted)
 	for _, row := range []struct {
-		name     string
-		clientID string
-		requests []*fleet.ClusterRegistration
-		granted  bool
-		revoked  string
+		name      string
+		clientID  string
+		requests  []*fleet.ClusterRegistration
+		granted   bool
+		revoked   string
+		undecided string
 	}{
 		{name: "no identity", requests: []*fleet.ClusterRegistration{granted}},
 		{name: "no request", clientID: "id"},
-		{name: "one that waits", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 0, false, fleet.ReasonWaitingForCluster)}},
+		{name: "one that waits", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 0, false, fleet.ReasonWaitingForCluster)}, undecided: "w"},
+		{name: "one that waits beside one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 1, false, fleet.ReasonWaitingForCluster), granted}, granted: true},
+		{name: "the newest of two that wait, and one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{request("b", 2, false, ""), void("v", 3), request("a", 1, false, "")}, revoked: "v", undecided: "b"},
 		{name: "one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{granted}, granted: true},
 		{name: "one of another version, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
 		{name: "one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 0)}, revoked: "v"},
@@ -61,6 +64,11 @@ func TestOf(t *testing.T) {
 			got, err := Of(requests{all: row.requests}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: row.clientID}})
 			require.NoError(t, err)
 			assert.Equal(t, row.granted, got.Granted)
+			undecided := ""
+			if got.Undecided != nil {
+				undecided = string(got.Undecided.UID)
+			}
+			assert.Equal(t, row.undecided, undecided)
 			if row.revoked == "" {
 				assert.Nil(t, got.Revoked)
 				return
@@ -95,6 +103,6 @@ func TestLost(t *testing.T) {
 		if row.seen {
 			c.Status.Agent.LastSeen = metav1.Now()
 		}
-		assert.Equal(t, row.want, Status{Granted: row.granted}.HasNoRequest(c), row.name)
+		assert.Equal(t, row.want, Status{Granted: row.granted}.HasNoGrantedRequest(c), row.name)
 	}
 }
