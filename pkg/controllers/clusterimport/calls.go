@@ -66,6 +66,9 @@ func (c memberCall) failed(now time.Time) (out result.Result, ok bool) {
 		return out, false
 	}
 	out = c.failure.stalled()
+	if c.failure.isTransient {
+		out.Message += "; retrying"
+	}
 	if !c.running {
 		out = out.In(max(c.retryAt.Sub(now), time.Millisecond))
 	}
@@ -155,7 +158,7 @@ func inSlot(ctx context.Context, slots *slots, cluster types.NamespacedName, do 
 	defer func() {
 		if cause := recover(); cause != nil {
 			guard.Report(guard.Call, logrus.WithField(registration.LogCluster, cluster.String()), "A call to a member panicked", cause)
-			f = failuref(fleet.ReasonError, "internal error in the hub (details in its log); retrying")
+			f = transientf(fleet.ReasonError, "internal error in the hub (details in its log)")
 		}
 	}()
 	return do(ctx)
@@ -195,7 +198,7 @@ func (c *memberCalls) forget(key callKey) {
 	}
 }
 
-// cancel ends a call and drops its state. A call that still waits for a slot or for its server does not start.
+// cancel ends a call and drops its state. A call that still waits for a slot or for the lock of its member does not start.
 func (c *memberCalls) cancel(key callKey) {
 	c.mu.Lock()
 	if last := c.byKey[key]; last != nil {
@@ -207,8 +210,8 @@ func (c *memberCalls) cancel(key callKey) {
 
 func (c *memberCalls) wait() { c.running.Wait() }
 
-// onMember runs do for a member while it holds the lock of the member, shared or alone, and then closes the connection. It is the only
-// use of the member's server until do: whether the server answers is part of it.
+// onMember runs do for a member while it holds the lock of the member, shared or alone, and then closes the connection. Its request for the
+// UID of the member is the first request of a call, so it also shows whether the server answers.
 func (c *memberCalls) onMember(
 	ctx context.Context, m *memberClient, workspace string, lock lockMember, do func(context.Context) *failure,
 ) *failure {
@@ -231,7 +234,7 @@ type lockMember = func(ctx context.Context, member string, do func(context.Conte
 // would not: a member has several, and a user of one workspace could hold the lock of another workspace's member by writing its address
 // into a kubeconfig. An uninstallation locks its member exclusively: it first checks which Cluster the agent belongs to and then
 // removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock, and so does
-// the removal of agents from earlier namespaces, which names them. The zero memberLocks are ready to use.
+// the removal of agents from earlier namespaces, which deletes objects by namespace and name only. The zero memberLocks are ready to use.
 type memberLocks struct {
 	mu       sync.Mutex
 	byMember map[string]*memberLock
@@ -275,7 +278,7 @@ func (l *memberLocks) locked(ctx context.Context, member string, weight int64, d
 		}
 	}()
 	if lock.semaphore.Acquire(ctx, weight) != nil {
-		return failuref(fleet.ReasonMemberError, "timed out waiting for another call to this member to end; retrying")
+		return transientf(fleet.ReasonMemberError, "timed out waiting for another call to this member to end")
 	}
 	defer lock.semaphore.Release(weight)
 	return do(ctx)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
@@ -110,6 +111,14 @@ func TestMemberCalls_retries(t *testing.T) {
 		assert.Zero(t, out.After, "the end of the retry enqueues the Cluster")
 		c.next(t)
 		assert.Nil(t, c.ensure(keyOf("c"), "a", mustNotRun(t)).failure)
+	})
+	t.Run("only a call that is retried says so", func(t *testing.T) {
+		f := transientf(fleet.ReasonUnreachable, "no answer")
+		assert.Equal(t, "no answer", f.stalled().Message)
+		out, _ := memberCall{failure: f}.failed(time.Now())
+		assert.Equal(t, "no answer; retrying", out.Message)
+		out, _ = memberCall{failure: failuref(fleet.ReasonForbidden, "give it this right")}.failed(time.Now())
+		assert.Equal(t, "give it this right", out.Message)
 	})
 	t.Run("delays double up to the maximum", func(t *testing.T) {
 		c, want := newTestCalls(t), 2*time.Second

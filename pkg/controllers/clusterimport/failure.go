@@ -28,10 +28,16 @@ import (
 type failure struct {
 	reason  string
 	message string
+	// isTransient is true if nobody has to act: the next try may succeed. The message of a call that is retried says so.
+	isTransient bool
 }
 
 func failuref(reason, format string, args ...any) *failure {
 	return &failure{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+func transientf(reason, format string, args ...any) *failure {
+	return &failure{reason: reason, message: fmt.Sprintf(format, args...), isTransient: true}
 }
 
 func (f *failure) stalled() result.Result { return result.Stalled(f.reason, f.message) }
@@ -57,17 +63,17 @@ func diagnose(server, doing string, err error) *failure {
 		return failuref(fleet.ReasonForbidden,
 			"%s at %s: the member forbids it; give the user of the kubeconfig this right", doing, server)
 	case fromGateway(err):
-		return failuref(fleet.ReasonUnreachable, "%s at %s: a proxy in front of the member answered %s; retrying", doing, server, codeOf(status))
+		return transientf(fleet.ReasonUnreachable, "%s at %s: a proxy in front of the member answered %s", doing, server, codeOf(status))
 	case answered && (apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)):
-		return failuref(fleet.ReasonUnreachable, "%s at %s: the member answered %s; retrying", doing, server, codeOf(status))
+		return transientf(fleet.ReasonUnreachable, "%s at %s: the member answered %s", doing, server, codeOf(status))
 	case answered:
-		return failuref(fleet.ReasonMemberError, "%s at %s: the member answered %s; retrying", doing, server, codeOf(status))
+		return transientf(fleet.ReasonMemberError, "%s at %s: the member answered %s", doing, server, codeOf(status))
 	case errors.As(err, &tooLarge), errors.Is(err, errNotKubernetes):
-		return failuref(fleet.ReasonMemberError, "%s at %s: %s; retrying", doing, server, innermost(err))
+		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, innermost(err))
 	case isNetwork(err):
-		return failuref(fleet.ReasonUnreachable, "%s at %s: %s; retrying", doing, server, networkProblem(err))
+		return transientf(fleet.ReasonUnreachable, "%s at %s: %s", doing, server, networkProblem(err))
 	}
-	return failuref(fleet.ReasonMemberError, "%s at %s: the answer of the member cannot be used; retrying", doing, server)
+	return transientf(fleet.ReasonMemberError, "%s at %s: the answer of the member cannot be used", doing, server)
 }
 
 func addressNotAllowed(doing, server string) *failure {

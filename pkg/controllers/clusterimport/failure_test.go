@@ -92,7 +92,7 @@ func TestDiagnose_reasons(t *testing.T) {
 		}, fleet.ReasonUnreachable, "no answer in time"},
 		{"it hangs up", func(t *testing.T) func(*clientcmdapi.Config) {
 			return to(serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-		}, fleet.ReasonUnreachable, "retrying"},
+		}, fleet.ReasonUnreachable, "no answer in time"},
 		{"a certificate of another CA", func(t *testing.T) func(*clientcmdapi.Config) {
 			server, other := serve(t, nil), somePEM(t)
 			return func(c *clientcmdapi.Config) {

@@ -62,7 +62,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return i.removeLocalAgent(ctx, hub, cluster)
 	}
 
-	// Decide whether the Cluster requires an import. If it does not, its Secret or the configuration may: compare them once.
+	// Decide whether the Cluster requires an import. Otherwise a changed Secret or configuration may require one.
 	requests, err := credentialstatus.Of(i.requests, cluster)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -49,7 +50,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
-			return result.Stalled(out.Reason, "the kubeconfig no longer exists: "+out.Message)
+			return result.Stalled(out.Reason, fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret))
 		} else if member == nil {
 			return out
 		}
@@ -124,8 +125,8 @@ func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	return result.Done("", "")
 }
 
-// unreportedFor is the age from which the status of a Cluster reports its import. The controller of Clusters reports a first import after
-// some seconds, by a clock that may differ from that of the API server.
+// unreportedFor is longer than the time for which the controller of Clusters withholds the first status of a Cluster, by so much that a
+// difference between the clocks of the hub and of the API server does not matter.
 const unreportedFor = time.Minute
 
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
