@@ -32,7 +32,7 @@ const DefaultLeaseInterval = time.Minute
 // DefaultLastSeenInterval is the default time between two writes of status.agent.lastSeen of an agent that renews a Lease.
 const DefaultLastSeenInterval = 15 * time.Minute
 
-// DefaultMissedCheckins is the default number of heartbeats that an agent may miss.
+// DefaultMissedCheckins is the default of AgentMissedCheckins.
 const DefaultMissedCheckins = 3
 
 // leastMissedCheckins is 2 because agents add jitter to their heartbeats: the next one may be later than one interval.
@@ -53,7 +53,7 @@ type Hub struct {
 	// AgentLastSeenInterval is the time after which the hub writes status.agent.lastSeen of an agent that renews a Lease if nothing else
 	// has changed, at least LeastLastSeenInterval; 0 means DefaultLastSeenInterval.
 	AgentLastSeenInterval metav1.Duration `json:"agentLastSeenInterval,omitempty"`
-	// AgentMissedCheckins is the number of heartbeats that an agent may miss before its Cluster is disconnected, at least 2; 0 means
+	// AgentMissedCheckins is the number of intervals without a heartbeat after which a Cluster is disconnected, at least 2; 0 means
 	// DefaultMissedCheckins.
 	AgentMissedCheckins int `json:"agentMissedCheckins,omitempty"`
 	// ManageAgent is false if agents are not updated after their registration; unset means true.

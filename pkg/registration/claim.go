@@ -130,7 +130,7 @@ type AgentRequest struct {
 	ClientRandom string
 	Created      time.Time
 	Granted      bool
-	AssumedToken bool // see Origin.AssumesToken
+	AssumedToken bool // the request names no token, and has no recorded creator
 }
 
 // Superseded returns the older requests of the same agent, which become invalid when this one is granted. A granted request of the

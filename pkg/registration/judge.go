@@ -14,9 +14,9 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// Held is true if an agent has registered for the Cluster.
+	// Held is true if an agent has registered for the Cluster, or a credential was issued that no agent has used yet.
 	Held bool
-	// ProverRevoked is true if the credential does not work any more with which the agent proved that the request is its own.
+	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool
 	// Origin is the creator of the request, compared with Token.
 	Origin Origin
@@ -152,7 +152,7 @@ func (c Case) holder() string {
 	case c.Cluster == nil:
 		return ""
 	case c.Held:
-		return fmt.Sprintf("an agent has registered as Cluster %s", c.Cluster.Name)
+		return fmt.Sprintf("Cluster %s has an agent, or a credential that no agent has used yet", c.Cluster.Name)
 	case c.Cluster.Spec.KubeConfigSecret != "":
 		return fmt.Sprintf("the hub itself installs the agent of Cluster %s", c.Cluster.Name)
 	}

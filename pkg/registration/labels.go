@@ -19,7 +19,7 @@ var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPr
 const maxLabels = 100
 
 // AllowLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
-// are allowed; byDefault says whether all are if it does not. The keys of the others leave out the one that every agent sends.
+// are allowed; if it does not, byDefault decides whether all are. others never contains CreatedByAgentPodLabel, which every agent sends.
 func AllowLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {
 	if token.AllowedLabelKeys == nil && byDefault {
 		return sent, nil

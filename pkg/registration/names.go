@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	keyHashInput  = 100 // bytes of the key that count; peers cut there too
+	keyHashInput  = 100 // bytes of the key that count, as for Fleet's hubs and Rancher
 	keyHashLength = 12
 	secretNameMax = 63
 )
 
-// KeyHash shortens a key (a clientID, "namespace::name") to 12 hexadecimal digits. Peers use the same function. Only
+// KeyHash shortens a key (a clientID, "namespace::name") to 12 hexadecimal digits. Fleet's hubs and Rancher use the same function. Only
 // the first 100 bytes count, so two long keys may share a hash: callers that find an object by hash must compare the whole key.
 func KeyHash(key string) string {
 	if len(key) > keyHashInput {

@@ -15,7 +15,7 @@ type Uses struct {
 	UID     string   // of the token
 	Limit   *int32   // nil for any number
 	Count   int64    // uses so far
-	Pending []string // UIDs of requests included in Count whose own status may not record it yet
+	Pending []string // UIDs of requests that Count includes, and whose own status may not record the use yet
 }
 
 // UsesOf reads the uses of a token.

@@ -41,7 +41,7 @@ func EncodeValues(v Values) ([]byte, error) { return yaml.Marshal(v) }
 func DecodeValues(data []byte) (Values, error) {
 	var v Values
 	if RefuseAliases(data) != nil || yaml.Unmarshal(data, &v) != nil {
-		return Values{}, fmt.Errorf("the values are not a YAML document without aliases")
+		return Values{}, fmt.Errorf("the values are not valid YAML, or contain an alias")
 	}
 	return v, nil
 }

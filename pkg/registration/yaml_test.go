@@ -41,5 +41,5 @@ func TestRefuseAliases(t *testing.T) {
 
 func TestDecodeValues_aliases(t *testing.T) {
 	_, err := DecodeValues(bomb())
-	require.ErrorContains(t, err, "without aliases")
+	require.ErrorContains(t, err, "or contain an alias")
 }

@@ -74,7 +74,7 @@ type Context struct {
 	TokenTTLRequired bool
 	// Agent configures the agents that the hub installs.
 	Agent AgentSettings
-	// Recheck is the time after which a pass is repeated that stalled because of an object which the hub does not watch; 0 means
+	// Recheck is the interval at which a stalled pass is repeated if it stalled because of an object that the hub does not watch; 0 means
 	// result.Recheck.
 	Recheck time.Duration
 	// ImportBackoff is the time between the attempts of an import.

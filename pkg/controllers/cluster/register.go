@@ -1,5 +1,6 @@
 // Package cluster has the controller of Clusters: it creates the namespace of each Cluster, writes its status, and removes what
-// belongs to it when it is deleted. It is the only writer of a Cluster's status on the hub; other controllers contribute SubReconcilers.
+// belongs to it when it is deleted. It writes the status of a Cluster, but for the heartbeats of Clusternet agents, which package clusternet
+// copies there; other controllers contribute SubReconcilers.
 // One reconciliation is reconcile in reconcile.go, one deletion is finalize in finalize.go.
 package cluster
 

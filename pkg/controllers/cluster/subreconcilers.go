@@ -24,19 +24,19 @@ type AgentInstaller interface {
 	SubReconciler
 	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
 	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
-	// Skip that the hub has no access to the member. After the deadline it does not return Wait. It may be called again after
+	// Skip that the Cluster names no kubeconfig. After the deadline it does not return Wait. It may be called again after
 	// each of these results.
 	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
 	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. Done means that it
 	// does, Wait that the member has not answered yet, Stalled that it does not or that the member cannot be asked now, and Skip that
-	// the kubeconfig is gone.
+	// the Cluster names no kubeconfig, or its Secret in the same namespace is gone.
 	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result
 }
 
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
-	// Report sets what the agent has reported otherwise than in the status, before the SubReconcilers are called.
+	// Report copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
 	Report(cluster *fleet.Cluster)
 	// HasClones reports whether two agents check in with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool

@@ -55,7 +55,7 @@ func known(c *fleet.Cluster) registration.Known {
 	return registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
 }
 
-// mayCreateCluster is not done for a request that belongs to another Cluster already: it must not create a second one. If that Cluster
+// mayCreateCluster returns Done only if no Cluster owns the request: a request that belongs to a Cluster must not create a second one. If that Cluster
 // is gone, Kubernetes is about to delete the request.
 func (h *handler) mayCreateCluster(request *fleet.ClusterRegistration) result.Result {
 	out := done

@@ -73,7 +73,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 
 // refreshCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for credentialSecretLifetime. Once the agent uses the credential, from a Secret of its own, the hub
-// deletes this Secret: every holder of the same ClusterRegistrationToken can compute its name and read it.
+// deletes this Secret: until then, whoever holds the same ClusterRegistrationToken and learns the agent's clientRandom can read it.
 func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
 	switch {

@@ -64,7 +64,7 @@ func (h *handler) mayReenter(
 	sameIdentity []*fleet.ClusterRegistration,
 ) (bool, error) {
 	allowed := slices.Contains(h.Config.Get().Clusternet.ReentryNamespaces, request.Namespace)
-	if !allowed || !origin.Proved() || !registration.IsForClusternet(request, h.HubUser) || cluster == nil ||
+	if !allowed || !origin.Proved() || !registration.IsForClusternet(request, h.HubUser) ||
 		!fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected) {
 		return false, nil
 	}
@@ -254,6 +254,7 @@ func agentRequests(requests []*fleet.ClusterRegistration) []registration.AgentRe
 func agentRequest(r *fleet.ClusterRegistration) registration.AgentRequest {
 	return registration.AgentRequest{
 		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
+		// The annotation is taken as it is, also of requests from before the policies: whoever could forge it could name a token as well.
 		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
 	}
 }

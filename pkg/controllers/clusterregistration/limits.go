@@ -10,7 +10,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// unconnectedRecheck is the interval at which a request is decided again that waits until other agents connect.
+// unconnectedRecheck is the interval at which the hub decides again about a request that waits until other agents connect.
 const unconnectedRecheck = 10 * time.Second
 
 // limitUnconnected lets a request wait while too many agents that registered before have never connected. A fleet that registers at

@@ -25,7 +25,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	}
 	switch {
-	case out.Reason == fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount
+	case out.Reason == fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount, which a release from quarantine needs
 		return out
 	case out.Reason == fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
 		return out
@@ -134,8 +134,8 @@ func (h *handler) reconcileRefusal(
 	return nil
 }
 
-// isDecided reports whether the reason is a decision about the request, not an error or a state that may pass. The hub then revokes what an
-// earlier pass granted, and tells the agent, which polls rarely.
+// isDecided reports whether the reason is a decision about the request, not an error or a state that may pass. The hub then deletes what an
+// earlier pass created, and tells the agent, which polls rarely.
 func isDecided(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,

@@ -40,7 +40,7 @@ const (
 )
 
 // grantTimeout limits the memory for grants whose requests are deleted before the cache shows the grant. It is far longer than any
-// cache lags behind: judged without that grant, a second agent would get the same identity.
+// cache lags behind: if the hub forgot the grant earlier, it could grant the same identity to a second agent.
 const grantTimeout = time.Hour
 
 type handler struct {

@@ -41,7 +41,7 @@ func (i *instances) add(name string, now time.Time) {
 		i.recent[known].lastSeen = now
 	} else {
 		if len(i.recent) == maxInstances {
-			// Old ones stay: of many clones that check in one after the other, the next is the one seen longest ago.
+			// Replace the newest: if more clones than maxInstances take turns, replacing the oldest would always replace the next.
 			i.recent = i.recent[:maxInstances-1]
 		}
 		i.recent = append(i.recent, instance{name, now})

@@ -23,8 +23,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Limits of a report, which are those of an agent that writes status.agent itself: the CustomResourceDefinition has the two lengths, and
-// the admission policy fleet-agent-status the other one and fleetstatus.MaxQuantities.
+// Limits of a report. An agent that writes status.agent itself has the same: the CustomResourceDefinition limits the lengths of an instance
+// and of a request's name, and the admission policy fleet-agent-status limits the whole and the number of quantities
+// (fleetstatus.MaxQuantities).
 const (
 	maxReport      = 16384 // bytes of the JSON
 	maxInstance    = 64
@@ -41,11 +42,11 @@ type lastRenewed struct {
 	renewed time.Time
 	// arrived is when the renewal arrived, by the hub's clock; zero if it was in the cache at the start.
 	arrived time.Time
-	// counted is the last renewal at which the status of the Cluster was not empty: when the hub empties the status, because it installs
-	// the agent again, only later renewals count.
-	counted time.Time
-	// counts is false if the status has a later heartbeat of an agent with another identity, which writes the status itself.
-	counts bool
+	// ignoredUntil is the last renewal at which the status of the Cluster was not empty: when the hub empties the status, because it
+	// installs the agent again, only later renewals count.
+	ignoredUntil time.Time
+	// isCurrent is false if the status has a later heartbeat of an agent with another identity, which writes the status itself.
+	isCurrent bool
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
 }
@@ -172,7 +173,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	if atStart {
 		h := nextHeartbeat(receivedHeartbeat{}, false, report, now)
 		if !now.Before(h.at.Add(h.gracePeriod(hub))) {
-			last.counted = renewed // so that a Cluster whose status was emptied before this start waits for a new heartbeat
+			last.ignoredUntil = renewed // so that a Cluster whose status was emptied before this start waits for a new heartbeat
 		}
 		return // the first pass over the Cluster counts it
 	}
@@ -186,7 +187,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	if inTime {
 		d.record(key, report, heartbeat, known, hub, now)
 	}
-	if !inTime || !last.counts || before == nil || before.Name != lease.Name || !sameReport(before, lease) || !now.Before(last.writeLastSeen) {
+	if !inTime || !last.isCurrent || before == nil || before.Name != lease.Name || !sameReport(before, lease) || !now.Before(last.writeLastSeen) {
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
 }
@@ -224,8 +225,8 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 	renewed := last.renewed
 	switch {
 	case !cluster.Status.Agent.LastSeen.IsZero():
-		last.counted = renewed
-	case last.counted.Equal(renewed):
+		last.ignoredUntil = renewed
+	case last.ignoredUntil.Equal(renewed):
 		return
 	}
 	// The ServiceAccount says with which request the agent has registered: the agent cannot write it. It is deleted with the request.
@@ -234,8 +235,8 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 		return
 	}
 	request := account.Annotations[fleet.ClusterRegistrationAnnotation]
-	last.counts = cluster.Status.Agent.Registration == request || last.isLater(cluster.Status.Agent.LastSeen.Time, d.statuses[key].arrived, now)
-	if !last.counts {
+	last.isCurrent = cluster.Status.Agent.Registration == request || last.isLater(cluster.Status.Agent.LastSeen.Time, d.statuses[key].arrived, now)
+	if !last.isCurrent {
 		return
 	}
 	report, invalid := reportOf(last.lease)
@@ -265,7 +266,7 @@ func (l *lastRenewed) isLater(lastSeen, arrived, now time.Time) bool {
 // the status. The caller holds the lock.
 func (d *Detector) withRenewal(key types.NamespacedName, agent fleet.AgentStatus) (_ fleet.AgentStatus, byLease bool) {
 	last := d.leases[key]
-	if last == nil || agent.LastSeen.IsZero() || !last.counts || last.lease == nil && d.statuses[key].arrived.After(last.arrived) {
+	if last == nil || agent.LastSeen.IsZero() || !last.isCurrent || last.lease == nil && d.statuses[key].arrived.After(last.arrived) {
 		return agent, false
 	}
 	agent.LastSeen = metav1.NewTime(last.renewed)

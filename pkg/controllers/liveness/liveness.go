@@ -258,5 +258,5 @@ func (h receivedHeartbeat) connected(agent fleet.AgentStatus, before corev1.Cond
 			"the last check-in was at %s, before this hub could receive it; waiting for the next one", lastSeen))
 	}
 	return result.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
-		"no check-in since %s; the agent checks in every %s and may miss %d check-ins", lastSeen, h.effectiveInterval(hub), hub.MissedCheckins()))
+		"no check-in since %s, for more than %d intervals of %s", lastSeen, hub.MissedCheckins(), h.effectiveInterval(hub)))
 }

@@ -30,10 +30,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Timeout is the time after which an expectation ends that the cache never met.
+// Timeout is the time after which an expectation ends although the cache never met it.
 const Timeout = 10 * time.Second
 
-// sweepMin is the number of entries below which expired ones are not removed. An entry needs a few bytes.
+// sweepMin is the number of entries below which expired ones are not removed. An entry needs some 150 bytes.
 const sweepMin = 64
 
 // Expectations are those of one controller about the objects of one kind. The zero value is ready to use.
@@ -68,8 +68,8 @@ func (e *Expectations) Attempted(object metav1.Object) {
 	e.record(string(object.GetUID()), expectation{version: object.GetResourceVersion(), later: true})
 }
 
-// IsStale reports whether the object, as the cache has it, is older than the version written last. A version that cannot be
-// compared is not stale.
+// IsStale reports whether the object, as the cache has it, may lack the last write: it is older than the version of Wrote, or not newer than
+// that of Attempted. A version that cannot be compared is not stale.
 func (e *Expectations) IsStale(object metav1.Object) bool {
 	expected, found := e.find(string(object.GetUID()))
 	version := object.GetResourceVersion()

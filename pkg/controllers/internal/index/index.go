@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Indexes whose keys differ from one object to the next.
+// Indexes with about as many keys as objects, see Bucketed.
 var (
 	// AccountsByRequest finds the ServiceAccounts of agents by the key of their request.
 	AccountsByRequest = Bucketed[*corev1.ServiceAccount]{"muster.fleet.cattle.io/by-request", accountByRequest}

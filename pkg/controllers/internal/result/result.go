@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Recheck is the time after which a pass is repeated that stalled because of an object which the hub does not watch, for example a foreign
-// object with a name that the hub needs.
+// Recheck is the interval at which a stalled pass is repeated if it stalled because of an object that the hub does not watch, for example a
+// foreign object with a name that the hub needs.
 const Recheck = time.Minute
 
 type outcome int
