@@ -29,7 +29,7 @@ import (
 
 // reconcile sets the Cluster's finalizer and identity, creates its namespace, calls the sub-reconcilers, and writes the status once.
 func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-	cluster, err := h.ensureIdentity(ctx, cluster)
+	cluster, err := h.ensureOwnedFields(ctx, cluster)
 	if err != nil {
 		return cluster, err
 	}
@@ -129,10 +129,10 @@ func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
 	return min(reportAfter-h.Clock.Since(cluster.CreationTimestamp.Time), reportAfter) // the clock of the API server may be ahead
 }
 
-// ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
+// ensureOwnedFields writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
 // Cluster would remain, the digest of the key of a namespace that is to be created, and spec.clientID of a Cluster with a kubeconfig. It
 // removes an empty spec.agentSchedulingCustomization.
-func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+func (h *handler) ensureOwnedFields(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if managedElsewhere(cluster) {
 		return cluster, nil
 	}
@@ -289,7 +289,7 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 // createNamespace creates the Namespace, or reads it if it exists: the cache contains only Namespaces with the hub's label.
 func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, name string) (*corev1.Namespace, error) {
 	client, key := h.Kubernetes.CoreV1().Namespaces(), h.NamespaceKeys.Find(cluster)
-	if key == "" && !h.DisableBundles { // it existed when ensureIdentity asked
+	if key == "" && !h.DisableBundles { // it existed when ensureOwnedFields asked
 		return client.Get(ctx, name, metav1.GetOptions{})
 	}
 	annotations := map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}

@@ -429,7 +429,7 @@ func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			d.cluster.Spec.AgentSchedulingCustomization = &row.customization
 			d.namespaces = cachedNamespace{Namespace: &corev1.Namespace{}}
-			_, err := d.ensureIdentity(t.Context(), d.cluster)
+			_, err := d.ensureOwnedFields(t.Context(), d.cluster)
 			require.NoError(t, err)
 			actions := d.fleet.Actions()
 			require.Len(t, actions, row.patches)

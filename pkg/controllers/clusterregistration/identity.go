@@ -19,12 +19,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// identityLocks makes workers decide the requests of one identity one after another: two at a time would both find that no agent holds
-// it. The zero value is ready to use.
-type identityLocks struct{ held sync.Map }
+// clientIDLocks makes workers decide the requests of one clientID one after another: two at a time would both find that no agent holds it. The zero value is ready to use.
+type clientIDLocks struct{ held sync.Map }
 
-// tryLock returns nil if another request of the identity is being decided.
-func (l *identityLocks) tryLock(request *fleet.ClusterRegistration) (unlock func()) {
+// tryLock returns nil if another request of the clientID is being decided.
+func (l *clientIDLocks) tryLock(request *fleet.ClusterRegistration) (unlock func()) {
 	key := index.Key(request.Namespace, request.Spec.ClientID)
 	if _, locked := l.held.LoadOrStore(key, true); locked {
 		return nil
@@ -32,23 +31,23 @@ func (l *identityLocks) tryLock(request *fleet.ClusterRegistration) (unlock func
 	return func() { l.held.Delete(key) }
 }
 
-// sameIdentity returns all requests of the identity of this one, itself included.
-func (h *handler) sameIdentity(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
+// sameClientID returns all requests with the clientID of this one, itself included.
+func (h *handler) sameClientID(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
 	return index.RequestsByClientID.Find(h.requests, index.Key(request.Namespace, request.Spec.ClientID))
 }
 
-// otherMayBeGranted reports whether this hub may have granted another request of the identity, and the cache does not show it yet. A write
+// otherMayBeGranted reports whether this hub may have granted another request of the clientID, and the cache does not show it yet. A write
 // that ended with an error may have been accepted by the API server, for example if the connection broke before the response.
-func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration) bool {
-	return slices.ContainsFunc(sameIdentity, func(r *fleet.ClusterRegistration) bool {
+func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) bool {
+	return slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool {
 		return r.UID != request.UID && (h.writtenGrants.IsStale(r) || h.grantAttempts.IsStale(r))
 	})
 }
 
-// renewedBy names a granted request of the identity whose agent renews its credential; "" if there is none. A request whose token is only
+// renewedBy names a granted request of the clientID whose agent renews its credential; "" if there is none. A request whose token is only
 // assumed does not count: its creator may be anybody.
-func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration) string {
-	for _, r := range sameIdentity {
+func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
+	for _, r := range sameClientID {
 		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) && !agentRequest(r).AssumedToken {
 			return r.Name
 		}
@@ -61,7 +60,7 @@ func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.Cluster
 // revoked. An agent that was locked out is disconnected too, and still has its token.
 func (h *handler) mayReenter(
 	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
-	sameIdentity []*fleet.ClusterRegistration,
+	sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {
 	allowed := slices.Contains(h.Config.Get().Clusternet.ReentryNamespaces, request.Namespace)
 	if !allowed || !origin.Proved() || !registration.IsForClusternet(request, h.HubUser) ||
@@ -69,7 +68,7 @@ func (h *handler) mayReenter(
 		return false, nil
 	}
 	found := false
-	for _, r := range sameIdentity {
+	for _, r := range sameClientID {
 		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
 			continue
 		}
@@ -96,12 +95,12 @@ const unusedAfter = 5 * time.Minute
 // positive, is the time after which an unused credential does not hold the identity any more.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
-	sameIdentity []*fleet.ClusterRegistration,
+	sameClientID []*fleet.ClusterRegistration,
 ) (held bool, freeIn time.Duration, err error) {
-	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameIdentity) {
+	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameClientID) {
 		return true, 0, nil
 	}
-	for _, r := range sameIdentity {
+	for _, r := range sameClientID {
 		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
 			continue
 		}
@@ -125,14 +124,14 @@ func (h *handler) isHeld(
 // its ServiceAccount and its credential, the agent has used that, and then the write that grants the request failed, or the hub was killed
 // before it. The ServiceAccount is the proof: it has the UID of the request in its name, and only a request that may be granted gets one.
 // An agent that does not report with which request it has registered is this one only if no other request was granted.
-func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration) bool {
+func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration) bool {
 	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
 		return false
 	}
 	if cluster.Status.Agent.Registration != "" {
 		return isInUse(request, cluster)
 	}
-	return !slices.ContainsFunc(sameIdentity, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
+	return !slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
 // liveSecret returns the credential Secret of a granted request, nil if there is none. It asks the API server if the cache has none:
@@ -171,13 +170,13 @@ func (h *handler) mayBeSameAgent(
 // request they have registered. One that has taken over the credential of an agent of Fleet does not; that credential is of a granted
 // request whose agent does not renew.
 func (h *handler) isProverRevoked(
-	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration,
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {
 	agent := cluster.Status.Agent
 	if agent.PossessionProof != request.Name {
 		return false, nil
 	}
-	for _, r := range sameIdentity {
+	for _, r := range sameClientID {
 		isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r)
 		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || !isProver {
 			continue
@@ -209,14 +208,14 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 // agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest of
 // very many: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
 func (h *handler) supersedeOnceUsed(
-	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration,
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) error {
 	proof := cluster.Status.Agent.PossessionProof
 	if isInUse(request, cluster) {
-		return h.supersede(ctx, request, sameIdentity, proof)
+		return h.supersede(ctx, request, sameClientID, proof)
 	}
 	var unused []registration.AgentRequest
-	for _, r := range sameIdentity {
+	for _, r := range sameClientID {
 		if r.Name != request.Name && r.DeletionTimestamp == nil && r.Status.Granted && registration.Renews(r) && !isInUse(r, cluster) && r.Name != proof {
 			unused = append(unused, agentRequest(r))
 		}
@@ -225,8 +224,8 @@ func (h *handler) supersedeOnceUsed(
 }
 
 // supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
-func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration, except string) error {
-	names := registration.Superseded(agentRequest(request), agentRequests(sameIdentity))
+func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
+	names := registration.Superseded(agentRequest(request), agentRequests(sameClientID))
 	return h.deleteSuperseded(ctx, request.Namespace, slices.DeleteFunc(names, func(name string) bool { return name == except }))
 }
 

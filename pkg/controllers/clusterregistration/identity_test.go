@@ -158,12 +158,12 @@ func TestSupersede(t *testing.T) {
 					want = row.keeping
 					require.True(t, s.repair(t.Context(), s.request).IsDone())
 				} else {
-					sameIdentity, err := s.sameIdentity(s.request)
+					sameClientID, err := s.sameClientID(s.request)
 					require.NoError(t, err)
 					if registration.Renews(s.request) {
-						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, sameIdentity))
+						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, sameClientID))
 					} else {
-						require.NoError(t, s.supersede(t.Context(), s.request, sameIdentity, ""))
+						require.NoError(t, s.supersede(t.Context(), s.request, sameClientID, ""))
 					}
 				}
 				var deleted []string
@@ -222,7 +222,7 @@ func TestMayReenter(t *testing.T) {
 			disconnected(s.cluster, corev1.ConditionFalse)
 			s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.rights(earlier, s.cluster, nil)[0].(*corev1.ServiceAccount)}}
 			row.change(s, earlier)
-			origin := registration.OriginOf(s.request, s.OriginPolicies()).For(s.request.Namespace, tokenIdentity(s.token))
+			origin := registration.OriginOf(s.request, s.OriginPolicies()).For(s.request.Namespace, asToken(s.token))
 			may := func() (bool, error) {
 				return s.mayReenter(t.Context(), s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier})
 			}

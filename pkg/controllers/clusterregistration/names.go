@@ -18,7 +18,7 @@ import (
 var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
 
 // requestOf returns the request that an object of a set was created for.
-var requestOf = enqueue.MadeFor(requestKind)
+var requestOf = enqueue.OwnerOf(requestKind)
 
 var done = result.Done("", "")
 
@@ -58,7 +58,7 @@ func accountName(request *fleet.ClusterRegistration) string {
 	return registration.RequestServiceAccount(request.Name, string(request.UID))
 }
 
-func tokenIdentity(token *fleet.ClusterRegistrationToken, users ...string) registration.Token {
+func asToken(token *fleet.ClusterRegistrationToken, users ...string) registration.Token {
 	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID)), Users: users}
 }
 

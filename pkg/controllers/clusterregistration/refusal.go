@@ -69,11 +69,11 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 	if cluster == nil || isInUse(request, cluster) {
 		return false
 	}
-	sameIdentity, err := h.sameIdentity(request)
+	sameClientID, err := h.sameClientID(request)
 	if err != nil {
 		return false
 	}
-	for _, r := range sameIdentity {
+	for _, r := range sameClientID {
 		if r.Status.Granted && r.DeletionTimestamp == nil && r.Name != request.Name {
 			return true
 		}

@@ -57,7 +57,7 @@ type handler struct {
 	sets            desiredset.Sets
 	agents          finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
-	locks           identityLocks
+	locks           clientIDLocks
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations

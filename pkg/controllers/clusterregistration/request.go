@@ -144,11 +144,11 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// An old request that is processed late, after an outage for example, must not replace the agent's current one.
-	sameIdentity, err := h.sameIdentity(request)
+	sameClientID, err := h.sameClientID(request)
 	if err != nil {
 		return stop(failed(err))
 	}
-	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameIdentity)); newer != "" {
+	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameClientID)); newer != "" {
 		return stop(result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer)))
 	}
 
@@ -160,7 +160,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(failed(err))
 	}
 	if token != nil {
-		d.token, d.origin = token, d.origin.For(request.Namespace, tokenIdentity(token, h.usersOf(token)...))
+		d.token, d.origin = token, d.origin.For(request.Namespace, asToken(token, h.usersOf(token)...))
 	}
 	setOriginProved(&d.status.Conditions, d.origin, h.Clock.Now())
 	if refusal != nil {
@@ -178,16 +178,16 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	var held, proverRevoked, mayReenter bool
 	var freeIn time.Duration
 	if cluster != nil {
-		if h.otherMayBeGranted(request, sameIdentity) {
+		if h.otherMayBeGranted(request, sameClientID) {
 			return stop(result.Skip().In(cacheDelay))
 		}
-		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameIdentity); err != nil {
+		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameClientID); err != nil {
 			return stop(failed(err))
 		}
-		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameIdentity); err != nil {
+		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
 			return stop(failed(err))
 		}
-		if mayReenter, err = h.mayReenter(ctx, request, token, cluster, d.origin, sameIdentity); err != nil {
+		if mayReenter, err = h.mayReenter(ctx, request, token, cluster, d.origin, sameClientID); err != nil {
 			return stop(failed(err))
 		}
 	}
@@ -200,7 +200,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
-		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameIdentity),
+		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameClientID),
 		MayReenter: mayReenter,
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
@@ -276,9 +276,9 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that. A request whose
 	// token is only assumed may be of somebody else.
 	if registration.Renews(request) {
-		err = h.supersedeOnceUsed(ctx, request, cluster, sameIdentity)
+		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
 	} else if !d.origin.AssumesToken(request) {
-		err = h.supersede(ctx, request, sameIdentity, "")
+		err = h.supersede(ctx, request, sameClientID, "")
 	}
 	if err != nil {
 		return stop(failed(err))
@@ -344,9 +344,9 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 		if out := h.refreshCredential(ctx, request, cluster); !out.IsDone() {
 			return out
 		}
-		sameIdentity, err := h.sameIdentity(request)
+		sameClientID, err := h.sameClientID(request)
 		if err == nil {
-			err = h.supersedeOnceUsed(ctx, request, cluster, sameIdentity)
+			err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
 		}
 		if err != nil {
 			return failed(err)

@@ -150,7 +150,7 @@ func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.
 		}
 	}
 	named := managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
-	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: tokenIdentity(token).ServiceAccount}}
+	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: asToken(token).ServiceAccount}}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{
 			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secretName(request)},

@@ -38,7 +38,7 @@ func (h *handler) findToken(
 	for _, token := range tokens {
 		if registration.Usable(token, h.Clock.Now()) {
 			usable[token.Name] = token
-			candidates = append(candidates, tokenIdentity(token, h.usersOf(token)...))
+			candidates = append(candidates, asToken(token, h.usersOf(token)...))
 		}
 	}
 
@@ -49,7 +49,7 @@ func (h *handler) findToken(
 			return usable[recorded.Name], nil, nil
 		}
 		if token := usable[registration.ImportTokenName(clusterName)]; token != nil {
-			ofImport = new(tokenIdentity(token))
+			ofImport = new(asToken(token))
 		}
 	} else if len(candidates) > 0 {
 		// The label has a shortened name if that is long, which two tokens may share. Then the creator decides.

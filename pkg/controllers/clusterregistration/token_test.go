@@ -50,7 +50,7 @@ func TestFindToken(t *testing.T) {
 			require.Equal(t, registration.LabelValue(first.Name), registration.LabelValue(second.Name))
 			s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{first, second}}
 			s.request.Labels[fleet.RegistrationTokenLabel] = registration.LabelValue(first.Name)
-			s.request.Annotations[fleet.CreatorAnnotation] = registration.AccountUser(second.Namespace, tokenIdentity(second).ServiceAccount)
+			s.request.Annotations[fleet.CreatorAnnotation] = registration.AccountUser(second.Namespace, asToken(second).ServiceAccount)
 		}, strings.Repeat("a", 64) + "-919", fleet.ReasonOriginProved},
 		{"none named: the creator is recorded", func(s *scene) { silent(s); tokens(s, "other", "token", "third") }, "token", fleet.ReasonOriginProved},
 		{"none named, nothing recorded, one token", func(s *scene) { silent(s); s.Admission = &recorded{missing: "x"} }, "token", fleet.ReasonPolicyMissing},
@@ -84,7 +84,7 @@ func TestFindToken(t *testing.T) {
 				assert.Equal(t, row.token, refusal.Reason)
 			} else {
 				assert.Equal(t, row.token, token.Name)
-				origin = origin.For(s.request.Namespace, tokenIdentity(token))
+				origin = origin.For(s.request.Namespace, asToken(token))
 			}
 			assert.Equal(t, row.origin, origin.Reason)
 		})

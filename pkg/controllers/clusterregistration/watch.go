@@ -73,8 +73,8 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
 		return nil
 	}
-	sameIdentity, _ := index.RequestsByClientID.Find(h.requests, index.Key(before.Namespace, before.Spec.ClientID))
-	return ungranted(sameIdentity)
+	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(before.Namespace, before.Spec.ClientID))
+	return ungranted(sameClientID)
 }
 
 // dependentsOfCluster returns the requests of the Cluster's agent, and those whose new Cluster cannot be created because this one
@@ -195,8 +195,8 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	if err != nil {
 		return nil
 	}
-	sameIdentity, _ := index.RequestsByClientID.Find(h.requests, index.Key(answered.Namespace, answered.Spec.ClientID))
-	keys := ungranted(sameIdentity)
+	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(answered.Namespace, answered.Spec.ClientID))
+	keys := ungranted(sameClientID)
 	h.createdCredentials.Observed(string(answered.UID))
 	if answered.Status.Granted {
 		keys = append(keys, key)
@@ -222,7 +222,7 @@ func withoutReport(lease *coordinationv1.Lease) map[string]string {
 
 // deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no
 // hub was running. Its removal deletes the object.
-func (h *handler) deletedOwner(object enqueue.Made) (keys []types.NamespacedName) {
+func (h *handler) deletedOwner(object enqueue.Annotated) (keys []types.NamespacedName) {
 	for _, key := range requestOf(object) {
 		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)

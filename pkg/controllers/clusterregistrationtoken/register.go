@@ -68,11 +68,11 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 }
 
-var tokenOf = enqueue.MadeFor(tokenKind)
+var tokenOf = enqueue.OwnerOf(tokenKind)
 
 // deletedToken returns the token for which a ClusterRoleBinding was created if the token is gone: a binding without a namespace cannot have
 // the token as its owner, so Kubernetes does not delete it.
-func (h *handler) deletedToken(binding enqueue.Made) (keys []types.NamespacedName) {
+func (h *handler) deletedToken(binding enqueue.Annotated) (keys []types.NamespacedName) {
 	for _, key := range tokenOf(binding) {
 		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)

@@ -296,11 +296,11 @@ func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*r
 	}
 	var newest *fleet.ClusterRegistration
 	for _, r := range refused {
-		sameIdentity, err := index.RequestsByClientID.Find(h.requests, index.Key(r.Namespace, r.Spec.ClientID))
+		sameClientID, err := index.RequestsByClientID.Find(h.requests, index.Key(r.Namespace, r.Spec.ClientID))
 		if err != nil {
 			return nil, err
 		}
-		replaced := slices.ContainsFunc(sameIdentity, func(other *fleet.ClusterRegistration) bool {
+		replaced := slices.ContainsFunc(sameClientID, func(other *fleet.ClusterRegistration) bool {
 			return other.Status.Granted && !other.CreationTimestamp.Before(&r.CreationTimestamp) && r.Spec.ClientID != ""
 		})
 		if !replaced && (newest == nil || newest.CreationTimestamp.Before(&r.CreationTimestamp) ||

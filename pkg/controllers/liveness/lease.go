@@ -35,8 +35,8 @@ const (
 // maxAhead is how far the clock of an agent may be ahead of the hub's: a renewal that is later counts as one of then.
 const maxAhead = 24 * time.Hour
 
-// lastRenewed is the Lease of a Cluster that an agent has renewed last.
-type lastRenewed struct {
+// leaseState is the Lease of a Cluster that an agent has renewed last.
+type leaseState struct {
 	lease *coordinationv1.Lease // nil if it was deleted
 	// renewed is the time of its renewal, by the agent's clock. It stays when the Lease is deleted.
 	renewed time.Time
@@ -153,7 +153,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	if last == nil {
 		// A hub that starts writes nothing, and later not all agents get another lastSeen at once.
 		half := hub.LastSeenInterval() / 2
-		last = &lastRenewed{writeLastSeen: now.Add(half + rand.N(half))} //nolint:gosec // spreads writes over time
+		last = &leaseState{writeLastSeen: now.Add(half + rand.N(half))} //nolint:gosec // spreads writes over time
 		d.leases[key] = last
 	}
 	before := last.lease
@@ -255,7 +255,7 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 
 // isLater reports whether the renewal is later than the heartbeat of another agent in the status, and than its arrival. The clocks of two
 // agents are compared only for a renewal from before this hub started.
-func (l *lastRenewed) isLater(lastSeen, arrived, now time.Time) bool {
+func (l *leaseState) isLater(lastSeen, arrived, now time.Time) bool {
 	if !l.arrived.IsZero() {
 		return !arrived.After(l.arrived)
 	}

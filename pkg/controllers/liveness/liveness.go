@@ -36,7 +36,7 @@ type Detector struct {
 	mu         sync.Mutex
 	heartbeats map[types.NamespacedName]receivedHeartbeat
 	instances  map[types.NamespacedName]*instances
-	leases     map[types.NamespacedName]*lastRenewed
+	leases     map[types.NamespacedName]*leaseState
 	statuses   map[types.NamespacedName]statusSeen
 }
 
@@ -65,7 +65,7 @@ func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCach
 		deadlines:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
 		heartbeats:   map[types.NamespacedName]receivedHeartbeat{},
 		instances:    map[types.NamespacedName]*instances{},
-		leases:       map[types.NamespacedName]*lastRenewed{},
+		leases:       map[types.NamespacedName]*leaseState{},
 		statuses:     map[types.NamespacedName]statusSeen{},
 	}
 }

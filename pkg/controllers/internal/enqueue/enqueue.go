@@ -34,20 +34,19 @@ type Resolve[T any] func(object T) []types.NamespacedName
 // relatedresource, it does not use the rate limiter of the queue, so earlier failures of a key do not delay it, and resolve gets
 // the deleted object.
 func OnAnyChange[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	watch(source, func(objects ...any) { enqueue(target, resolve, 0, objects...) }, cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { enqueue(target, resolve, 0, object) },
-	})
+	changed := func(before, after any) { enqueue(target, resolve, 0, before, after) }
+	watch(source, changed, func(object any) { changed(nil, object) })
 }
 
 // OnDamage enqueues the keys, after RepairDelay, when an object is changed or deleted. It ignores the creation of objects.
 func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	watch(source, func(objects ...any) { enqueue(target, resolve, RepairDelay, objects...) }, cache.ResourceEventHandlerFuncs{})
+	watch(source, func(before, after any) { enqueue(target, resolve, RepairDelay, before, after) }, nil)
 }
 
 // OnTransition is OnAnyChange for a kind that often changes in ways that no other object depends on: resolve gets the object before
 // and after the event. before is nil for a creation, after for a deletion.
 func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
-	enqueueAll := func(before, after any) {
+	changed := func(before, after any) {
 		b, was := before.(T)
 		a, is := after.(T)
 		if !was && !is {
@@ -62,30 +61,27 @@ func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(befo
 			target.EnqueueAfter(key.Namespace, key.Name, 0)
 		}
 	}
-	watch(source, func(objects ...any) {
-		if len(objects) == 1 {
-			enqueueAll(objects[0], nil)
-		} else {
-			enqueueAll(objects[0], objects[1])
-		}
-	}, cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { enqueueAll(nil, object) }})
+	watch(source, changed, func(object any) { changed(nil, object) })
 }
 
-// watch calls changed with both versions of a changed object: other objects may have depended on the earlier one.
-func watch(source Source, changed func(...any), funcs cache.ResourceEventHandlerFuncs) {
-	funcs.UpdateFunc = func(before, after any) {
-		if version(before) != version(after) {
-			changed(before, after)
-		}
-	}
-	funcs.DeleteFunc = func(object any) {
-		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = tombstone.Obj
-		}
-		changed(object)
-	}
-	// Adding a handler fails only if the informer was stopped.
-	_, _ = source.Informer().AddEventHandler(funcs)
+// watch calls changed with both versions of a changed object, because other objects may have depended on the earlier one, and with nil as
+// the second one of a deleted object. It calls added, unless that is nil, with a created object. Adding a handler fails only if the informer
+// was stopped.
+func watch(source Source, changed func(before, after any), added func(any)) {
+	_, _ = source.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: added,
+		UpdateFunc: func(before, after any) {
+			if version(before) != version(after) {
+				changed(before, after)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = tombstone.Obj
+			}
+			changed(object, nil)
+		},
+	})
 }
 
 func version(object any) string {
@@ -115,14 +111,14 @@ func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, ob
 	}
 }
 
-// Made is an object that carries annotations.
-type Made interface {
+// Annotated is an object that carries annotations.
+type Annotated interface {
 	GetAnnotations() map[string]string
 }
 
-// MadeFor resolves an object of a desired set to its owner, if that is of the kind.
-func MadeFor(kind schema.GroupVersionKind) Resolve[Made] {
-	return func(object Made) []types.NamespacedName {
+// OwnerOf resolves an object of a desired set to its owner, if that is of the kind.
+func OwnerOf(kind schema.GroupVersionKind) Resolve[Annotated] {
+	return func(object Annotated) []types.NamespacedName {
 		a := object.GetAnnotations()
 		if a[apply.LabelGVK] != kind.String() {
 			return nil

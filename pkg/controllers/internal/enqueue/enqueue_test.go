@@ -133,14 +133,14 @@ func TestOnTransition(t *testing.T) {
 	assert.Equal(t, []string{"ns/a in 0s", "ns/b in 0s"}, target.added)
 }
 
-func TestMadeFor(t *testing.T) {
+func TestOwnerOf(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "fleet.cattle.io", Version: "v1alpha1", Kind: "ClusterRegistration"}
 	made := func(gvk string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Annotations: map[string]string{
 			apply.LabelGVK: gvk, apply.LabelNamespace: "ns", apply.LabelName: "owner",
 		}}}
 	}
-	resolve := MadeFor(kind)
+	resolve := OwnerOf(kind)
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "owner"}}, resolve(made("fleet.cattle.io/v1alpha1, Kind=ClusterRegistration")))
 	assert.Empty(t, resolve(made("fleet.cattle.io/v1alpha1, Kind=Cluster")))
 	assert.Empty(t, resolve(&corev1.Secret{}))
