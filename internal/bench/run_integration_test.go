@@ -25,10 +25,13 @@ var tiny = Sizes{
 }
 
 func TestRun(t *testing.T) {
+	if os.Getenv("CI") == "" && !sample.All() {
+		t.Skip("the parts of the bench measure for minutes: CI runs one of them, make test-all runs all")
+	}
 	dir := t.TempDir()
 	require.NoError(t, binaries.Build(t.Context(), dir, "fleetcontroller"))
 	hub := filepath.Join(dir, "fleetcontroller")
-	if sample.All() { // otherwise make bench-small does most of it
+	if sample.All() { // CI runs make bench-small
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
 	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testExternalHub, testDay, testFleet}) {
