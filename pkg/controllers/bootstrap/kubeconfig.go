@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -72,9 +73,7 @@ func (h *handler) deleteMovedSecrets(ctx context.Context, current string) error 
 		if secret.Name != secretName || secret.Namespace == current || secret.Data[registration.KubeconfigValue] == nil {
 			continue
 		}
-		err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &secret.UID},
-		})
+		err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting Secret %s/%s, a kubeconfig of the hub in the namespace that its own cluster was in before: %w", secret.Namespace, secret.Name, err)
 		}
@@ -126,7 +125,7 @@ func (h *handler) revoke(ctx context.Context, stored credential.Token) error {
 	}
 	accounts := h.Kubernetes.CoreV1().ServiceAccounts(account.Namespace)
 	if account.UID != "" {
-		err := accounts.Delete(ctx, account.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &account.UID}})
+		err := accounts.Delete(ctx, account.Name, writes.IfUID(account))
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
 		}

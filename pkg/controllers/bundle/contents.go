@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -156,7 +157,7 @@ func (c *contents) collect(ctx context.Context, name string) (again time.Duratio
 	if len(list.Items) > 0 {
 		return c.grace, nil
 	}
-	err = c.FleetClient.Contents().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &known.UID}})
+	err = c.FleetClient.Contents().Delete(ctx, name, writes.IfUID(known))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return c.grace, fmt.Errorf("deleting Content %s, which no BundleDeployment needs: %w", name, err)
 	}

@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -289,7 +290,7 @@ func copyTo[T metav1.Object](
 	existing.SetAnnotations(wanted.GetAnnotations())
 	_, err = client.Update(ctx, existing, metav1.UpdateOptions{})
 	if apierrors.IsInvalid(err) { // the type of a Secret cannot change, nor anything of an immutable object
-		err = client.Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+		err = client.Delete(ctx, s.name, writes.IfUID(existing))
 		if err == nil {
 			_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
 		}
@@ -313,7 +314,7 @@ func (c *copies) delete(ctx context.Context, namespace string, s copySource) err
 	if known == nil || !isCopy(known) {
 		return nil
 	}
-	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(known.UID))}
+	options := writes.IfUID(known)
 	var err error
 	if s.kind == secretKind {
 		err = c.Kubernetes.CoreV1().Secrets(namespace).Delete(ctx, s.name, options)

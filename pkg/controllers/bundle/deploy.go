@@ -329,9 +329,7 @@ func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeploymen
 	if d.deleted.IsExpected(string(deployment.UID)) {
 		return nil
 	}
-	err := d.FleetClient.BundleDeployments(deployment.Namespace).Delete(ctx, deployment.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &deployment.UID},
-	})
+	err := d.FleetClient.BundleDeployments(deployment.Namespace).Delete(ctx, deployment.Name, writes.IfUID(deployment))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting BundleDeployment %s/%s: %w", deployment.Namespace, deployment.Name, err)
 	}

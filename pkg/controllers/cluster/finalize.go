@@ -311,7 +311,7 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 	}
 	client := h.FleetClient.Bundles(cluster.Namespace)
 	if bundle.DeletionTimestamp == nil {
-		err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bundle.UID}})
+		err = client.Delete(ctx, name, writes.IfUID(bundle))
 	}
 	// Remove the finalizer here, not in the controller of Bundles: that waits for the BundleDeployment, which is deleted with the
 	// cluster namespace. If the hub is uninstalled right after its last Cluster, the Bundle would keep the workspace namespace
@@ -340,7 +340,7 @@ func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) er
 			continue
 		}
 		h.DeletedRequests.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
-		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
+		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err)
 		}
@@ -365,7 +365,7 @@ func (h *handler) deleteNamespace(ctx context.Context, cluster *fleet.Cluster) e
 	case !h.isFor(namespace, cluster), namespace.DeletionTimestamp != nil:
 		return nil
 	}
-	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &namespace.UID}})
+	err = client.Delete(ctx, name, writes.IfUID(namespace))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting Namespace %s of the deleted Cluster: %w", name, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -103,7 +104,7 @@ func createAnew[T metav1.Object](ctx context.Context, client rbacClient[T], want
 	case err == nil && isWanted(existing):
 		return nil
 	case err == nil:
-		err = client.Delete(ctx, wanted.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+		err = client.Delete(ctx, wanted.GetName(), writes.IfUID(existing))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -120,7 +121,7 @@ func (h *handler) deleteReader(ctx context.Context, request string) error {
 	} else if err != nil {
 		return err
 	}
-	err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(binding.UID))})
+	err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, writes.IfUID(binding))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting ClusterRoleBinding %s: %w", binding.Name, err)
 	}

@@ -322,7 +322,7 @@ func (h *handler) remove(ctx context.Context, request *v1beta1.ClusterRegistrati
 		return err
 	}
 	err := h.ClusternetClient.ClusterRegistrationRequests().Delete(ctx, request.Name,
-		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(request.UID))})
+		writes.IfUID(request))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting ClusterRegistrationRequest %s: %w", request.Name, err)
 	}

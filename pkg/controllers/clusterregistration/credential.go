@@ -12,6 +12,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -204,7 +205,7 @@ func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Sec
 }
 
 func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {
-	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, ifUID(secret))
+	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}

@@ -49,11 +49,6 @@ func fleetContentBinding(request string) string {
 	return wranglername.SafeConcatName(request, "content")
 }
 
-func ifUID(object metav1.Object) metav1.DeleteOptions {
-	uid := object.GetUID()
-	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
-}
-
 func accountName(request *fleet.ClusterRegistration) string {
 	return registration.RequestServiceAccount(request.Name, string(request.UID))
 }

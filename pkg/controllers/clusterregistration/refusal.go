@@ -14,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -176,7 +177,7 @@ func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegis
 	}
 	now := h.Clock.Now()
 	for _, name := range registration.DeletableRefused(candidates, now) {
-		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, ifUID(requests[name]))
+		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, writes.IfUID(requests[name]))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, name, err)
 		}

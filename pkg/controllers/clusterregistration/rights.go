@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -165,7 +166,7 @@ func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.Cluste
 	namespace := clusterNamespace(cluster)
 	binding, err := h.bindings.Get(namespace, request.Name)
 	if err == nil && isFleetBinding(request, binding, binding.RoleRef) {
-		err = h.Kubernetes.RbacV1().RoleBindings(namespace).Delete(ctx, binding.Name, ifUID(binding))
+		err = h.Kubernetes.RbacV1().RoleBindings(namespace).Delete(ctx, binding.Name, writes.IfUID(binding))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting RoleBinding %s/%s, which Fleet created: %w", namespace, request.Name, err)
@@ -174,7 +175,7 @@ func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.Cluste
 	name := fleetContentBinding(request.Name)
 	clusterBinding, err := h.clusterBindings.Get(name)
 	if err == nil && isFleetBinding(request, clusterBinding, clusterBinding.RoleRef) {
-		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(clusterBinding))
+		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, writes.IfUID(clusterBinding))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting ClusterRoleBinding %s, which Fleet created: %w", name, err)

@@ -70,7 +70,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	// Delete an expired token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that
 	// was issued. An error is retried: until the deletion, the bearer tokens may still work.
 	if registration.Expired(token, h.Clock.Now()) {
-		err := client.Delete(ctx, token.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(token.UID))})
+		err := client.Delete(ctx, token.Name, writes.IfUID(token))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return token, fmt.Errorf("deleting the expired ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
 		}

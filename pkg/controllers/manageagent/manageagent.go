@@ -344,9 +344,7 @@ func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error
 	if existing == nil || !agentspec.IsBundle(existing) || existing.DeletionTimestamp != nil {
 		return nil
 	}
-	err := a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &existing.UID},
-	})
+	err := a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, writes.IfUID(existing))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting Bundle %s/%s: %w", existing.Namespace, existing.Name, err)
 	}

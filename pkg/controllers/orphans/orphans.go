@@ -20,12 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -233,9 +233,7 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 			return false, err
 		}
 	}
-	err = c.Metadata.Resource(k.resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: ptr.To(m.GetUID())},
-	})
+	err = c.Metadata.Resource(k.resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), writes.IfUID(m))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, or another object has its name
 		return true, nil

@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -293,8 +294,7 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 		if err := k.removeFinalizers(ctx, object); err != nil {
 			all = append(all, err)
 		}
-		uid := object.GetUID()
-		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), writes.IfUID(object))
 		if err != nil && !apierrors.IsNotFound(err) { // an object that was deleted with its namespace is in the cache for a moment longer
 			all = append(all, err)
 		}

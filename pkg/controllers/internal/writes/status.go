@@ -1,4 +1,5 @@
-// Package writes patches objects that other programs write too: it sends only the fields that the hub owns, never a whole object.
+// Package writes has the forms of the hub's writes. It patches objects that other programs write too with only the fields that the hub owns,
+// never with a whole object, creates namespaces, and deletes only the object that was read.
 package writes
 
 import (
@@ -12,6 +13,11 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
+
+// IfUID are the options of a deletion that must not delete another object of the same name.
+func IfUID(object metav1.Object) metav1.DeleteOptions {
+	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))}
+}
 
 // Patcher is the Patch method of client-go's typed client for one kind in one namespace.
 type Patcher[T metav1.Object] interface {
