@@ -160,6 +160,14 @@ func (s *scene) configure(r config.Registration) {
 	s.onConfigChange(config.Hub{}, s.Config.Get())
 }
 
+// grantRequest decides the request of the scene, and does not write its status.
+func (s *scene) grantRequest(t *testing.T) (grantOutcome, result.Result) {
+	t.Helper()
+	d := grantOutcome{request: s.request, status: *s.request.Status.DeepCopy()}
+	out := s.grant(t.Context(), &d)
+	return d, out
+}
+
 // credentialOf is the Secret as the hub writes it.
 func (s *scene) credentialOf(request *fleet.ClusterRegistration, token string) *corev1.Secret {
 	secret := s.answerSecret(request, map[string][]byte{registration.CredentialToken: []byte(token)})

@@ -69,13 +69,13 @@ func TestLimits(t *testing.T) {
 				admitted, err := s.Backlog.Admit(phase, other, backlog.PhaseLimit{PerToken: 9, PerNamespace: 9})
 				assert.True(t, admitted && err == nil)
 			}
-			d := s.grant(t.Context(), s.request)
-			assert.Equal(t, row.want, text(d.result), d.result.Message)
+			_, out := s.grantRequest(t)
+			assert.Equal(t, row.want, text(out), out.Message)
 			assert.Equal(t, row.reported, len(s.counting.delays) > 0, "the token is reconciled, for its condition")
 			if row.reported {
 				assert.Empty(t, s.writes(), "nothing is made for it")
-				assert.False(t, d.result.EventOnWait, "the token has the event")
-				assert.Positive(t, d.result.After)
+				assert.False(t, out.EventOnWait, "the token has the event")
+				assert.Positive(t, out.After)
 			}
 		})
 	}

@@ -59,8 +59,9 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	}
 	defer unlock()
 
-	d := h.grant(ctx, request)
-	out := h.revokeUngranted(ctx, d.request, d.cluster, d.result)
+	d := grantOutcome{request: request, status: *request.Status.DeepCopy()}
+	out := h.grant(ctx, &d)
+	out = h.revokeUngranted(ctx, d.request, d.cluster, out)
 	if err := h.reconcileRefusal(ctx, d.request, d.cluster, d.token, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}
@@ -100,9 +101,8 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// grantOutcome is the result of grant: the new status, and the objects that grant has found.
+// grantOutcome has what grant finds out about a request, beside its result.
 type grantOutcome struct {
-	result   result.Result
 	request  *fleet.ClusterRegistration // its latest version
 	status   fleet.ClusterRegistrationStatus
 	cluster  *fleet.Cluster                  // nil if it is not created yet, or not known
@@ -113,17 +113,13 @@ type grantOutcome struct {
 
 // grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
 // next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
-func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration) (d grantOutcome) {
-	d.request, d.status = request, *request.Status.DeepCopy()
-	stop := func(out result.Result) grantOutcome {
-		d.result = out
-		return d
-	}
+func (h *handler) grant(ctx context.Context, d *grantOutcome) result.Result {
+	request := d.request
 
 	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
 	cluster, newCluster, out := h.findCluster(request)
 	if !out.IsDone() {
-		return stop(out)
+		return out
 	}
 	d.cluster = cluster
 
@@ -133,23 +129,23 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		h.createdClusters.Observed(index.Key(cluster.Namespace, cluster.Name))
 		bound, err := h.bindToCluster(ctx, request, cluster)
 		if err != nil {
-			return stop(failed(err))
+			return failed(err)
 		}
 		request = bound
 		d.request, d.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
 		if cluster.Labels[fleet.ClusterManagementLabel] != "" {
-			return stop(result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
-				"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel)))
+			return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+				"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel))
 		}
 	}
 
 	// An old request that is processed late, after an outage for example, must not replace the agent's current one.
 	sameClientID, err := h.sameClientID(request)
 	if err != nil {
-		return stop(failed(err))
+		return failed(err)
 	}
 	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameClientID)); newer != "" {
-		return stop(result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer)))
+		return result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer))
 	}
 
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
@@ -157,20 +153,20 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	d.origin = registration.OriginOf(request, h.OriginPolicies())
 	token, refusal, err := h.findToken(request, d.origin, clusterName(cluster, newCluster))
 	if err != nil {
-		return stop(failed(err))
+		return failed(err)
 	}
 	if token != nil {
 		d.token, d.origin = token, d.origin.For(request.Namespace, asToken(token, h.usersOf(token)...))
 	}
 	setOriginProved(&d.status.Conditions, d.origin, h.Clock.Now())
 	if refusal != nil {
-		return stop(refused(refusal).In(h.RecheckDelay()))
+		return refused(refusal).In(h.RecheckDelay())
 	}
 
 	// A Cluster that was put into quarantine after an earlier pass gave the agent its rights: take them back before refusing.
 	if cluster != nil && cluster.Spec.Quarantined {
 		if out := h.withdrawRights(ctx, request, cluster, token); !out.IsDone() {
-			return stop(out)
+			return out
 		}
 	}
 
@@ -179,21 +175,21 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameClientID) {
-			return stop(result.Skip().In(cacheDelay))
+			return result.Skip().In(cacheDelay)
 		}
 		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameClientID); err != nil {
-			return stop(failed(err))
+			return failed(err)
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
-			return stop(failed(err))
+			return failed(err)
 		}
 		if mayReenter, err = h.mayReenter(ctx, request, token, cluster, d.origin, sameClientID); err != nil {
-			return stop(failed(err))
+			return failed(err)
 		}
 	}
 	settings := h.Config.Get().Registration
 	if refusal := h.policiesRequired(settings); refusal != nil {
-		return stop(refused(refusal))
+		return refused(refusal)
 	}
 	judgement := registration.Judge(registration.Case{
 		Request: request, Token: token, Cluster: cluster, Held: held, ProverRevoked: proverRevoked, Origin: d.origin,
@@ -205,24 +201,24 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
-		return stop(refused(judgement.Refuse).In(freeIn))
+		return refused(judgement.Refuse).In(freeIn)
 	}
 	if judgement.Wait != nil {
-		return stop(h.orRefused(request, token, waiting(judgement.Wait).WithEvent()))
+		return h.orRefused(request, token, waiting(judgement.Wait).WithEvent())
 	}
 
 	// Check whose the credential Secret of that name is before anybody gets the right to read it. The name follows from the
 	// request, so a copy of another agent's request would ask for the other agent's credential.
 	if existing, err := h.cachedSecret(request); err != nil {
-		return stop(failed(err))
+		return failed(err)
 	} else if existing != nil && !isFor(existing, request) {
-		return stop(h.secretTaken(existing))
+		return h.secretTaken(existing)
 	}
 
 	// Limit the requests whose agents never connect: somebody with a stolen token could fill the hub with Clusters.
 	if cluster == nil || backlog.IsUnconnected(cluster) {
 		if out := h.limitUnconnected(request, token); !out.IsDone() {
-			return stop(out)
+			return out
 		}
 	}
 
@@ -237,39 +233,39 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
 	switch use {
 	case registration.UseRefused:
-		return stop(refused(uses.UsedUp()))
+		return refused(uses.UsedUp())
 	case registration.UseCounted:
 		d.status.TokenUID = string(token.UID)
 	case registration.UseUncounted:
 		h.askForUse(request, token, clusterName(cluster, newCluster))
 		if token.Spec.UsageLimit != nil {
-			return stop(countingUse)
+			return countingUse
 		}
 	case registration.UseUncountable:
 	}
 
 	// Create the Cluster. The controller of Clusters creates its namespace; that, or the status of the Cluster, enqueues the request.
 	if cluster == nil {
-		return stop(h.createCluster(ctx, request, token, newCluster))
+		return h.createCluster(ctx, request, token, newCluster)
 	}
 	if !h.hasNamespace(request, cluster) {
-		return stop(waitingForNamespace(cluster.Name))
+		return waitingForNamespace(cluster.Name)
 	}
 	if use == registration.UseUncounted {
-		return stop(countingUse) // a request is granted only after its use is counted
+		return countingUse // a request is granted only after its use is counted
 	}
 
 	// Give the agent its ServiceAccount and rights, then the credential: the agent uses it as soon as it can read it.
 	if out := h.ensureRights(ctx, request, cluster, token); !out.IsDone() {
-		return stop(out)
+		return out
 	}
 	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
 		if out.Reason == fleet.ReasonNameConflict { // the Secret of another request appeared after the check: nobody may read it
 			if withdrawn := h.ensureRights(ctx, request, cluster, nil); !withdrawn.IsDone() { // without a token it deletes the right to read it
-				return stop(withdrawn)
+				return withdrawn
 			}
 		}
-		return stop(out)
+		return out
 	}
 
 	// Delete the older requests of the agent. If the agent can renew its credential, it reports which one it uses: the older requests
@@ -281,14 +277,14 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		err = h.supersede(ctx, request, sameClientID, "")
 	}
 	if err != nil {
-		return stop(failed(err))
+		return failed(err)
 	}
 
 	// The message of condition Granted names the labels of the agent that a new Cluster would not get.
 	d.status.Granted, d.status.ClusterName = true, cluster.Name
 	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, settings.AcceptsAgentLabels())
 	_, dropped := registration.AcceptLabels(allowed)
-	return stop(result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed)))
+	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed))
 }
 
 // maintain repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.

@@ -156,16 +156,16 @@ func TestGrant(t *testing.T) {
 			s.ready()
 			row.change(s)
 			before := s.token.DeepCopy()
-			d := s.grant(t.Context(), s.request)
-			assert.Equal(t, row.want, text(d.result), d.result.Message)
+			d, out := s.grantRequest(t)
+			assert.Equal(t, row.want, text(out), out.Message)
 			assert.Equal(t, row.creates, s.writes())
 			assert.Equal(t, row.want == "True Granted", d.status.Granted)
 			assert.Equal(t, row.approved, conditionText(d.status.Conditions, fleet.ConditionApproved))
 			assert.Equal(t, before, s.token, "only the controller of tokens writes to tokens")
 			asked := s.TokenUsage.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
 			assert.Equal(t, row.want == counting, asked == 1)
-			if d.result.IsWait() && !d.result.EventOnWait && d.result.Reason != fleet.ReasonManagedElsewhere {
-				assert.Positive(t, d.result.After, "a wait for another controller has a timer beside its event")
+			if out.IsWait() && !out.EventOnWait && out.Reason != fleet.ReasonManagedElsewhere {
+				assert.Positive(t, out.After, "a wait for another controller has a timer beside its event")
 			}
 			if row.want == "True Granted" {
 				assert.Equal(t, "uid", d.status.TokenUID)
@@ -197,7 +197,8 @@ func TestGrant(t *testing.T) {
 			s := newScene(t)
 			s.ready()
 			breaks(s)
-			require.ErrorIs(t, s.grant(t.Context(), s.request).result.Err, errTest, name)
+			_, out := s.grantRequest(t)
+			require.ErrorIs(t, out.Err, errTest, name)
 		}
 	})
 	t.Run("an approval that the cache does not show stays", func(t *testing.T) {
@@ -206,7 +207,7 @@ func TestGrant(t *testing.T) {
 		latest.ResourceVersion, latest.Status.Approval = "9", &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
 		s.configure(config.Registration{})
 		s.server(latest)
-		d := s.grant(t.Context(), s.request)
+		d, _ := s.grantRequest(t)
 		assert.Equal(t, "member", d.request.OwnerReferences[0].Name)
 		assert.Equal(t, latest.Status.Approval, d.status.Approval, "the status is written as a difference to the latest version")
 	})
@@ -216,8 +217,8 @@ func TestGrant(t *testing.T) {
 		_, secret := s.earlier()
 		secret.Name = secretName(s.request)
 		s.server(s.request, s.cluster, secret) // but not in the cache
-		d := s.grant(t.Context(), s.request)
-		assert.Equal(t, "False NameConflict", text(d.result))
+		_, out := s.grantRequest(t)
+		assert.Equal(t, "False NameConflict", text(out))
 		assert.Equal(t, []string{"create serviceaccounts", "create secrets", "create serviceaccounts"}, s.writes(), "the set is applied again, without the readers")
 	})
 }
