@@ -19,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/namespacekey"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -236,7 +237,7 @@ func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[
 // if an earlier hub may have created the Namespace a moment ago: a new key would not fit that one.
 func (h *handler) needsNamespaceKey(ctx context.Context, cluster *fleet.Cluster) (bool, error) {
 	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	if h.DisableBundles || h.created.IsExpected(name) || h.NamespaceKeys.Find(cluster) != "" {
+	if h.DisableBundles || h.created.IsExpected(index.Key(cluster.Namespace, cluster.Name)) || h.NamespaceKeys.Find(cluster) != "" {
 		return false, nil
 	}
 	_, err := h.namespaces.Get(name)
@@ -262,8 +263,8 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 	namespace, err := h.namespaces.Get(name)
 	switch {
 	case !apierrors.IsNotFound(err):
-		h.created.Observed(name)
-	case h.created.IsExpected(name):
+		h.created.Observed(index.Key(cluster.Namespace, cluster.Name))
+	case h.created.IsExpected(index.Key(cluster.Namespace, cluster.Name)):
 		cluster.Status.Namespace = name
 		return result.Done(fleet.ReasonProcessed, "").In(expectations.Timeout) // it may be deleted before the cache contains it
 	default:
@@ -280,7 +281,7 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of the earlier Namespace %s", name))
 	}
 	cluster.Status.Namespace = name
-	if !h.created.IsExpected(name) {
+	if !h.created.IsExpected(index.Key(cluster.Namespace, cluster.Name)) {
 		h.NamespaceKeys.Forget(cluster.Namespace, cluster.Name) // the next Namespace needs another key: everybody can read this one
 	}
 	return result.Done(fleet.ReasonProcessed, "")
@@ -303,7 +304,7 @@ func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, n
 		return client.Get(ctx, name, metav1.GetOptions{})
 	}
 	if err == nil {
-		h.created.Expect(name)
+		h.created.Expect(index.Key(cluster.Namespace, cluster.Name))
 	}
 	return created, err
 }

@@ -138,19 +138,19 @@ func (h *handler) createCluster(
 	return waitingForNamespace(name)
 }
 
-// hasNamespace reports whether the controller of Clusters has created the cluster namespace: the status of the Cluster names it, or the
-// cached Namespace has the key that fits the digest on the Cluster. The second is for a new Cluster, whose status is written with the first
-// heartbeat of its agent. An agent of Fleet cannot send a heartbeat to a Cluster without a status, so its request waits for the status.
+// hasNamespace reports whether the controller of Clusters has created the cluster namespace: the cached Namespace has the key that fits the
+// digest on the Cluster, or Fleet created it. The status alone proves nothing: whoever may write it could name the namespace of a Cluster in
+// another workspace. The status of a new Cluster is written with the first heartbeat of its agent. An agent of Fleet cannot send a heartbeat to
+// a Cluster without a status, so its request waits for the status too.
 func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	name := clusterNamespace(cluster)
-	if cluster.Status.Namespace == name {
-		return true
-	}
-	if !registration.Renews(request) {
+	isReported := cluster.Status.Namespace == name
+	if !isReported && !registration.Renews(request) {
 		return false
 	}
 	namespace, err := h.namespaces.Get(name)
-	return err == nil && namespace.DeletionTimestamp == nil && namespacekey.IsFor(namespace, cluster)
+	return err == nil && namespace.DeletionTimestamp == nil &&
+		(namespacekey.IsFor(namespace, cluster) || h.DisableBundles && isReported && namespacekey.Names(namespace, cluster))
 }
 
 // waitingForNamespace ends with the event of the Namespace, or of the Cluster's status. The timer is for a Cluster that is deleted before

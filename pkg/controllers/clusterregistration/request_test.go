@@ -26,6 +26,7 @@ import (
 func (s *scene) ready() {
 	s.request.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: s.cluster.Name, UID: s.cluster.UID}}
 	s.request.Status.TokenUID = string(s.token.UID)
+	s.haveNamespace("key")
 	s.cluster.Status.Namespace = clusterNamespace(s.cluster)
 	s.DisableBundles = true
 	s.configure(config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}})
@@ -149,7 +150,18 @@ func TestGrant(t *testing.T) {
 		{"the namespace is being deleted: waits", func(s *scene) {
 			s.haveNamespace("key").DeletionTimestamp = &metav1.Time{Time: noon}
 		}, "Unknown WaitingForCluster", " ", nil},
-		{"the Cluster has no namespace: waits", func(s *scene) { s.cluster.Status.Namespace = "a name an agent wrote" }, "Unknown WaitingForCluster", " ", nil},
+		{"the status names a namespace that the cache does not have: waits", func(s *scene) { s.namespaces = namespaceOf{} }, "Unknown WaitingForCluster", " ", nil},
+		{"the status names the namespace of another Cluster: waits", func(s *scene) {
+			s.haveNamespace("key").Annotations[fleet.ClusterNamespaceAnnotation] = "another workspace"
+			s.cluster.Status.Namespace = clusterNamespace(s.cluster)
+		}, "Unknown WaitingForCluster", " ", nil},
+		{"Fleet's own controllers created the namespace, without a key: granted", func(s *scene) {
+			s.haveNamespace("")
+			s.DisableBundles, s.cluster.Status.Namespace = true, clusterNamespace(s.cluster)
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"the Cluster has no namespace: waits", func(s *scene) {
+			s.cluster.Status.Namespace, s.namespaces = "a name an agent wrote", namespaceOf{}
+		}, "Unknown WaitingForCluster", " ", nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
