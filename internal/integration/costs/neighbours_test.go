@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	healthyNeighbours = 20
+	healthyNeighbours = 5
 	silentNeighbours  = 50
 
 	// aCall is a little less than the duration of a call to a silent member: an import that waited for one takes longer.
