@@ -263,54 +263,6 @@ func (s *stage) requireReplaced(t *testing.T, agentNamespace string, before *fle
 	return after
 }
 
-func TestAgentNamespaceChanges(t *testing.T) {
-	s := newStage(t)
-	first, second := s.Member.Namespace(t), s.Member.Namespace(t)
-	s.ImportInto(t, "m", first)
-	s.Member.Agent(t, first)
-	s.awaitAgentIn(t, first)
-
-	s.PatchSpec(t, "m", `{"agentNamespace":"`+second+`"}`)
-	s.moveTo(t, first, second)
-	s.PatchSpec(t, "m", `{"agentNamespace":null}`)
-	s.moveTo(t, second, testenv.SystemNamespace)
-	assert.Empty(t, s.Cluster(t, "m").Spec.AgentNamespace)
-}
-
-func (s *stage) awaitAgentIn(t *testing.T, namespace string) {
-	t.Helper()
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		agent := c.Status.Agent
-		return agent.Namespace == namespace && !agent.LastSeen.IsZero(), "no heartbeat from " + namespace + " but from " + agent.Namespace
-	})
-	testenv.RequireCredential(t, s.Member, namespace, "m")
-	s.Hub.AwaitOwnBundle(t, s.Namespace, "m")
-}
-
-// moveTo starts the agent in its new namespace, once it is installed there, and waits until nothing is left in the old.
-func (s *stage) moveTo(t *testing.T, from, to string) {
-	t.Helper()
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Import.AgentNamespace == to, "the agent is not installed in " + to
-	})
-	s.Member.Agent(t, to)
-	s.awaitAgentIn(t, to)
-	s.onlyRequest(t)
-	c := s.Member.Kubernetes
-	testenv.RequireGone(t, c.AppsV1().Deployments(from).Get, "Deployment", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().Secrets(from).Get, "Secret", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().Secrets(from).Get, "Secret", "fleet-agent-bootstrap")
-	testenv.RequireGone(t, c.CoreV1().ConfigMaps(from).Get, "ConfigMap", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().ServiceAccounts(from).Get, "ServiceAccount", "fleet-agent")
-	testenv.RequireGone(t, c.NetworkingV1().NetworkPolicies(from).Get, "NetworkPolicy", "default-allow-all")
-	testenv.RequireGone(t, c.RbacV1().ClusterRoles().Get, "ClusterRole", from+"-fleet-agent-role")
-	testenv.RequireGone(t, c.RbacV1().ClusterRoleBindings().Get, "ClusterRoleBinding", from+"-fleet-agent-role-binding")
-	testenv.RequireThere(t, c.AppsV1().Deployments(to).Get, "fleet-agent")
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return len(c.Status.Import.StaleAgentNamespaces) == 0, "the old namespace is still listed"
-	})
-}
-
 func TestSchedulingCustomization(t *testing.T) {
 	s := newStage(t)
 	agentNamespace := s.Member.Namespace(t)
