@@ -253,6 +253,9 @@ func TestImportToken(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("thief"))
 
 	first := s.Register(t, values, cluster.Spec.ClientID, "1")
+	token := tokenOf(t, s.Hub, values)
+	assert.EqualValues(t, 1, token.Status.Uses)
+	assert.Equal(t, "imported", token.Status.LastCluster)
 	second := s.Register(t, values, cluster.Spec.ClientID, "2")
 	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
 }
