@@ -42,11 +42,26 @@ func (c *Cluster) Values(t testing.TB, namespace, token string) (values registra
 // Request creates a ClusterRegistration as an agent does, with the token of the values.
 func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
 	t.Helper()
+	return c.request(t, values, spec, nil)
+}
+
+// RenewingRequest is Request for an agent that renews its credential. Such an agent understands a refusal.
+func (c *Cluster) RenewingRequest(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
+	t.Helper()
+	return c.request(t, values, spec, map[string]string{registration.RenewalAnnotation: "true"})
+}
+
+func (c *Cluster) request(
+	t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec, annotations map[string]string,
+) *fleet.ClusterRegistration {
+	t.Helper()
 	labels := map[string]string{}
 	if values.TokenName != "" {
 		labels[fleet.RegistrationTokenLabel] = values.TokenName
 	}
-	return c.Send(t, values, &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec})
+	return c.Send(t, values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels, Annotations: annotations}, Spec: spec,
+	})
 }
 
 // Send creates a ClusterRegistration with the token of the values, as soon as the token has its rights.

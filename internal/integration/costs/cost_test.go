@@ -15,7 +15,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestRestartWritesNothing(t *testing.T) {
@@ -88,15 +87,7 @@ func TestCostOfARegistration_firstStatusWithTheHeartbeat(t *testing.T) {
 	s := newStage(t, r.Wrap)
 	values := s.Token(t, "tok")
 	cost := usual(t, r, func(n int) {
-		clientID := fmt.Sprintf("renewing-%d", n)
-		request := s.Hub.Send(t, values, &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{
-				GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName},
-				Annotations: map[string]string{registration.RenewalAnnotation: "true"},
-			},
-			Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random" + s.Namespace},
-		})
-		granted, _ := s.Hub.Granted(t, values, request)
+		granted := s.RegisterRenewing(t, values, fmt.Sprintf("renewing-%d", n), "random").Request
 		cluster := granted.Status.ClusterName
 		s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Registration: granted.Name})
 		s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
