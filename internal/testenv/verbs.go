@@ -93,7 +93,7 @@ func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fle
 // Import creates a Cluster with a kubeconfig Secret for the member.
 func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, change ...func(*fleet.Cluster)) *fleet.Cluster {
 	t.Helper()
-	c.KubeconfigSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+	c.WriteSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 	cluster := &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: name + "-kubeconfig"},
@@ -104,14 +104,6 @@ func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, 
 	created, err := c.Fleet.Clusters(namespace).Create(context.Background(), cluster, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return created
-}
-
-// KubeconfigSecret creates a kubeconfig Secret.
-func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data map[string][]byte) {
-	t.Helper()
-	_, err := c.Kubernetes.CoreV1().Secrets(namespace).Create(context.Background(),
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
-	require.NoError(t, err)
 }
 
 // WriteSecret creates a Secret, or replaces its data.

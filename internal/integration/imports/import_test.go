@@ -152,7 +152,7 @@ func (s *stage) requireImportStatus(t *testing.T, cluster *fleet.Cluster, agentN
 func TestAddressOfTheHubInTheKubeconfigSecret(t *testing.T) {
 	s := newStage(t, testenv.Ahead(time.Minute)) // past the time for which the hub waits for missing keys of a new Secret
 	agentNamespace := s.Member.Namespace(t)
-	s.Hub.KubeconfigSecret(t, s.Namespace, "own", map[string][]byte{
+	s.Hub.WriteSecret(t, s.Namespace, "own", map[string][]byte{
 		"value": s.Member.Kubeconfig(), "apiServerURL": []byte("https://own.example:6443"), "apiServerCA": s.Member.CA(),
 	})
 	s.CreateCluster(t, &fleet.Cluster{
