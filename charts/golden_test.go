@@ -1,7 +1,6 @@
 package charts_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -15,9 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // release is the one each chart is documented to be installed as.
 func release(chart string) charts.Release {
@@ -41,7 +39,7 @@ func TestRenderGolden(t *testing.T) {
 		if chart == charts.CRD {
 			return // it is one generated file, the same for all values; pkg/crds tests it
 		}
-		assertGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", join(rendered))
+		golden.Equal(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", join(rendered))
 	})
 }
 
@@ -75,14 +73,4 @@ func join(rendered map[string]string) string {
 		fmt.Fprintf(&all, "---\n# Source: %s\n%s\n", file, strings.TrimSpace(rendered[file]))
 	}
 	return all.String()
-}
-
-func assertGolden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run go test -update to make it")
-	assert.Equal(t, string(want), got)
 }

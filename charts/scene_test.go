@@ -40,16 +40,13 @@ type scene struct {
 // deleted and created again.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	return sceneOn(t, controlplane.Shared(t, "charts"))
+	return sceneOn(t, controlplane.Shared(t, "member"))
 }
 
-// freshScene uses a cluster of its own, which never had the kinds.
+// freshScene uses a cluster of its own, without the kinds.
 func freshScene(t *testing.T) *scene {
 	t.Helper()
-	plane, err := controlplane.Start(context.Background(), controlplane.Options{Name: "fresh"})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, plane.Stop()) })
-	return sceneOn(t, plane)
+	return sceneOn(t, controlplane.Borrow(t, "member"))
 }
 
 func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {

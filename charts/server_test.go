@@ -47,7 +47,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 
 // A dry run checks everything but the storage: admission, validation and field names.
 func TestAPIServerAcceptsEveryObject(t *testing.T) {
-	plane := controlplane.Shared(t, "charts")
+	plane := controlplane.Shared(t, "member")
 	ensureNamespace(t, plane.RESTConfig())
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
 		said := dryRun(t, plane.RESTConfig(), chart, readValues(t, file))
@@ -57,7 +57,7 @@ func TestAPIServerAcceptsEveryObject(t *testing.T) {
 
 // The pods meet the restricted Pod Security Standard, unless the values ask for something that it forbids.
 func TestPodsKeepToTheRestrictedStandard(t *testing.T) {
-	plane := controlplane.Shared(t, "charts")
+	plane := controlplane.Shared(t, "member")
 	ensureNamespace(t, plane.RESTConfig())
 	label(t, plane.RESTConfig(), `"restricted"`)
 	defer label(t, plane.RESTConfig(), "null")

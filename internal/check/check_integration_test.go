@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,12 +24,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-var update = flag.Bool("update", false, "write the golden files and docs/checks.md")
 
 // broken has a set-up for each check in which this check fails, and no other. Each function breaks one thing until the end of its test.
 var broken = map[string]func(*testing.T, *hall) Inputs{
@@ -380,7 +376,7 @@ func TestChecksFailAlone(t *testing.T) {
 		assert.Equal(t, Pass, good.Result, "%s: %s", name, screen(good))
 	}
 	good := Run(t.Context(), h.across(h.installed(t)))
-	golden(t, "healthy.txt", screen(good))
+	requireGolden(t, "healthy.txt", screen(good))
 
 	for id, prepare := range fromElsewhere {
 		t.Run("from elsewhere "+id, func(t *testing.T) {
@@ -420,7 +416,7 @@ func TestChecksFailAlone(t *testing.T) {
 			assert.Contains(t, d.Summary, "("+c.ID+")")
 			assert.NotContains(t, screen(d), "eyJ", "the beginning of a token")
 			if c.ID == "agent-runs" {
-				golden(t, "broken.txt", screen(d))
+				requireGolden(t, "broken.txt", screen(d))
 			}
 		})
 	}
@@ -490,8 +486,8 @@ func screen(d Diagnosis) string {
 	return out.String()
 }
 
-// golden compares a transcript with a file. What differs from run to run is replaced.
-func golden(t *testing.T, name, text string) {
+// requireGolden compares a transcript with a file. What differs from run to run is replaced.
+func requireGolden(t *testing.T, name, text string) {
 	t.Helper()
 	for _, r := range [][2]string{
 		{`127\.0\.0\.1:\d+`, "HUB:6443"},
@@ -504,12 +500,5 @@ func golden(t *testing.T, name, text string) {
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
 	}
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), text)
+	golden.Equal(t, "testdata/"+name, text)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -178,14 +179,9 @@ func TestTable(t *testing.T) {
 // The page has a section for each check, to which the output refers, and is made from the table.
 func TestPage(t *testing.T) {
 	file := filepath.Join("..", "..", Page)
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(Document()), 0o600))
-	}
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, Document(), string(data), "run go test ./internal/check -run TestPage -update")
+	golden.Equal(t, file, Document())
 	for _, c := range Table() {
-		require.Contains(t, string(data), "\n### "+c.ID+"\n")
+		require.Contains(t, Document(), "\n### "+c.ID+"\n")
 	}
 }
 

@@ -238,7 +238,7 @@ func cloudConfig(t *testing.T, member *testenv.Cluster) string {
 
 func TestImportKeepsAnExistingSecret(t *testing.T) {
 	p := atHub(t)
-	p.hub.KubeconfigSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
+	p.hub.WriteSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
 	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
 	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig already exists")
 	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})

@@ -84,7 +84,7 @@ func TestClusters(t *testing.T) {
 
 	out, said, err := p.run("clusters")
 	require.NoError(t, err)
-	golden(t, "clusters.txt", out+said)
+	requireGolden(t, "clusters.txt", out+said)
 	out, said, err = p.run("clusters", "us-off", "mars")
 	require.EqualError(t, err, "there is no Cluster mars in namespace "+p.namespace+" (-A for all)")
 	require.Contains(t, out, "us-off")

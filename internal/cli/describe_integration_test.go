@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,14 +20,13 @@ import (
 
 	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
-// golden compares a transcript with a file. What differs from run to run is replaced, and runs of spaces are one space.
-func golden(t *testing.T, name, text string) {
+// requireGolden compares a transcript with a file. What differs from run to run is replaced, and runs of spaces are one space.
+func requireGolden(t *testing.T, name, text string) {
 	t.Helper()
 	for _, r := range [][2]string{
 		{`127\.0\.0\.1:\d+`, "HUB:6443"},
@@ -49,14 +47,7 @@ func golden(t *testing.T, name, text string) {
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
 	}
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
-	require.Equal(t, string(want), text)
+	golden.Equal(t, "testdata/"+name, text)
 }
 
 // importsEast imports Cluster east, whose agent runs, and waits until it is connected.
@@ -111,7 +102,7 @@ func TestDescribe(t *testing.T) {
 	require.Regexp(t, `(?m)^Cluster `+p.namespace+`/east: Registered \[manager\]$`, out)
 	require.NotContains(t, out, "Next:")
 	tree := out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1]
-	golden(t, "describe.txt", tree)
+	requireGolden(t, "describe.txt", tree)
 	for _, line := range []string{
 		`Credential of the agent: expires in \S+ \(\d+ days left\)`,
 		`Registered +True +Registered`,
@@ -202,7 +193,7 @@ func TestDescribeARequest(t *testing.T) {
 	out := p.mustRun("describe", registration.ClusterName("west"))
 	require.Regexp(t, `(?m)^no Cluster `+p.namespace+`/\S+ yet$`, out)
 	require.Contains(t, out, "\nNext: muster -n "+p.namespace+" approve "+request.Name+"\n  or: muster -n "+p.namespace+" deny "+request.Name+"\n")
-	golden(t, "describe-request.txt", out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1])
+	requireGolden(t, "describe-request.txt", out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1])
 
 	_, _, err := p.run("describe", "nobody")
 	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody, and no request about one: `muster clusters -A` and `muster requests -A` list all")

@@ -73,7 +73,7 @@ func TestJoin(t *testing.T) {
 	require.Contains(t, out.String(), "It would install the chart fleet-agent in namespace cattle-fleet-system, with these objects:\n")
 	require.Contains(t, out.String(), "\n    Deployment cattle-fleet-system/fleet-agent\n")
 	require.Contains(t, out.String(), "\nNothing was changed: it was a dry run.\n")
-	golden(t, "join-dry-run.txt", said.String()+out.String())
+	requireGolden(t, "join-dry-run.txt", said.String()+out.String())
 	require.False(t, installed())
 
 	// The hub refuses the agent: the command says so, and how to undo what it has made.
@@ -93,7 +93,7 @@ func TestJoin(t *testing.T) {
 	// The values of another token replace those that the hub refuses.
 	result, progress, err := muster(t, "join", good, "--kubeconfig", kubeconfig)
 	require.NoError(t, err, progress)
-	golden(t, "join.txt", progress+result)
+	requireGolden(t, "join.txt", progress+result)
 	first, _, _ := strings.Cut(result, ".\n")
 	cluster := strings.TrimPrefix(first, "This member is registered as Cluster "+p.namespace+"/")
 	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionConnected, "True")

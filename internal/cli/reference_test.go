@@ -2,13 +2,14 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 )
 
 const referenceHead = `# Commands of muster
@@ -46,10 +47,5 @@ func TestReference(t *testing.T) {
 	add(nil, App(Streams{}).Commands)
 
 	const file = "../../docs/commands.md"
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(page.String()), 0o600))
-	}
-	written, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, page.String(), string(written), "run the test with -update")
+	golden.Equal(t, file, page.String())
 }

@@ -24,7 +24,7 @@ func TestRemove(t *testing.T) {
 
 	out, _, err := p.run("remove", "east")
 	require.EqualError(t, err, "nothing was removed: repeat the command with --yes")
-	golden(t, "remove.txt", out)
+	requireGolden(t, "remove.txt", out)
 	require.Contains(t, p.mustRun("remove", "east", "--dry-run"), "\nNothing was removed: it was a dry run.\n")
 	require.Nil(t, testenv.RequireThere(t, clusters.Get, "east").DeletionTimestamp)
 

@@ -30,7 +30,7 @@ func TestVersion(t *testing.T) {
 	}
 
 	out := p.mustRun("version")
-	golden(t, "version.txt", strings.ReplaceAll(out, " v1.3", " Kubernetes v1.3"))
+	requireGolden(t, "version.txt", strings.ReplaceAll(out, " v1.3", " Kubernetes v1.3"))
 	var got struct {
 		Client string
 		admin.Versions

@@ -25,15 +25,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// installKinds installs the kinds of Clusternet and waits until they are served.
-func installKinds(ctx context.Context, plane *controlplane.ControlPlane) error {
-	client, err := clientset.NewForConfig(plane.RESTConfig())
-	if err != nil {
-		return err
-	}
-	return crds.EnsureClusternet(ctx, client)
-}
-
 // scene is an agent and an API server on which the test does what a hub does.
 type scene struct {
 	*testing.T
@@ -48,7 +39,10 @@ type scene struct {
 // newScene has a member on which the agent was never started, and a bootstrap token for it.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	hub := testenv.On(t, controlplane.Shared(t, "clusternet", installKinds))
+	hub := testenv.On(t, controlplane.Shared(t, "member"))
+	extensions, err := clientset.NewForConfig(hub.RESTConfig())
+	require.NoError(t, err)
+	require.NoError(t, crds.EnsureClusternet(t.Context(), extensions))
 	objects, err := dynamic.NewForConfig(hub.RESTConfig())
 	require.NoError(t, err)
 	namespace := hub.Namespace(t)

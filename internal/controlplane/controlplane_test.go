@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { os.Exit(RunTests(m)) }
 const soon = 2 * time.Minute
 
 func TestCredentials(t *testing.T) {
-	c := Shared(t, "plane")
+	c := Shared(t, "member")
 	token := tokenOf(t, c, time.Hour).Status.Token
 	for name, test := range map[string]struct {
 		config *rest.Config
@@ -113,6 +113,8 @@ func TestStartAndStop(t *testing.T) {
 
 	pids := pidsOf(c)
 	require.Len(t, pids, 3)
+	require.Equal(t, pids[0], c.EtcdPid())
+	require.Equal(t, pids[2], c.ControllerManagerPid())
 	require.NoError(t, c.Stop())
 	for _, pid := range pids {
 		require.False(t, running(pid))

@@ -18,17 +18,17 @@ import (
 
 func TestShared(t *testing.T) {
 	t.Run("one control plane for each name", func(t *testing.T) {
-		first := Shared(t, "plane")
-		require.Same(t, first, Shared(t, "plane"))
+		first := Shared(t, "member")
+		require.Same(t, first, Shared(t, "member"))
 	})
 	t.Run("clean: reset when no test has it any more", func(t *testing.T) {
 		left := func(t *testing.T) (names []string) {
-			names, err := configMaps(t.Context(), clientFor(t, Clean(t, "clean").RESTConfig()))
+			names, err := configMaps(t.Context(), clientFor(t, Clean(t, "member").RESTConfig()))
 			require.NoError(t, err)
 			return names
 		}
 		t.Run("first", func(t *testing.T) {
-			createConfigMap(t, clientFor(t, Clean(t, "clean").RESTConfig()), "left")
+			createConfigMap(t, clientFor(t, Clean(t, "member").RESTConfig()), "left")
 			t.Run("part", func(t *testing.T) { require.Contains(t, left(t), "left") })
 			require.Contains(t, left(t), "left")
 		})
@@ -37,6 +37,7 @@ func TestShared(t *testing.T) {
 	t.Run("a failed preparation fails every user and is repeated by the next process", func(t *testing.T) {
 		t.Setenv(EnvLender, "")
 		b := &borrowed{shared: map[string]*sharedPlane{}}
+		b.lender.free = map[string][]*ControlPlane{"broken": {{dir: t.TempDir()}}} // not started
 		t.Cleanup(func() { require.NoError(t, b.stop()) })
 		broken := []Prepare{func(context.Context, *ControlPlane) error { return errors.New("broken") }}
 		errs := make([]error, 8)

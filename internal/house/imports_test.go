@@ -86,8 +86,11 @@ var rules = []importRule{
 		because: "the programs do not depend on tests and the demo",
 	},
 	{
-		in:      []string{"pkg", "internal", "charts"},
-		except:  []string{"internal/launch"}, // the part of a main function that the programs share
+		in: []string{"pkg", "internal", "charts"},
+		except: []string{
+			"internal/launch",         // the part of a main function that the programs share
+			"internal/testenv/golden", // has a flag of the tests
+		},
 		forbids: []string{"flag", "os/signal"},
 		direct:  true,
 		because: "flags and signals belong into a main function: hub and agent can be embedded in another program",

@@ -260,6 +260,18 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 			left := s.left(t, there)
 			return left == "", fmt.Sprintf("left in %s: %s", there, left)
 		})
+		rbac := s.member.Kubernetes.RbacV1()
+		testenv.RequireGone(t, rbac.ClusterRoles().Get, "ClusterRole", there+"-fleet-agent-role")
+		testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", there+"-fleet-agent-role-binding")
+		s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+			return len(c.Status.Import.StaleAgentNamespaces) == 0, "the old namespace is still listed"
+		})
+		testenv.RequireCredential(t, s.member, here, cluster.Name)
+		testenv.Eventually(t, func() (bool, string) {
+			requests, err := s.hub.Fleet.ClusterRegistrations(s.ns).List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			return len(requests.Items) == 1 && requests.Items[0].Status.Granted, "want one granted request and no other"
+		})
 		s.runs(t, cluster.Name)
 	}
 }

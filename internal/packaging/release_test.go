@@ -79,7 +79,7 @@ func TestReleaseDryRun(t *testing.T) {
 // installRelease installs the charts of a release in a cluster, and requires that the Deployment and the configuration of the hub name the
 // images of the release.
 func installRelease(t *testing.T, folder string) {
-	plane := controlplane.Shared(t, "release")
+	plane := controlplane.Shared(t, "member")
 	for _, name := range []string{charts.CRD, charts.Hub} {
 		chart, err := loader.LoadFile(filepath.Join(folder, name+"-"+strings.TrimPrefix(releaseVersion, "v")+".tgz"))
 		require.NoError(t, err)

@@ -30,17 +30,19 @@ import (
 // AwaitAdmission waits until the API server applies the admission policies, which takes some seconds after their installation.
 func (c *Cluster) AwaitAdmission(t testing.TB) {
 	t.Helper()
-	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace})
-	require.NoError(t, err)
-	require.NoError(t, awaitAdmission(t.Context(), monitor))
+	c.awaitPolicies(t, admission.Options{})
 }
 
 // AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents, and adopts their clusters or not.
 func (c *Cluster) AwaitClusternetAdmission(t testing.TB, adopt bool) {
 	t.Helper()
-	monitor, err := admission.New(admission.Options{
-		RESTConfig: c.RESTConfig(), Namespace: SystemNamespace, Clusternet: true, ClusternetAdopt: adopt,
-	})
+	c.awaitPolicies(t, admission.Options{Clusternet: true, ClusternetAdopt: adopt})
+}
+
+func (c *Cluster) awaitPolicies(t testing.TB, o admission.Options) {
+	t.Helper()
+	o.RESTConfig, o.Namespace = c.RESTConfig(), SystemNamespace
+	monitor, err := admission.New(o)
 	require.NoError(t, err)
 	require.NoError(t, awaitAdmission(t.Context(), monitor))
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -33,6 +34,19 @@ func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registrat
 		ObjectMeta: metav1.ObjectMeta{Name: registration.AgentConfigMap}, Data: config,
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+}
+
+// RegisteredAgent runs an agent on the member with a token of the hub, and waits until it has registered and sent its first heartbeat.
+func (s *Stage) RegisteredAgent(
+	t testing.TB, values registration.Values, namespace, clientID string, change ...func(*agent.Config),
+) (cluster string, running *Running) {
+	t.Helper()
+	BootstrapAgent(t, s.Member, namespace, values, map[string]string{"config": fmt.Sprintf(`{"clientID":%q}`, clientID)})
+	running = s.Member.Agent(t, namespace, change...)
+	cluster = registration.ClusterName(clientID)
+	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+	RequireCredential(t, s.Member, namespace, cluster)
+	return cluster, running
 }
 
 // RequireCredential waits until the agent has stored its credential and deleted its import identity.

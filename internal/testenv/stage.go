@@ -75,7 +75,17 @@ func (r Registered) Account() string {
 // the hub refuses one that it has seen before.
 func (s *Stage) Register(t testing.TB, values registration.Values, clientID, random string) Registered {
 	t.Helper()
-	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.Namespace})
+	return s.granted(t, values, s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.Namespace}))
+}
+
+// RegisterRenewing is Register for an agent that renews its credential.
+func (s *Stage) RegisterRenewing(t testing.TB, values registration.Values, clientID, random string) Registered {
+	t.Helper()
+	return s.granted(t, values, s.Hub.RenewingRequest(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.Namespace}))
+}
+
+func (s *Stage) granted(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) Registered {
+	t.Helper()
 	latest, secret := s.Hub.Granted(t, values, request)
 	return Registered{Values: values, Request: latest, Secret: secret}
 }

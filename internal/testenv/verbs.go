@@ -42,11 +42,26 @@ func (c *Cluster) Values(t testing.TB, namespace, token string) (values registra
 // Request creates a ClusterRegistration as an agent does, with the token of the values.
 func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
 	t.Helper()
+	return c.request(t, values, spec, nil)
+}
+
+// RenewingRequest is Request for an agent that renews its credential. Such an agent understands a refusal.
+func (c *Cluster) RenewingRequest(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
+	t.Helper()
+	return c.request(t, values, spec, map[string]string{registration.RenewalAnnotation: "true"})
+}
+
+func (c *Cluster) request(
+	t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec, annotations map[string]string,
+) *fleet.ClusterRegistration {
+	t.Helper()
 	labels := map[string]string{}
 	if values.TokenName != "" {
 		labels[fleet.RegistrationTokenLabel] = values.TokenName
 	}
-	return c.Send(t, values, &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec})
+	return c.Send(t, values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels, Annotations: annotations}, Spec: spec,
+	})
 }
 
 // Send creates a ClusterRegistration with the token of the values, as soon as the token has its rights.
@@ -78,7 +93,7 @@ func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fle
 // Import creates a Cluster with a kubeconfig Secret for the member.
 func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, change ...func(*fleet.Cluster)) *fleet.Cluster {
 	t.Helper()
-	c.KubeconfigSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+	c.WriteSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 	cluster := &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: name + "-kubeconfig"},
@@ -89,14 +104,6 @@ func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, 
 	created, err := c.Fleet.Clusters(namespace).Create(context.Background(), cluster, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return created
-}
-
-// KubeconfigSecret creates a kubeconfig Secret.
-func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data map[string][]byte) {
-	t.Helper()
-	_, err := c.Kubernetes.CoreV1().Secrets(namespace).Create(context.Background(),
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
-	require.NoError(t, err)
 }
 
 // WriteSecret creates a Secret, or replaces its data.

@@ -69,7 +69,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	return sceneOn(t, controlplane.Shared(t, "admission", withkinds.Install))
+	return sceneOn(t, withkinds.Shared(t))
 }
 
 func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {

@@ -3,15 +3,12 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,8 +27,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 const (
 	agentNamespace = agenttest.Namespace
@@ -268,19 +263,6 @@ func (f *fixture) lastBeat() (status fleet.AgentStatus) {
 		}
 	}
 	return status
-}
-
-// golden compares with a file of testdata; run the tests with -update to rewrite it, and read the difference.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), got)
 }
 
 func must[T any](value T, err error) T {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -133,7 +134,7 @@ func TestTranscript(t *testing.T) {
 			f.hub.record = tr.hubRequest
 			tr.memberWrites(f.core)
 			f.runsUntil(f.isSettled)
-			golden(t, name, tr.String())
+			golden.Equal(t, "testdata/"+name, tr.String())
 		})
 	}
 }

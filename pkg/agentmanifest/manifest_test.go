@@ -1,8 +1,6 @@
 package agentmanifest_test
 
 import (
-	"flag"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,10 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // plain are the options of a hub with the chart's defaults for a Cluster without settings.
 func plain() agentmanifest.Options {
@@ -73,19 +70,9 @@ func TestRender(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects, err := agentmanifest.Render(options)
 			require.NoError(t, err)
-			assertGolden(t, "testdata/"+name+".golden.yaml", toYAML(t, objects))
+			golden.Equal(t, "testdata/"+name+".golden.yaml", toYAML(t, objects))
 		})
 	}
-}
-
-func assertGolden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run go test -update to make it")
-	assert.Equal(t, string(want), got)
 }
 
 func toYAML(t *testing.T, objects []runtime.Object) string {

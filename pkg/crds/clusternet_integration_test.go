@@ -50,7 +50,7 @@ func TestClusternetDefinitions(t *testing.T) {
 }
 
 func TestEnsureClusternet(t *testing.T) {
-	plane := controlplane.Shared(t, "clusternet")
+	plane := controlplane.Borrow(t, "member")
 	extensions, err := clientset.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
 	require.NoError(t, crds.EnsureClusternet(t.Context(), extensions))

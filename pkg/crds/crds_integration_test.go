@@ -258,7 +258,7 @@ func printedColumns(t *testing.T, plural, name string) map[string]any {
 
 func extensions(t *testing.T) clientset.Interface {
 	t.Helper()
-	plane := controlplane.Shared(t, "crds")
+	plane := controlplane.Shared(t, "member")
 	client, err := clientset.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
 	return client
@@ -282,7 +282,7 @@ func resource(t *testing.T, plural string) dynamic.ResourceInterface {
 func clusterScoped(t *testing.T, plural string) dynamic.NamespaceableResourceInterface {
 	t.Helper()
 	served(t)
-	client, err := dynamic.NewForConfig(controlplane.Shared(t, "crds").RESTConfig())
+	client, err := dynamic.NewForConfig(controlplane.Shared(t, "member").RESTConfig())
 	require.NoError(t, err)
 	return client.Resource(schema.GroupVersionResource{Group: "fleet.cattle.io", Version: "v1alpha1", Resource: plural})
 }

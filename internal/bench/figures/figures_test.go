@@ -3,7 +3,6 @@ package figures
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,20 +10,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the expected texts")
-
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *rewrite {
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), text, "if the change is intended: go test -rewrite")
-}
 
 func TestTable(t *testing.T) {
 	limits := parsed(t, `{targets: {storm/rate: {atLeast: 48}, storm/writes: {atMost: 15}, storm/failed: {atMost: 0}}}`).Targets
@@ -35,13 +23,13 @@ func TestTable(t *testing.T) {
 		Counted("storm/failed", "failed requests", 0),
 		Bytes("storm/memory", "peak memory", 133<<20),
 	}, limits))
-	golden(t, "table.txt", out.String())
+	golden.Equal(t, "testdata/table.txt", out.String())
 
 	out.Reset()
 	require.NoError(t, ChangeTable(&out, []Change{
 		{Row: "storm/writes", Before: 15, Now: 16.51, Worse: true}, {Row: "storm/memory", Before: 133.1, Now: 98, Unit: "MiB"},
 	}))
-	golden(t, "changes.txt", out.String())
+	golden.Equal(t, "testdata/changes.txt", out.String())
 
 	require.ErrorContains(t, Table(failing{}, []Figure{{Row: "a", Note: "n"}}, nil), "disk full")
 	require.ErrorContains(t, ChangeTable(failing{}, nil), "disk full")

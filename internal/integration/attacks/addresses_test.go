@@ -54,7 +54,7 @@ func TestKubeconfigsDoNotReachTheHubsMachine(t *testing.T) {
 				Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
 			})
 			require.NoError(t, err)
-			s.Hub.KubeconfigSecret(t, s.Namespace, name, map[string][]byte{registration.KubeconfigValue: kubeconfig})
+			s.Hub.WriteSecret(t, s.Namespace, name, map[string][]byte{registration.KubeconfigValue: kubeconfig})
 			s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: name}})
 			s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionImported, "False AddressNotAllowed")
 		})

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -66,15 +66,10 @@ func TestHostileMembers(t *testing.T) {
 		_, _ = w.Write(answer)
 	}))
 	t.Cleanup(hostile.Close)
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"c": {
-			Server: hostile.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hostile.Certificate().Raw}),
-		}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
-		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-	})
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hostile.Certificate().Raw})
+	kubeconfig, err := pki.Kubeconfig("hostile", hostile.URL, ca, &clientcmdapi.AuthInfo{Token: "t"})
 	require.NoError(t, err)
-	s.Hub.KubeconfigSecret(t, s.Namespace, "hostile", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+	s.Hub.WriteSecret(t, s.Namespace, "hostile", map[string][]byte{registration.KubeconfigValue: kubeconfig})
 
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()

@@ -41,7 +41,7 @@ var malformedReports = []string{
 // If the hub could not decode one object that an agent wrote, it could not list the objects of any agent.
 func TestMalformedStatus(t *testing.T) {
 	t.Parallel()
-	hub := testenv.OwnCluster(t, "malformed")
+	hub := testenv.BorrowedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
 	running := hub.Hub(t)
 	s := &testenv.Stage{Running: running, Hub: hub, Member: hub, Namespace: hub.Namespace(t)}

@@ -174,10 +174,8 @@ func admin(account, namespace string) *rbacv1.RoleBinding {
 func TestReadCredentialsOfOthers(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
-	request := with("shared", "victim", "v"+s.Namespace)
-	request.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
-	granted, secret := s.Hub.Granted(t, values, sends(t, s, values, request))
-	v := &victim{Registered: testenv.Registered{Values: values, Request: granted, Secret: secret}, stage: s}
+	v := &victim{Registered: s.RegisterRenewing(t, values, "victim", "v"), stage: s}
+	granted, secret := v.Request, v.Secret
 	beat(t, s, v, fleet.AgentStatus{Registration: granted.Name})
 
 	thief := s.Hub.ClientFor(t, values.Token).Kubernetes

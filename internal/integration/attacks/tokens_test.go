@@ -134,7 +134,7 @@ func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
 // The thief of a token asks for very many clusters. What the hub makes and keeps is bounded, the owner of the token learns of it, and
 // the holders of other tokens are served.
 func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
-	hub := testenv.OwnCluster(t, "limited")
+	hub := testenv.SharedCluster(t, "hub")
 	const limit, many = 4, 60
 	settings := hub.Reachable()
 	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit, "waitingPerToken": limit}}

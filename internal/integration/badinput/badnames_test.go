@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -90,37 +89,6 @@ func TestUnusualClientIDs(t *testing.T) {
 			assert.Equal(t, clientID, cluster.Spec.ClientID)
 		})
 	}
-}
-
-func TestClientIDThatIsTooLong(t *testing.T) {
-	hub := testenv.OwnCluster(t, "lax")
-	hub.Configure(t, hub.Reachable())
-	wire := &testenv.Recorder{}
-	hub.Hub(t, wire.Wrap)
-	ns := hub.Namespace(t)
-	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
-	spec := fleet.ClusterRegistrationSpec{ClientID: strings.Repeat("x", 10_000), ClientRandom: "r"}
-	refused := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: spec}
-	_, err := hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), refused, metav1.CreateOptions{})
-	require.True(t, apierrors.IsInvalid(err), "%v", err)
-	require.ErrorContains(t, err, "clientID")
-
-	loosen(t, hub, "clusterregistrations", "clientID", "maxLength")
-	var request *fleet.ClusterRegistration
-	testenv.Eventually(t, func() (bool, string) { // the new schema takes effect a moment later
-		request, err = hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{Name: object, Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}}, Spec: spec,
-		}, metav1.CreateOptions{})
-		return err == nil, "the looser schema has no effect yet"
-	})
-	hub.WaitCondition(t, testenv.KindRequest, ns, request.Name, fleet.ConditionGranted, "False ClientIDTooLong")
-	testenv.Eventually(t, func() (bool, string) {
-		return hub.EventCount(t, ns, object, fleet.ReasonClientIDTooLong) == 1, "not one event"
-	})
-	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
-	list, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	assert.Empty(t, list.Items)
 }
 
 // loosen removes rules from the schema of a field of the spec: the CustomResourceDefinition of another component may have none.

@@ -1,10 +1,12 @@
 package badinput
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -14,9 +16,9 @@ import (
 )
 
 // The CustomResourceDefinitions of Fleet admit any text as the ttl of a token, and quantities in a Cluster that take minutes and gigabytes to
-// decode. Such an object must not stop the hub for the others.
+// decode. Such an object must not stop the hub for the others. A clientID can be longer than this project allows.
 func TestUndecodable(t *testing.T) {
-	hub := testenv.OwnCluster(t, "lax-ttl")
+	hub := testenv.BorrowedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}
 	running := hub.Hub(t, wire.Wrap)
@@ -34,6 +36,22 @@ func TestUndecodable(t *testing.T) {
 	loosen(t, hub, "clusterregistrationtokens", "ttl", "x-kubernetes-validations", "minLength", "maxLength")
 	loosen(t, hub, "clusters", "agentResources", "properties/limits/additionalProperties/pattern")
 	values := hub.Token(t, ns, "spoiled", fleet.ClusterRegistrationTokenSpec{})
+	request := &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: object, Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: strings.Repeat("x", 10_000), ClientRandom: "r"},
+	}
+	_, err = hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), request, metav1.CreateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "clientID")
+	loosen(t, hub, "clusterregistrations", "clientID", "maxLength")
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), request, metav1.CreateOptions{})
+		return err == nil, "the looser schema has no effect yet"
+	})
+	hub.WaitCondition(t, testenv.KindRequest, ns, object, fleet.ConditionGranted, "False ClientIDTooLong")
+	testenv.Eventually(t, func() (bool, string) {
+		return hub.EventCount(t, ns, object, fleet.ReasonClientIDTooLong) == 1, "not one event"
+	})
 	testenv.Eventually(t, func() (bool, string) { // the new schema takes effect a moment later
 		err := create(object, map[string]any{"ttl": "30d"})
 		return err == nil, "the looser schema has no effect yet"
@@ -69,6 +87,9 @@ func TestUndecodable(t *testing.T) {
 	other := hub.Token(t, ours, "while-it-runs", fleet.ClusterRegistrationTokenSpec{})
 	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "a", ClientRandom: "a"}))
 	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
+	clusters, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, clusters.Items, 1, "none for the request whose clientID is too long")
 
 	running.Stop(t)
 	hub.Hub(t)

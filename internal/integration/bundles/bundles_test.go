@@ -459,39 +459,3 @@ func TestStatusOfClusterGroups(t *testing.T) {
 	})
 	r.Settle(t) // the two do not write in turns
 }
-
-func TestCustomResourcesSurvive(t *testing.T) {
-	stage := testenv.NewStage(t)
-	s, agentNamespace := shop{hub: stage.Hub, ns: stage.Namespace}, stage.Member.Namespace(t)
-	stage.ImportInto(t, "m", agentNamespace, func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.NonManagedAgentLabel: "true"} })
-	stage.Member.Agent(t, agentNamespace)
-	namespace := stage.Member.Namespace(t)
-	group := namespace + ".example.com"
-	deploy := func() {
-		s.bundle(t, "kinds", "", func(b *fleet.Bundle) {
-			everywhere(b)
-			b.Spec.DefaultNamespace = namespace
-			b.Spec.Resources = []fleet.BundleResource{{Name: "crd.yaml", Content: "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n" +
-				"metadata: {name: widgets." + group + "}\nspec:\n  group: " + group + "\n  scope: Namespaced\n" +
-				"  names: {plural: widgets, singular: widget, kind: Widget}\n" +
-				"  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]\n"}}
-		})
-		s.eventuallyDeployment(t, "m", "kinds", func(d *fleet.BundleDeployment) bool { return d.Status.Display.State == string(fleet.Ready) })
-	}
-	deploy()
-	client, widgets := stage.Member.Kubernetes.Discovery().RESTClient(), "/apis/"+group+"/v1/namespaces/"+namespace+"/widgets"
-	testenv.Eventually(t, func() (bool, string) {
-		err := client.Post().AbsPath(widgets).Body([]byte(`{"apiVersion":"` + group + `/v1","kind":"Widget","metadata":{"name":"w"}}`)).Do(t.Context()).Error()
-		return err == nil || apierrors.IsAlreadyExists(err), fmt.Sprint(err)
-	})
-
-	s.deleteBundle(t, "kinds")
-	testenv.RequireGone(t, s.hub.Fleet.Bundles(s.ns).Get, "Bundle", "kinds")
-	testenv.Eventually(t, func() (bool, string) {
-		releases, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-		require.NoError(t, err)
-		return len(releases.Items) == 0, "the release is there"
-	})
-	deploy()
-	require.NoError(t, client.Get().AbsPath(widgets, "w").Do(t.Context()).Error(), "the custom resource is still there")
-}

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/clusternetagent"
+	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -103,14 +103,8 @@ func TestAdopt(t *testing.T) {
 	assert.Empty(t, stored.Finalizers)
 
 	// A person makes a kubeconfig of it.
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		CurrentContext: "member",
-		Clusters: map[string]*clientcmdapi.Cluster{"member": {
-			Server: string(stored.Data["apiserver-advertise-url"]), CertificateAuthorityData: stored.Data["ca.crt"],
-		}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"member": {Token: string(stored.Data["token"])}},
-		Contexts:  map[string]*clientcmdapi.Context{"member": {Cluster: "member", AuthInfo: "member"}},
-	})
+	kubeconfig, err := pki.Kubeconfig("member", string(stored.Data["apiserver-advertise-url"]), stored.Data["ca.crt"],
+		&clientcmdapi.AuthInfo{Token: string(stored.Data["token"])})
 	require.NoError(t, err)
 	s.Hub.WriteSecret(t, s.Namespace, "adopted", map[string][]byte{registration.KubeconfigValue: kubeconfig})
 	namespace := s.Member.Namespace(t)

@@ -48,7 +48,6 @@ func TestRegistration(t *testing.T) {
 	s.Hub.Configure(t, settings)
 	for name, test := range map[string]func(*testing.T, *stage){
 		"the life of an agent":                  testLife,
-		"an approval":                           testApproval,
 		"a held identity":                       testHeldIdentity,
 		"the creator":                           testCreatorIsRecorded,
 		"a quarantine":                          testQuarantine,

@@ -133,19 +133,6 @@ func testLife(t *testing.T, s *stage) {
 	})
 }
 
-// A request waits for a person, is denied, and is approved after that; its agent polls all the time.
-func testApproval(t *testing.T, s *stage) {
-	boot := s.as(t, s.Hub.Token(t, s.Namespace, "tok", manual()).Token)
-	id := newID()
-	created := boot.request(t, id, nil)
-	name := registration.ClusternetRequestName(string(created.UID))
-	s.says(t, id, "", fleet.ReasonWaitingForApproval)
-	s.decide(t, name, "Denied")
-	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonDenied)
-	s.decide(t, name, "Approved")
-	boot.approved(t, id)
-}
-
 // An agent that returns with its bootstrap token, or somebody else with one, does not get the identity of an agent without a person.
 func testHeldIdentity(t *testing.T, s *stage) {
 	boot := s.as(t, s.Token(t, "tok").Token)

@@ -31,7 +31,7 @@ func TestStopDuringCalls(t *testing.T) {
 		}
 	}
 	imported("Unknown WaitingForKubeconfig") // the next wait is reported at once
-	hub.KubeconfigSecret(t, ns, "silent", map[string][]byte{registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), silent)})
+	hub.WriteSecret(t, ns, "silent", map[string][]byte{registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), silent)})
 	imported("Unknown Importing")
 	began := time.Now()
 	running.Stop(t)

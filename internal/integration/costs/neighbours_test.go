@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	healthyNeighbours = 20
+	healthyNeighbours = 5
 	silentNeighbours  = 50
 
 	// aCall is a little less than the duration of a call to a silent member: an import that waited for one takes longer.
@@ -32,7 +32,7 @@ func TestSilentMembersDoNotDelayOthers(t *testing.T) {
 	alone := importHealthy(t, hub, member, healthyNeighbours)
 
 	silent := hub.Namespace(t)
-	hub.KubeconfigSecret(t, silent, "silent", map[string][]byte{
+	hub.WriteSecret(t, silent, "silent", map[string][]byte{
 		registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), testenv.SilentServer(t)),
 	})
 	for i := range silentNeighbours {
@@ -68,7 +68,7 @@ func importWithin(t *testing.T, limit time.Duration, hub, member *testenv.Cluste
 func importHealthy(t *testing.T, hub, member *testenv.Cluster, n int) time.Duration {
 	t.Helper()
 	ns := hub.Namespace(t)
-	hub.KubeconfigSecret(t, ns, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+	hub.WriteSecret(t, ns, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 	agents := make([]string, n)
 	for i := range agents {
 		agents[i] = member.Namespace(t)

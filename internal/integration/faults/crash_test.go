@@ -29,7 +29,7 @@ func TestRegistrationsUnderFaults(t *testing.T) {
 		_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		hub.KubeconfigSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+		hub.WriteSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 		t.Cleanup(func() {
 			if !t.Failed() {
 				requireNothingLeft(t, hub)

@@ -95,28 +95,6 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-func TestInvalidPolicy(t *testing.T) {
-	s := testenv.NewStage(t)
-	values := s.Token(t, "tok")
-	settings := s.Hub.Reachable()
-	settings["registration"] = map[string]any{"approval": "Manual"}
-	s.Hub.Configure(t, settings)
-	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "waits", ClientRandom: "r" + s.Namespace})
-	says(t, s.Hub, request, "Unknown WaitingForApproval")
-
-	settings["registration"] = map[string]any{"policy": []map[string]any{{"name": "all", "expression": "request.spec.(", "action": "Approve"}}}
-	s.Hub.Configure(t, settings)
-	testenv.Eventually(t, func() (bool, string) {
-		events := s.Hub.EventCount(t, testenv.SystemNamespace, registration.HubConfigMap, "ConfigInvalid")
-		return events > 0, "nobody says that the policy is none"
-	})
-	s.AwaitWork(t, "marker")
-	says(t, s.Hub, request, "Unknown WaitingForApproval")
-
-	s.Hub.Configure(t, s.Hub.Reachable())
-	says(t, s.Hub, request, "True Granted")
-}
-
 func TestRefuseLongLivedCredentials(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")

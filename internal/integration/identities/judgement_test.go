@@ -17,17 +17,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ask sends a request of an agent that renews its credential. Such an agent understands a refusal.
+// ask sends a request of an agent that renews its credential.
 func ask(t *testing.T, hub *testenv.Cluster, values registration.Values, clientID, random string) *fleet.ClusterRegistration {
 	t.Helper()
-	return hub.Send(t, values, &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "request-",
-			Labels:       map[string]string{fleet.RegistrationTokenLabel: values.TokenName},
-			Annotations:  map[string]string{registration.RenewalAnnotation: "true"},
-		},
-		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + values.Workspace},
-	})
+	return hub.RenewingRequest(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + values.Workspace})
 }
 
 // says waits until condition Granted begins with this text.
@@ -169,14 +162,7 @@ func TestPossessionProofAndRevocation(t *testing.T) {
 // Without the name of its request, the proof counts only for a credential that is not renewed: an agent that renews says that name.
 func TestPossessionProofWithoutARequest(t *testing.T) {
 	s := newThief(t)
-	request, secret := s.Hub.Granted(t, s.shared.Values, s.Hub.Send(t, s.shared.Values, &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: registration.RequestPrefix, Labels: map[string]string{fleet.RegistrationTokenLabel: "shared"},
-			Annotations: map[string]string{registration.RenewalAnnotation: "true"},
-		},
-		Spec: fleet.ClusterRegistrationSpec{ClientID: "renewing", ClientRandom: "2" + s.Namespace},
-	}))
-	s.credential = testenv.Registered{Values: s.shared.Values, Request: request, Secret: secret}
+	s.credential = s.RegisterRenewing(t, s.shared.Values, "renewing", "2")
 	s.proves(t, "request-evil", "")
 	s.isRefused(t, "request-evil")
 }
@@ -253,6 +239,9 @@ func TestImportToken(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("thief"))
 
 	first := s.Register(t, values, cluster.Spec.ClientID, "1")
+	token := tokenOf(t, s.Hub, values)
+	assert.EqualValues(t, 1, token.Status.Uses)
+	assert.Equal(t, "imported", token.Status.LastCluster)
 	second := s.Register(t, values, cluster.Spec.ClientID, "2")
 	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
 }

@@ -24,12 +24,9 @@ type scene struct {
 
 func registeredAgent(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{Stage: testenv.NewStage(t), cluster: registration.ClusterName("edge")}
+	s := &scene{Stage: testenv.NewStage(t)}
 	s.agentNamespace = s.Member.Namespace(t)
-	testenv.BootstrapAgent(t, s.Member, s.agentNamespace, s.Token(t, "tok"), map[string]string{"config": `{"clientID":"edge"}`})
-	s.Member.Agent(t, s.agentNamespace)
-	s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "True")
-	testenv.RequireCredential(t, s.Member, s.agentNamespace, s.cluster)
+	s.cluster, _ = s.RegisteredAgent(t, s.Token(t, "tok"), s.agentNamespace, "edge")
 	return s
 }
 

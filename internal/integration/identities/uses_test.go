@@ -130,15 +130,3 @@ func TestUsesAfterATakeover(t *testing.T) {
 	assert.NotContains(t, token.Status.PendingUses, string(first.Request.UID), "its own status says that it was counted")
 	assert.Equal(t, string(token.UID), testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, first.Request.Name).Status.TokenUID)
 }
-
-func TestUsesOfAnImportToken(t *testing.T) {
-	s := testenv.NewStage(t)
-	agentNamespace := s.Member.Namespace(t)
-	cluster := s.ImportInto(t, "m", agentNamespace)
-	secret := testenv.EventuallyThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
-	values := testenv.BootstrapValues(secret)
-	s.Register(t, values, s.Cluster(t, cluster.Name).Spec.ClientID, "m")
-	token := tokenOf(t, s.Hub, values)
-	assert.EqualValues(t, 1, token.Status.Uses)
-	assert.Equal(t, "m", token.Status.LastCluster)
-}

@@ -152,7 +152,7 @@ func (s *stage) requireImportStatus(t *testing.T, cluster *fleet.Cluster, agentN
 func TestAddressOfTheHubInTheKubeconfigSecret(t *testing.T) {
 	s := newStage(t, testenv.Ahead(time.Minute)) // past the time for which the hub waits for missing keys of a new Secret
 	agentNamespace := s.Member.Namespace(t)
-	s.Hub.KubeconfigSecret(t, s.Namespace, "own", map[string][]byte{
+	s.Hub.WriteSecret(t, s.Namespace, "own", map[string][]byte{
 		"value": s.Member.Kubeconfig(), "apiServerURL": []byte("https://own.example:6443"), "apiServerCA": s.Member.CA(),
 	})
 	s.CreateCluster(t, &fleet.Cluster{
@@ -261,54 +261,6 @@ func (s *stage) requireReplaced(t *testing.T, agentNamespace string, before *fle
 	assert.Equal(t, s.Cluster(t, "m").Status.Import.Registration, string(stored.Data["registration"]))
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True")
 	return after
-}
-
-func TestAgentNamespaceChanges(t *testing.T) {
-	s := newStage(t)
-	first, second := s.Member.Namespace(t), s.Member.Namespace(t)
-	s.ImportInto(t, "m", first)
-	s.Member.Agent(t, first)
-	s.awaitAgentIn(t, first)
-
-	s.PatchSpec(t, "m", `{"agentNamespace":"`+second+`"}`)
-	s.moveTo(t, first, second)
-	s.PatchSpec(t, "m", `{"agentNamespace":null}`)
-	s.moveTo(t, second, testenv.SystemNamespace)
-	assert.Empty(t, s.Cluster(t, "m").Spec.AgentNamespace)
-}
-
-func (s *stage) awaitAgentIn(t *testing.T, namespace string) {
-	t.Helper()
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		agent := c.Status.Agent
-		return agent.Namespace == namespace && !agent.LastSeen.IsZero(), "no heartbeat from " + namespace + " but from " + agent.Namespace
-	})
-	testenv.RequireCredential(t, s.Member, namespace, "m")
-	s.Hub.AwaitOwnBundle(t, s.Namespace, "m")
-}
-
-// moveTo starts the agent in its new namespace, once it is installed there, and waits until nothing is left in the old.
-func (s *stage) moveTo(t *testing.T, from, to string) {
-	t.Helper()
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Import.AgentNamespace == to, "the agent is not installed in " + to
-	})
-	s.Member.Agent(t, to)
-	s.awaitAgentIn(t, to)
-	s.onlyRequest(t)
-	c := s.Member.Kubernetes
-	testenv.RequireGone(t, c.AppsV1().Deployments(from).Get, "Deployment", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().Secrets(from).Get, "Secret", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().Secrets(from).Get, "Secret", "fleet-agent-bootstrap")
-	testenv.RequireGone(t, c.CoreV1().ConfigMaps(from).Get, "ConfigMap", "fleet-agent")
-	testenv.RequireGone(t, c.CoreV1().ServiceAccounts(from).Get, "ServiceAccount", "fleet-agent")
-	testenv.RequireGone(t, c.NetworkingV1().NetworkPolicies(from).Get, "NetworkPolicy", "default-allow-all")
-	testenv.RequireGone(t, c.RbacV1().ClusterRoles().Get, "ClusterRole", from+"-fleet-agent-role")
-	testenv.RequireGone(t, c.RbacV1().ClusterRoleBindings().Get, "ClusterRoleBinding", from+"-fleet-agent-role-binding")
-	testenv.RequireThere(t, c.AppsV1().Deployments(to).Get, "fleet-agent")
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return len(c.Status.Import.StaleAgentNamespaces) == 0, "the old namespace is still listed"
-	})
 }
 
 func TestSchedulingCustomization(t *testing.T) {

@@ -139,7 +139,7 @@ func (s *scene) importWrong(t *testing.T) {
 			u.ImpersonateUserExtra = map[string][]string{"x": {marker("nobody")}}
 		}), ""},
 	} {
-		s.hub.KubeconfigSecret(t, s.ns, name, map[string][]byte{registration.KubeconfigValue: wrong.kubeconfig})
+		s.hub.WriteSecret(t, s.ns, name, map[string][]byte{registration.KubeconfigValue: wrong.kubeconfig})
 		_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: name, AgentNamespace: "agent-" + name},
 		}, metav1.CreateOptions{})

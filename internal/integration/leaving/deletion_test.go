@@ -139,8 +139,17 @@ func TestDeleteImportedCluster(t *testing.T) {
 	before := take(t, s.Member)
 	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionImported, "True Imported")
+	token := registration.ImportTokenName("m")
+	values := s.Hub.Values(t, s.Namespace, token)
 	s.DeleteCluster(t, "m")
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, "ClusterRegistrationToken", token)
+	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Get, "Secret", token)
+	testenv.RequireUnauthorized(t, s.Hub, values.Token)
+	testenv.Eventually(t, func() (bool, string) {
+		left, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(s.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=true"})
+		return err == nil && len(left.Items) == 0, "ServiceAccounts of the token are left"
+	})
 	requireNothingSince(t, before, s.Member)
 	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, "m", "MemberLeft"))
 }

@@ -51,7 +51,7 @@ func newStock(t *testing.T) *stock {
 
 func (s *stock) makeCluster(t *testing.T) {
 	t.Helper()
-	s.Hub.KubeconfigSecret(t, s.Namespace, "kubeconfig", map[string][]byte{"value": s.Member.Kubeconfig()})
+	s.Hub.WriteSecret(t, s.Namespace, "kubeconfig", map[string][]byte{"value": s.Member.Kubeconfig()})
 	s.cluster = s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "stock", Finalizers: []string{"fleet.cattle.io/cluster-finalizer"}},
 		Spec: fleet.ClusterSpec{

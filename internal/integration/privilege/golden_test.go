@@ -1,9 +1,7 @@
 package privilege
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,13 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // place is a namespace and its name in the table.
 type place struct{ name, title string }
@@ -129,14 +126,8 @@ func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
 
 func requireGolden(t *testing.T, file, got string, all []resource) {
 	t.Helper()
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
 	// API servers before 1.36 do not serve all kinds of policies, and are not asked about those.
-	lines := slices.DeleteFunc(strings.SplitAfter(string(want), "\n"), func(line string) bool {
+	lines := slices.DeleteFunc(strings.SplitAfter(golden.Want(t, file, got), "\n"), func(line string) bool {
 		kind, _, _ := strings.Cut(line, ": ")
 		return strings.HasSuffix(kind, "."+admission.Group) && !slices.ContainsFunc(all, func(r resource) bool { return r.String() == kind })
 	})

@@ -48,15 +48,7 @@ func chartValues(hub *testenv.Cluster, localAgentDisabled bool) map[string]any {
 // register registers a cluster in place of an agent that renews its credential.
 func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
 	t.Helper()
-	request := s.Hub.Send(t, s.values, &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: s.values.TokenName},
-			Annotations: map[string]string{registration.RenewalAnnotation: "true"},
-		},
-		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random" + s.Namespace},
-	})
-	latest, secret := s.Hub.Granted(t, s.values, request)
-	return testenv.Registered{Values: s.values, Request: latest, Secret: secret}
+	return s.RegisterRenewing(t, s.values, clientID, "random")
 }
 
 // deploy deploys a Bundle to one cluster only, and returns the names of all Contents in the BundleDeployments of its agent.

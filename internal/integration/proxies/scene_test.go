@@ -79,7 +79,7 @@ func host(t *testing.T, c *testenv.Cluster, name string) string {
 func (s *scene) imports(t *testing.T, cluster, name string) {
 	t.Helper()
 	kubeconfig := testenv.At(t, s.member.Kubeconfig(), at(t, s.member, name))
-	s.hub.KubeconfigSecret(t, s.ns, cluster+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+	s.hub.WriteSecret(t, s.ns, cluster+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
 	_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: cluster},
 		Spec: fleet.ClusterSpec{

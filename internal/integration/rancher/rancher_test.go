@@ -284,7 +284,7 @@ func (s *serverStory) breakACluster(t *testing.T) {
 	}
 	kubeconfig, err := clientcmd.Write(*nowhere)
 	require.NoError(t, err)
-	s.hub.KubeconfigSecret(t, broken.Namespace, "broken-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+	s.hub.WriteSecret(t, broken.Namespace, "broken-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
 	s.server.Pass(t, broken)
 	s.condition(t, broken, fleet.ConditionImported, "False "+fleet.ReasonUnreachable)
 }

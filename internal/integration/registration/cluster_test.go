@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -13,7 +12,7 @@ import (
 )
 
 func TestClusterNamespace(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}, Spec: fleet.ClusterSpec{ClientID: "c1"}})
 
 	cluster := s.Hub.ClusterCondition(t, s.Namespace, "c1", fleet.ConditionProcessed, "True Processed")
@@ -30,7 +29,7 @@ func TestClusterNamespace(t *testing.T) {
 }
 
 func TestClusterManagedElsewhere(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: map[string]string{"fleet.cattle.io/cluster-management": "other"}},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig"},
@@ -42,23 +41,4 @@ func TestClusterManagedElsewhere(t *testing.T) {
 	assert.Empty(t, cluster.Finalizers)
 	assert.Empty(t, cluster.Spec.ClientID)
 	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, "Namespace", registration.ClusterNamespace(s.Namespace, "theirs"))
-}
-
-func TestDeleteImportedCluster(t *testing.T) {
-	s := newStage(t)
-	agentNamespace := s.Member.Namespace(t)
-	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
-	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionImported, "True Imported")
-	values := s.Hub.Values(t, s.Namespace, "import-token-m")
-
-	require.NoError(t, s.Hub.Fleet.Clusters(s.Namespace).Delete(t.Context(), "m", metav1.DeleteOptions{}))
-
-	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
-	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, "ClusterRegistrationToken", "import-token-m")
-	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Get, "Secret", "import-token-m")
-	testenv.RequireUnauthorized(t, s.Hub, values.Token)
-	testenv.Eventually(t, func() (bool, string) {
-		left, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(s.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=true"})
-		return err == nil && len(left.Items) == 0, "ServiceAccounts of the token are left"
-	})
 }

@@ -26,7 +26,7 @@ var sentLabels = map[string]string{
 }
 
 func TestNewCluster(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge-6", ClientRandom: "r" + s.Namespace, ClusterLabels: sentLabels})
 	request, _ = s.Hub.Granted(t, values, request)
@@ -48,7 +48,7 @@ func TestNewCluster(t *testing.T) {
 }
 
 func TestAgentLabelsIgnored(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	settings := s.Hub.Reachable()
 	settings["ignoreClusterRegistrationLabels"] = true
@@ -67,7 +67,7 @@ func TestAgentLabelsIgnored(t *testing.T) {
 }
 
 func TestPreparedCluster(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	prepared := s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "prepared", Labels: map[string]string{"mine": "yes"}},
 		Spec:       fleet.ClusterSpec{ClientID: "known"},
@@ -86,7 +86,7 @@ func TestPreparedCluster(t *testing.T) {
 }
 
 func TestRightsOfTheCredential(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	r := s.Register(t, values, "client-rights", "random")
 	neighbour := s.Register(t, values, "client-neighbour", "random")
@@ -101,7 +101,7 @@ func TestRightsOfTheCredential(t *testing.T) {
 }
 
 func TestCredentialSecretExpires(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	r := s.Register(t, s.Token(t, "tok"), "forty", "random")
 	s.Stop(t)
 	secrets := s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestValuesSecret(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "tok")
 
@@ -42,7 +42,7 @@ func TestValuesSecret(t *testing.T) {
 }
 
 func TestExpiredToken(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "short")
 	testenv.RequireMay(t, s.Hub, values.Token, testenv.To("create", "clusterregistrations.fleet.cattle.io", s.Namespace, ""))
@@ -64,7 +64,7 @@ func TestExpiredToken(t *testing.T) {
 }
 
 func TestCredentialOutlivesItsToken(t *testing.T) {
-	s := newStage(t)
+	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(10*time.Minute))
 	r := s.Register(t, values, "outlives", "random")
 	s.Stop(t)

@@ -30,14 +30,14 @@ func TestWire(t *testing.T) {
 	assert.Equal(t, "cluster-fleet-default-cluster-764acf17d075-33c9212c3cf6", registration.ClusterNamespace("fleet-default", "cluster-764acf17d075"))
 
 	sent := map[string]string{"env": "stage", "fleet.cattle.io/created-by-agent-pod": "hand-m2"}
-	for name, start := range map[string]func(*testing.T, *stage) (values registration.Values, clientID string, labels map[string]string){
-		"24-manager-initiated": func(t *testing.T, s *stage) (registration.Values, string, map[string]string) {
+	for name, start := range map[string]func(*testing.T, *testenv.Stage) (values registration.Values, clientID string, labels map[string]string){
+		"24-manager-initiated": func(t *testing.T, s *testenv.Stage) (registration.Values, string, map[string]string) {
 			agentNamespace := s.Member.Namespace(t)
 			cluster := s.ImportInto(t, "m1", agentNamespace, func(c *fleet.Cluster) { c.Labels = map[string]string{"env": "dev", "part": "a"} })
 			bootstrap := testenv.RequireThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
 			return testenv.BootstrapValues(bootstrap), cluster.Spec.ClientID, map[string]string{"env": "dev", "part": "a"}
 		},
-		"27-agent-initiated": func(t *testing.T, s *stage) (registration.Values, string, map[string]string) {
+		"27-agent-initiated": func(t *testing.T, s *testenv.Stage) (registration.Values, string, map[string]string) {
 			id := "uid-of-" + s.Namespace
 			labels := map[string]string{"fleet.cattle.io/cluster": registration.ClusterName(id)}
 			for key, value := range sent {
@@ -47,7 +47,7 @@ func TestWire(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := testenv.NewStage(t)
 			values, id, labels := start(t, s)
 			request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: clientRandom + s.Namespace, ClusterLabels: sent})
 			request, credential := s.Hub.Granted(t, values, request)

@@ -4,7 +4,6 @@ package renewal
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/agent"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -61,12 +59,7 @@ func writingStatus(change func(*agent.Config)) func(*agent.Config) {
 // installed runs an agent with a token of its own, and waits for its first heartbeat.
 func (s *stage) installed(t *testing.T, namespace, clientID string, change func(*agent.Config)) (cluster string, running *testenv.Running) {
 	t.Helper()
-	testenv.BootstrapAgent(t, s.Member, namespace, s.Token(t, "tok-"+clientID), map[string]string{"config": fmt.Sprintf(`{"clientID":%q}`, clientID)})
-	running = s.Member.Agent(t, namespace, change)
-	cluster = registration.ClusterName(clientID)
-	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
-	testenv.RequireCredential(t, s.Member, namespace, cluster)
-	return cluster, running
+	return s.RegisteredAgent(t, s.Token(t, "tok-"+clientID), namespace, clientID, change)
 }
 
 // bearer returns the token that the agent has stored, and its claims.

@@ -73,7 +73,11 @@ func TestRun_renamedReleaseWithoutCopies(t *testing.T) {
 		bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"}
 	})
 	s.state("app", fleet.Ready)
-	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the old release is there" })
+	testenv.Eventually(t, func() (bool, string) {
+		found := s.releases()
+		return len(found) == 1 && found[0].Name == "renamed", "the old release is there"
+	})
+	s.value("a", "two")
 	s.removeWithCopy()
 }
 

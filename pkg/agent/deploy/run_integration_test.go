@@ -560,22 +560,6 @@ func TestRun_customResourcesSurvive(t *testing.T) {
 	require.NoError(t, client.Get().AbsPath(path, "w").Do(t.Context()).Error(), "the custom resource is still there")
 }
 
-func TestRun_renamedRelease(t *testing.T) {
-	s := onStage(t)
-	s.run()
-	s.put("app", configMap("a", "one"))
-	s.state("app", fleet.Ready)
-	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
-		bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"}
-	})
-	s.state("app", fleet.Ready)
-	testenv.Eventually(t, func() (bool, string) {
-		found := s.releases()
-		return len(found) == 1 && found[0].Name == "renamed", "the old release is there"
-	})
-	s.value("a", "two")
-}
-
 func TestRun_uninstall(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()

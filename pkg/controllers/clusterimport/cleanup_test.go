@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -64,7 +65,7 @@ func TestRemoveAll(t *testing.T) {
 	m.put("/api/v1/namespaces/old/secrets/of-somebody", map[string]any{"kind": "Secret"})
 	m.requests = nil
 	require.Nil(t, m.removeAgent(t, "old"))
-	assertGolden(t, "clean.txt", m.transcript())
+	golden.Equal(t, "testdata/clean.txt", m.transcript())
 	assert.Equal(t, []string{
 		"/api/v1/namespaces/old", "/api/v1/namespaces/old/secrets/of-somebody", "/api/v1/namespaces/old/serviceaccounts/default",
 	}, m.paths(), "the Namespace and its default ServiceAccount stay")

@@ -1,12 +1,7 @@
 package clusterimport
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/pem"
-	"math/big"
 	"testing"
 	"time"
 
@@ -17,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/pki"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -127,14 +123,12 @@ func TestIsRecorded(t *testing.T) {
 	assert.False(t, isRecorded(nil, "", ""))
 }
 
-// somePEM returns a certificate without names.
+// somePEM returns a certificate.
 func somePEM(t *testing.T) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	authority, err := pki.NewAuthority("", time.Now())
 	require.NoError(t, err)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1)}, &x509.Certificate{}, &key.PublicKey, key)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return authority.Pair.Cert
 }
 
 func TestDecideHubInfo(t *testing.T) {

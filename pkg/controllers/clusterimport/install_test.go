@@ -1,10 +1,7 @@
 package clusterimport
 
 import (
-	"flag"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,25 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
-func assertGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-		return
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
-	assert.Equal(t, string(want), got)
-}
 
 const (
 	namespacePath  = "/api/v1/namespaces/" + system
@@ -89,7 +72,7 @@ func TestInstall_transcript(t *testing.T) {
 		t.Run(strings.TrimSuffix(name, ".txt"), func(t *testing.T) {
 			m := newFakeMember(t)
 			require.Nil(t, made.run(t, m))
-			assertGolden(t, name, m.transcript())
+			golden.Equal(t, "testdata/"+name, m.transcript())
 		})
 	}
 }

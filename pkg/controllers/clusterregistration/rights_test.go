@@ -2,8 +2,6 @@ package clusterregistration
 
 import (
 	"errors"
-	"flag"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+	"github.com/muster-fleet/muster/internal/testenv/golden"
+)
 
 func TestRights(t *testing.T) {
 	for golden, change := range map[string]func(*scene){
@@ -92,13 +90,7 @@ func requireGolden(t *testing.T, file string, objects []runtime.Object) {
 		require.NoError(t, err)
 		all.WriteString("---\n# " + typeName(object) + "\n" + string(data))
 	}
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(all.String()), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
-	assert.Equal(t, string(want), all.String())
+	golden.Equal(t, file, all.String())
 }
 
 func typeName(object any) string { return reflect.TypeOf(object).Elem().Name() }

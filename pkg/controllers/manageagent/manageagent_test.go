@@ -2,9 +2,6 @@ package manageagent
 
 import (
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -28,23 +26,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
 func assertGolden(t *testing.T, name string, bundle *fleet.Bundle) {
 	t.Helper()
 	shown := bundle.DeepCopy()
 	shown.UID, shown.ResourceVersion = "", ""
 	data, err := yaml.Marshal(shown)
 	require.NoError(t, err)
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile(file, data, 0o600))
-		return
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
-	assert.Equal(t, string(want), string(data))
+	golden.Equal(t, "testdata/"+name, string(data))
 }
 
 func (s *stage) run(t *testing.T, c *fleet.Cluster) result.Result {

@@ -2,9 +2,7 @@ package metrics
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -179,8 +178,6 @@ func all() *prometheus.Registry {
 	return registry
 }
 
-var update = flag.Bool("update", false, "write docs/metrics.md instead of comparing with it")
-
 const page = "../../../docs/metrics.md"
 
 // The reference page has every metric, with its help.
@@ -199,12 +196,7 @@ func TestReference(t *testing.T) {
 		fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n",
 			family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
-	}
-	written, err := os.ReadFile(page)
-	require.NoError(t, err)
-	assert.Equal(t, text.String(), string(written), "run the test with -update")
+	golden.Equal(t, page, text.String())
 }
 
 func TestConventions(t *testing.T) {
