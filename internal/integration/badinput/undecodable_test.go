@@ -1,6 +1,8 @@
 package badinput
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -15,10 +17,38 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
+// restoreSchemas waits, at the end of a test, until the API server enforces the schemas of the checkpoint again: the next test borrows it too.
+func restoreSchemas(t *testing.T, hub *testenv.Cluster) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		require.NoError(t, hub.Reset(ctx))
+		client, err := dynamic.NewForConfig(hub.RESTConfig())
+		require.NoError(t, err)
+		testenv.Eventually(t, func() (bool, string) {
+			for kind, spec := range map[string]map[string]any{
+				"ClusterRegistrationToken": {"ttl": "30d"},
+				"ClusterRegistration":      {"clientID": strings.Repeat("x", 10_000)},
+				"Cluster":                  {"agentResources": map[string]any{"limits": map[string]any{"cpu": "x"}}},
+			} {
+				_, err := client.Resource(fleet.SchemeGroupVersion.WithResource(strings.ToLower(kind)+"s")).Namespace(metav1.NamespaceDefault).Create(ctx,
+					&unstructured.Unstructured{Object: map[string]any{
+						"apiVersion": fleet.SchemeGroupVersion.String(), "kind": kind, "metadata": map[string]any{"name": object}, "spec": spec,
+					}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				if !apierrors.IsInvalid(err) {
+					return false, fmt.Sprintf("a %s is not refused yet: %v", kind, err)
+				}
+			}
+			return true, ""
+		})
+	})
+}
+
 // The CustomResourceDefinitions of Fleet admit any text as the ttl of a token, and quantities in a Cluster that take minutes and gigabytes to
 // decode. Such an object must not stop the hub for the others. A clientID can be longer than this project allows.
 func TestUndecodable(t *testing.T) {
 	hub := testenv.BorrowedCluster(t, "hub")
+	restoreSchemas(t, hub)
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}
 	running := hub.Hub(t, wire.Wrap)
