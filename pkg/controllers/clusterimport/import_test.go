@@ -345,6 +345,13 @@ func TestReconcile_notStarted(t *testing.T) {
 				_ = h.kube.Tracker().Update(secretsResource, kubeconfigSecret(map[string][]byte{"value": []byte("x")}), "ns")
 			},
 		},
+		{
+			name: "larger than the hub keeps in memory", reason: fleet.ReasonKubeconfigInvalid, says: "262145 bytes, at most 262144", status: corev1.ConditionFalse,
+			change: func(h *harness, _ *fleet.Cluster) {
+				large := kubeconfigSecret(map[string][]byte{"value": make([]byte, maxKubeconfig), "apiServerCA": {1}})
+				_ = h.kube.Tracker().Update(secretsResource, large, "ns")
+			},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := fresh()
@@ -428,6 +435,18 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		h.requireImported(t, c)
 		assert.Zero(t, h.reads())
 		assert.Nil(t, h.kept())
+	})
+	t.Run("only the keys that the hub uses are kept", func(t *testing.T) {
+		c := fresh()
+		secret := kubeconfigSecret(with(t, to(newFakeMember(t).Server)))
+		secret.Data["other"] = make([]byte, 1000)
+		h := newHarness(t, secret)
+		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+		known, _ := h.kubeconfigs.byCluster.Load(clusterKey("c"))
+		kept := known.(keptKubeconfig).secret.Data
+		assert.Contains(t, kept, "other", "its name may be shown")
+		assert.Empty(t, kept["other"])
+		assert.NotEmpty(t, kept["value"])
 	})
 	t.Run("it is read again when the Secret changes", func(t *testing.T) {
 		h, m, c, token := waiting(t)

@@ -72,12 +72,44 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 		case err != nil:
 			return nil, result.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
 		}
-		i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret: secret})
+		secret = withoutUnused(secret)
+		if usedSize(secret) <= maxKubeconfig {
+			i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret: secret})
+		}
 	}
 	if !access.MayUse(cluster, secret) {
 		return nil, notAllowed
 	}
+	if size := usedSize(secret); size > maxKubeconfig {
+		return nil, result.Stalled(fleet.ReasonKubeconfigInvalid, fmt.Sprintf(
+			"the keys %s of Secret %s/%s have %d bytes, at most %d are accepted; remove the clusters, contexts and users that the member does not need",
+			strings.Join(usedKeys, ", "), namespace, name, size, maxKubeconfig))
+	}
 	return secret, result.Done("", "")
+}
+
+// usedKeys are the keys of a kubeconfig Secret that the hub uses.
+var usedKeys = []string{registration.KubeconfigValue, registration.KubeconfigAPIServerURL, registration.KubeconfigAPIServerCA}
+
+// maxKubeconfig limits usedKeys. The hub keeps these keys for each Cluster whose import is under way, and many Clusters may name one Secret.
+const maxKubeconfig = 256 << 10
+
+func usedSize(secret *corev1.Secret) (size int) {
+	for _, key := range usedKeys {
+		size += len(secret.Data[key])
+	}
+	return size
+}
+
+// withoutUnused removes the values of the other keys, whose names a condition may show.
+func withoutUnused(secret *corev1.Secret) *corev1.Secret {
+	for key := range secret.Data {
+		if !slices.Contains(usedKeys, key) {
+			secret.Data[key] = nil
+		}
+	}
+	secret.ManagedFields = nil
+	return secret
 }
 
 // connect returns the client for the member. It sends nothing. The client for the hub's own cluster is not kept, because it
