@@ -27,6 +27,8 @@ type facts struct {
 	Paused bool
 	// Current: the release on the cluster is what is to be deployed.
 	Current bool
+	// TakenOver: this run deployed what is to be deployed, and another BundleDeployment has taken over the release since.
+	TakenOver bool
 	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
 	OldCopies bool
 	// Leftovers: objects of failed attempts are left beside that release.

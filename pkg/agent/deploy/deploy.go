@@ -58,7 +58,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if action == deploy || action == correct || action == sweep {
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil {
-			d.succeeded(key, state, made, action)
+			d.succeeded(key, state, made, action, action == correct || f.TakenOver)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, err)
 		}
@@ -118,6 +118,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
+	f.TakenOver = !f.Current && isRevision(deployed, revision)
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(bd)
@@ -126,7 +127,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Drifted = drift.found()
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
+	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.TakenOver || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// What is deployed is judged by dependsOn once for each change of it, as by Fleet's own agent: neither an event of its objects
 	// nor a resync reports that a Bundle which it needed to be deployed has become unready.
@@ -194,14 +195,15 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
-// deployed. The watch may still show a revision as pending that this run has finished.
+// deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
+// if this run deployed it: another BundleDeployment took over the release.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, f.Deployed || isRevision(deployed, f)
+			return f, f.Deployed || f.Pending && isRevision(deployed, f)
 		}
 	}
 	return release.Found{}, false
@@ -275,7 +277,8 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
 }
 
-func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, action action) {
+// succeeded records what an operation deployed. repeated: it deployed again what this run had deployed before.
+func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, action action, repeated bool) {
 	d.log(key).Infof("Deployed Helm release %s", made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
@@ -283,7 +286,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	if action != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""
 	}
-	if action == correct { // the next correction of this release has to wait
+	if repeated { // somebody else keeps changing this release: the next repetition has to wait
 		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
 			state.corrections = backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}

@@ -19,6 +19,8 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -905,4 +907,64 @@ func TestRun_forgedRelease(t *testing.T) {
 			s.gone("a")
 		})
 	}
+}
+
+// Two BundleDeployments share a release: the second takes it over with a ServiceAccount that may only write in its namespace, and brings a
+// hook that an upgrade does not run.
+func TestRun_releaseTakenOver(t *testing.T) {
+	s := onStage(t)
+	s.tenant("tenant")
+	s.run(func(c *deploy.Config) { c.Resync = 50 * time.Millisecond })
+	shared := func(takesOwnership bool) *fleet.HelmOptions {
+		return &fleet.HelmOptions{ReleaseName: "shared", TakeOwnership: takesOwnership}
+	}
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.CorrectDrift, bd.Spec.Options.Helm = &fleet.CorrectDrift{Enabled: true}, shared(false)
+	})
+	s.state("app", fleet.Ready)
+
+	hook := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: run-as-agent, namespace: " + s.hub + ", annotations: {helm.sh/hook: pre-rollback}}\n"
+	s.putFiles("other", []fleet.BundleResource{
+		{Name: "Chart.yaml", Content: "apiVersion: v2\nname: other\nversion: 1.0.0\n"},
+		{Name: "templates/all.yaml", Content: hook + "---\n" + configMap("a", "two")},
+	}, func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.ServiceAccount, bd.Spec.Options.Helm = "tenant", shared(true)
+	})
+	s.state("other", fleet.Ready)
+	s.condition("app", fleet.ConditionDeployed, "False Error: Helm release "+s.target+"/shared exists and belongs to BundleDeployment other")
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.hub).Get(t.Context(), "run-as-agent", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "no hook of the tenant runs with the rights of the agent")
+	assert.Equal(t, s.target+"/shared:2", s.get("other").Status.Release)
+	s.value("a", "two")
+}
+
+// tenant creates a ServiceAccount that may do everything in the namespace that is deployed to, and nothing elsewhere.
+func (s *stage) tenant(name string) {
+	s.t.Helper()
+	_, err := s.Kubernetes.CoreV1().ServiceAccounts(s.agent).Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	_, err = s.Kubernetes.RbacV1().RoleBindings(s.target).Create(s.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: s.agent, Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// Two BundleDeployments that both take over the same release do it in turns, with growing pauses.
+func TestRun_takenOverInTurns(t *testing.T) {
+	s := onStage(t)
+	s.run(func(c *deploy.Config) { c.Timing.CorrectFirst, c.Timing.CorrectMax = time.Hour, time.Hour })
+	for _, name := range []string{"app", "other"} {
+		s.put(name, configMap("a", name), func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "shared", TakeOwnership: true}
+		})
+		s.value("a", name)
+	}
+	s.value("a", "other") // each has deployed twice, and waits
+	s.still()
+	releases := s.releases()
+	require.Len(t, releases, 1)
+	assert.Equal(t, 4, releases[0].Version)
+	assert.Equal(t, "other", releases[0].Labels[release.DeploymentLabel])
 }
