@@ -83,7 +83,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
-	if isCurrent {
+	if isCurrent && !f.Paused {
 		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
 			if err := d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)); err != nil {
 				d.retryLater(ctx, key, state, err)
