@@ -101,8 +101,8 @@ func (i installation) role(role, binding string) []runtime.Object {
 // bystanders have similar names, but belong to others.
 func (i installation) bystanders() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: i.namespace, Name: name} }
-	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agents-friend.v1")}
-	helm.Labels = map[string]string{"owner": "helm", "name": "fleet-agents-friend"}
+	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agent-tools.v1")}
+	helm.Labels = map[string]string{"owner": "helm", "name": "fleet-agent-tools"}
 	return []runtime.Object{
 		&corev1.ConfigMap{ObjectMeta: here("somebody-elses")}, &corev1.Secret{ObjectMeta: here("somebody-elses")},
 		&corev1.ServiceAccount{ObjectMeta: here("somebody-elses")}, helm,

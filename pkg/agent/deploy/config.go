@@ -73,6 +73,9 @@ type Timing struct {
 	// RemovalDelay is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
 	// the hub, the agent's own BundleDeployment is gone by then as well.
 	RemovalDelay time.Duration
+	// Elsewhere is the time that an agent in another namespace gets to report on its BundleDeployment. After that, this agent reports that it
+	// ignores the BundleDeployment.
+	Elsewhere time.Duration
 	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
 	Depend time.Duration
 	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see mustStay.
@@ -104,6 +107,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.Settle, 300*time.Millisecond)
 	setDefault(&c.Timing.Grace, 5*time.Second)
 	setDefault(&c.Timing.RemovalDelay, 5*time.Second)
+	setDefault(&c.Timing.Elsewhere, time.Minute)
 	setDefault(&c.Timing.Depend, 15*time.Second)
 	setDefault(&c.Timing.RemovalRecheck, time.Minute)
 	setDefault(&c.Timing.Operation, 10*time.Minute)

@@ -8,7 +8,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -18,7 +22,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
 	// Take over what an agent that sets no labels deployed for it, such as Fleet's own: nothing else would ever remove that.
-	if bd != nil && !d.isElsewhere(bd) {
+	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -30,13 +34,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	action := decide(f)
 	switch action {
 	case ignore:
+		d.reportElsewhere(ctx, key, bd, state)
 		return
 	case remove, forget:
 		d.remove(ctx, key, state)
 		return
 	default:
 	}
-	state.goneSince = time.Time{}
+	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
 		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
 	}
@@ -110,7 +115,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 
 // facts collects the input of decide.
 func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploymentState) facts {
-	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
+	f := facts{Own: key == d.ownKey, Wanted: bd != nil && bd.DeletionTimestamp == nil}
 	if !f.Wanted {
 		return f
 	}
@@ -121,7 +126,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.TakenOver = !f.Current && isRevision(deployed, revision)
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
-	f.Elsewhere = d.isElsewhere(bd)
+	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = spec.Paused || spec.OffSchedule
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
@@ -146,10 +151,37 @@ func dependencyRequest(bd *fleet.BundleDeployment) string {
 	return fmt.Sprint(bd.UID, bd.Generation, bd.Labels, bd.Annotations)
 }
 
-// isElsewhere reports whether a BundleDeployment is that of an agent in another namespace.
-func (d *reconciler) isElsewhere(bd *fleet.BundleDeployment) bool {
+// isElsewhere reports whether a BundleDeployment is that of this Cluster's agent, in another namespace than this one. The name tells: a hub
+// makes one Bundle for the agent of each Cluster. Other Bundles may be named like it, and are deployed like any other.
+func (d *reconciler) isElsewhere(key string, bd *fleet.BundleDeployment) bool {
 	namespace := bd.Spec.Options.DefaultNamespace
-	return isAgent(bd.Name) && namespace != "" && namespace != d.AgentNamespace
+	return key == d.ownKey && namespace != "" && namespace != d.AgentNamespace
+}
+
+// reportElsewhere writes into the status why this agent deploys nothing, if no agent has reported anything for a while. The agent in the other
+// namespace reports otherwise, and must not be contradicted.
+func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) {
+	if len(bd.Status.Conditions) > 0 {
+		state.ignoredSince = time.Time{}
+		return
+	}
+	if state.ignoredSince.IsZero() {
+		state.ignoredSince = d.Clock.Now()
+	}
+	if rest := d.Timing.Elsewhere - d.since(state.ignoredSince); rest > 0 {
+		d.queue.AddAfter(key, rest)
+		return
+	}
+	status := *bd.Status.DeepCopy()
+	fleetstatus.SetCondition(&status.Conditions, genericcondition.GenericCondition{
+		Type: fleet.ConditionDeployed, Status: corev1.ConditionFalse, Reason: fleet.ReasonError,
+		Message: fmt.Sprintf("this is the BundleDeployment of the agent, and its defaultNamespace is %s: the agent of this cluster is in namespace %s",
+			bd.Spec.Options.DefaultNamespace, d.AgentNamespace),
+	}, d.Clock.Now())
+	status.Display = fleetstatus.Display(bd.Spec, status)
+	if _, err := d.writeStatus(ctx, bd, bd.Status, status); err != nil {
+		d.retryLater(ctx, key, state, err)
+	}
 }
 
 // adopt labels the release that an agent without labels left, if the status shows that any agent has worked on the
@@ -236,7 +268,7 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Recorded:                bd.Status.Release,
-		NoWait:                  isAgent(bd.Name),
+		NoWait:                  key == d.ownKey,
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())

@@ -210,13 +210,13 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// uninstall removes one release. Of an agent it removes only the history.
+// uninstall removes one release. Of the agent itself it removes only the history.
 func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
 	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
 	defer cancelTimeout()
-	options.KeepResources = options.KeepResources || isAgent(key)
+	options.KeepResources = options.KeepResources || key == d.ownKey
 	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
 		return err
 	}

@@ -102,20 +102,19 @@ func TestRun_removedWhileStopped(t *testing.T) {
 	s.put("app", configMap("a", "one"))
 	s.put(long, configMap("l", "one"))
 	s.put("kept", configMap("b", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = true })
-	s.put("fleet-agent-other", configMap("other", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
-	for _, name := range []string{"app", long, "kept", "fleet-agent-other", s.ownBundle()} {
+	for _, name := range []string{"app", long, "kept", s.ownBundle()} {
 		s.state(name, fleet.Ready)
 	}
 	require.NoError(t, stop())
-	for _, name := range []string{"app", long, "kept", "fleet-agent-other"} {
+	for _, name := range []string{"app", long, "kept"} {
 		s.remove(name)
 	}
 	s.run()
 	s.gone("a")
 	s.gone("l")
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "a history is still there" })
-	for _, name := range []string{"b", "other", "agent"} {
+	for _, name := range []string{"b", "agent"} {
 		_, err := s.configMap(name)
 		require.NoError(t, err, "%s stays", name)
 	}
@@ -411,6 +410,26 @@ func TestRun_ownObjectsAreCorrected(t *testing.T) {
 		[]byte(`{"data":{"k":"theirs"}}`), metav1.PatchOptions{FieldManager: "person"})
 	require.NoError(t, err)
 	s.value("agent", "one")
+}
+
+// A user may name a Bundle like that of an agent.
+func TestRun_namedLikeAnAgent(t *testing.T) {
+	s := onStage(t)
+	s.agent = s.Namespace(t)
+	s.run(func(c *deploy.Config) { c.Timing.Elsewhere = 50 * time.Millisecond })
+	s.put("fleet-agent-tools", configMap("a", "one"))
+	s.state("fleet-agent-tools", fleet.Ready)
+	s.change("theirs")
+	s.state("fleet-agent-tools", fleet.Modified)
+	s.remove("fleet-agent-tools")
+	s.gone("a")
+
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	s.condition(s.ownBundle(), fleet.ConditionDeployed, "False Error: this is the BundleDeployment of the agent, and its defaultNamespace is "+s.target)
+	_, err := s.configMap("agent")
+	require.True(t, apierrors.IsNotFound(err))
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DefaultNamespace = s.agent })
+	s.state(s.ownBundle(), fleet.Ready)
 }
 
 func TestRun_uninstalledByAPerson(t *testing.T) {

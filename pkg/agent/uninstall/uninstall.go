@@ -10,7 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/sirupsen/logrus"
@@ -23,6 +23,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -248,11 +249,22 @@ func (u *Uninstaller) ownsPriorityClass(ctx context.Context) (bool, error) {
 		class.Annotations[release.NamespaceAnnotation] == u.Member.Namespace, err
 }
 
-// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases.
+// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases, which the chart and
+// the agent's Bundle make.
 func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
 	imported, err := importLabels(u.Scope)
 	if err != nil {
 		return nil, err
+	}
+	credential, err := u.Member.Secret(ctx, registration.CredentialSecret)
+	if err != nil {
+		return nil, err
+	}
+	releases := []string{registration.AgentName}
+	if credential != nil {
+		cluster := string(credential.Data[registration.CredentialClusterName])
+		_, managed := release.Place(registration.AgentBundleName(cluster), fleet.BundleDeploymentOptions{})
+		releases = append(releases, managed)
 	}
 	var found []agentmanifest.OwnedObject
 	for _, selector := range []labels.Set{imported, {"owner": "helm"}} {
@@ -261,7 +273,7 @@ func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObj
 			return nil, fmt.Errorf("listing Secrets in Namespace %s: %w", u.Member.Namespace, err)
 		}
 		for _, secret := range list.Items {
-			if isAgentsSecret(&secret) {
+			if isAgentsSecret(&secret, releases) {
 				found = append(found, agentmanifest.OwnedObject{Kind: "Secret", Namespace: u.Member.Namespace, Name: secret.Name})
 			}
 		}
@@ -269,10 +281,9 @@ func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObj
 	return found, nil
 }
 
-func isAgentsSecret(secret *corev1.Secret) bool {
+func isAgentsSecret(secret *corev1.Secret, releases []string) bool {
 	if secret.Labels["owner"] == "helm" {
-		release := secret.Labels["name"]
-		return release == registration.AgentName || strings.HasPrefix(release, registration.AgentName+"-")
+		return slices.Contains(releases, secret.Labels["name"])
 	}
 	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
 }
