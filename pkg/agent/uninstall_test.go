@@ -42,6 +42,8 @@ type installation struct {
 	namespace string
 	managed   bool // the ClusterRole of the import or the Bundle
 	chart     bool // that of the chart
+	admin     bool // a ClusterRoleBinding to another ClusterRole
+	noClass   bool // no PriorityClass
 }
 
 func (i installation) objects() []runtime.Object {
@@ -59,7 +61,9 @@ func (i installation) objects() []runtime.Object {
 	}
 	pull := &corev1.Secret{ObjectMeta: here("pull-secret")}
 	pull.Labels = imported
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: agentmanifest.PriorityClassName, Labels: imported}, Value: 5}
+	class := &schedulingv1.PriorityClass{Value: 5, ObjectMeta: metav1.ObjectMeta{
+		Name: agentmanifest.PriorityClassName, UID: types.UID("uid-" + agentmanifest.PriorityClassName), Labels: imported,
+	}}
 	pods := map[string]string{"app": "fleet-agent"}
 	deployment := &appsv1.Deployment{ObjectMeta: here("fleet-agent"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: pods},
@@ -72,9 +76,15 @@ func (i installation) objects() []runtime.Object {
 		&corev1.ConfigMap{ObjectMeta: here("fleet-agent")}, &corev1.ConfigMap{ObjectMeta: here("fleet-agent-hub")},
 		&networkingv1.NetworkPolicy{ObjectMeta: here("default-allow-all")}, &policyv1.PodDisruptionBudget{ObjectMeta: here("fleet-agent-pod-disruption-budget")},
 		&corev1.ServiceAccount{ObjectMeta: here("fleet-agent")}, &coordinationv1.Lease{ObjectMeta: here("fleet-agent")},
-		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull, class,
+		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull,
 		&corev1.Secret{ObjectMeta: here("fleet-agent-pending")},
 		&corev1.Secret{ObjectMeta: here("fleet-agent-history")},
+	}
+	if !i.noClass {
+		all = append(all, class)
+	}
+	if i.admin {
+		all = append(all, i.role("", agentmanifest.ClusterRoleBindingName(i.namespace))[1])
 	}
 	if i.managed {
 		all = append(all, i.role(agentmanifest.ClusterRoleName(i.namespace), agentmanifest.ClusterRoleBindingName(i.namespace))...)
@@ -189,10 +199,12 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 		owner     string
 		ownerName string
 	}{
-		"imported":           {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
-		"by the chart":       {installation{chart: true}, "ClusterRole", agentmanifest.ChartClusterRole},
-		"the chart, adopted": {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
-		"with other rights":  {installation{}, "Deployment", "fleet-agent"},
+		"imported":                         {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"by the chart":                     {installation{chart: true}, "ClusterRole", agentmanifest.ChartClusterRole},
+		"the chart, adopted":               {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"with another role":                {installation{admin: true}, "ClusterRoleBinding", "cattle-fleet-system-fleet-agent-role-binding"},
+		"with other rights":                {installation{}, "PriorityClass", agentmanifest.PriorityClassName},
+		"nothing outside of its namespace": {installation{noClass: true}, "Deployment", "fleet-agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newLeaver(t, row.installation)
@@ -414,8 +426,10 @@ func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 }
 
 func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
-	for resource, owner := range map[string]string{"clusterroles": "cattle-fleet-system-fleet-agent-role", "deployments": "fleet-agent"} {
-		f := newLeaver(t, installation{managed: resource == "clusterroles"})
+	for resource, owner := range map[string]string{
+		"clusterroles": "cattle-fleet-system-fleet-agent-role", "priorityclasses": agentmanifest.PriorityClassName, "deployments": "fleet-agent",
+	} {
+		f := newLeaver(t, installation{managed: resource == "clusterroles", noClass: resource == "deployments"})
 		var mutex sync.Mutex
 		failures := 0
 		f.core.PrependReactor("get", resource, func(kubetesting.Action) (bool, runtime.Object, error) {
