@@ -34,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/register"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/agent/uninstall"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -179,10 +180,11 @@ func (l *loop) run(ctx context.Context) {
 
 		// Act.
 		if running == nil && action.usesStored() {
-			running = l.start(ctx, o.conn, o.stored)
+			running = l.start(ctx, o.conn, o.stored, o.settings)
 			work, o.conn = running.context(ctx), nil
 			retry, changes = l.config.Timing.Retry(), 0
 		}
+		running.setResync(o.settings)
 		wait := time.Duration(0)
 		switch action {
 		case UseStored:
@@ -244,6 +246,9 @@ func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (c
 type runnables struct {
 	use     *credential.InUse
 	started time.Time
+	// resync is the interval at which everything is compared; resyncs passes a new one to the deployments.
+	resync  time.Duration
+	resyncs chan time.Duration
 
 	ctx    context.Context // ends with the first of the runnables
 	cancel context.CancelFunc
@@ -251,8 +256,12 @@ type runnables struct {
 }
 
 // start starts the runnables. Each of them runs until its context ends, or returns an error that ends all of them.
-func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored) *runnables {
-	r := &runnables{use: credential.NewInUse(conn, stored), started: l.config.Clock.Now()}
+func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored, settings config.Agent) *runnables {
+	r := &runnables{
+		use: credential.NewInUse(conn, stored), started: l.config.Clock.Now(),
+		resync: settings.GarbageCollectionInterval.Duration, resyncs: make(chan time.Duration, 1),
+	}
+	first := r.resync // setResync changes it
 	ctx, r.cancel = context.WithCancel(ctx)
 	r.group, r.ctx = errgroup.WithContext(ctx)
 	run := func(name string, runnable func(context.Context, *credential.InUse) error) {
@@ -265,8 +274,23 @@ func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *cr
 	}
 	run("heartbeat", l.heartbeat.Run)
 	run("renewal", l.renewer.Run)
-	run("deploy", l.deployBundles)
+	run("deploy", func(ctx context.Context, use *credential.InUse) error {
+		return l.deployBundles(ctx, use, first, r.resyncs)
+	})
 	return r
+}
+
+// setResync passes a changed interval to the deployments. One that they have not received yet is replaced.
+func (r *runnables) setResync(settings config.Agent) {
+	if r == nil || r.resync == settings.GarbageCollectionInterval.Duration {
+		return
+	}
+	r.resync = settings.GarbageCollectionInterval.Duration
+	select {
+	case <-r.resyncs:
+	default:
+	}
+	r.resyncs <- r.resync
 }
 
 // context ends with the runnables; without runnables it is the given one.
@@ -309,31 +333,28 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 }
 
 // deployBundles runs package deploy on the connection to the hub.
-func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
+func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, resync time.Duration, resyncs <-chan time.Duration) error {
 	if l.deploy == nil {
 		<-ctx.Done()
 		return nil
 	}
-	settings, err := l.member.AgentConfig(ctx)
-	if err != nil {
-		l.log.Warnf("Deploying without the settings of ConfigMap %s: %v", registration.AgentConfigMap, err)
-	}
 	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
-	cluster := use.Stored()
+	stored := use.Stored()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
 		Namespace:      use.Conn.Namespace,
-		Workspace:      cluster.Workspace,
-		ClusterName:    cluster.ClusterName,
+		Workspace:      stored.Workspace,
+		ClusterName:    stored.ClusterName,
 		Member:         rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
 		AgentNamespace: l.config.Namespace,
 		Scope:          l.config.Scope,
 		Workers:        l.config.Workers,
 		DriftWorkers:   l.config.DriftWorkers,
-		Resync:         settings.GarbageCollectionInterval.Duration,
+		Resync:         resync,
+		ResyncChanged:  resyncs,
 		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
 		BeginUninstall: l.uninstaller.Begin,
-		Log:            l.log.WithField(registration.LogCluster, cluster.Workspace+"/"+cluster.ClusterName),
+		Log:            l.log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName),
 		Clock:          l.config.Clock,
 	})
 }

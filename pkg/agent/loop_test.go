@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,12 +19,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -560,4 +563,29 @@ func (f *fixture) saidAt(level logrus.Level) (n int) {
 		}
 	}
 	return n
+}
+
+func TestLoopChangedResync(t *testing.T) {
+	f := newFixture(t)
+	f.config.Member = &rest.Config{}
+	f.has(f.stored())
+	f.hasSettings(`{"garbageCollectionInterval":"24h"}`)
+	intervals := make(chan time.Duration, 3)
+	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
+		intervals <- c.Resync
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case changed := <-c.ResyncChanged:
+				intervals <- changed
+			}
+		}
+	})
+	assert.Equal(t, 24*time.Hour, <-intervals)
+	f.settles(oldToken)
+	f.hasSettings(`{"garbageCollectionInterval":"2m"}`)
+	assert.Equal(t, 2*time.Minute, <-intervals)
+	f.hasSettings(`{}`)
+	assert.Equal(t, time.Duration(0), <-intervals, "the default")
 }

@@ -46,6 +46,8 @@ type Config struct {
 	Workers, DriftWorkers int
 	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.
 	Resync time.Duration
+	// ResyncChanged receives each new value of Resync; nil if it does not change.
+	ResyncChanged <-chan time.Duration
 	// CheckRejection is called with the result of each request to the hub. It returns an error if the hub certainly rejects the
 	// credential; that error ends Run. nil accepts every result.
 	CheckRejection func(error) error

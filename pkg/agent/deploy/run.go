@@ -167,7 +167,18 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 func (d *reconciler) resync(ctx context.Context) {
 	warned := map[string]bool{}
 	d.warnOfLeftReleases(ctx, warned)
-	for d.sleep(ctx, wait.Jitter(d.Resync, jitter)) {
+	for interval := d.Resync; ; {
+		timer := d.Clock.NewTimer(wait.Jitter(interval, jitter))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case interval = <-d.ResyncChanged:
+			timer.Stop()
+			setDefault(&interval, DefaultResync)
+			continue
+		case <-timer.C():
+		}
 		d.warnOfLeftReleases(ctx, warned)
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)

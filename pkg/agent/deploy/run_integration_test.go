@@ -319,6 +319,21 @@ func TestRun_drift(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+func TestRun_changedResync(t *testing.T) {
+	s := onStage(t)
+	changed := make(chan time.Duration, 1)
+	s.run(func(c *deploy.Config) { c.Resync, c.ResyncChanged = time.Hour, changed })
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.still()
+	compare := "PATCH /api/v1/namespaces/" + s.target + "/configmaps/a"
+	compared := len(s.member.Requests(compare))
+	changed <- 50 * time.Millisecond
+	testenv.Eventually(t, func() (bool, string) {
+		return len(s.member.Requests(compare)) > compared+1, "the objects are not compared again"
+	})
+}
+
 // change sets a key of ConfigMap a as a person does.
 func (s *stage) change(value string) {
 	s.t.Helper()
