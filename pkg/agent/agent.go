@@ -90,7 +90,7 @@ type loop struct {
 	config  Config
 	log     logrus.FieldLogger
 	member  *member.Member
-	changed <-chan struct{} // receives a signal when an object that an import writes has changed
+	changed <-chan struct{} // receives a signal when an object that configures the registration has changed
 	deploy  deployFunc
 
 	dialer      *hubclient.Dialer
@@ -103,12 +103,12 @@ type loop struct {
 	rejectionReported bool // by an event; see announce
 }
 
-// runLoop runs the loop, and beside it the watch on the objects that an import writes.
+// runLoop runs the loop, and beside it the watch on the Secrets and ConfigMaps that configure the registration.
 func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFunc) {
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() { m.WatchImported(ctx, changed) })
+	watching.Go(func() { m.WatchConfiguration(ctx, changed) })
 	defer watching.Wait()
 	defer stop()
 	newLoop(c, m, changed, deploying).run(ctx)

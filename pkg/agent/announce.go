@@ -24,6 +24,10 @@ const (
 // credential, the log gets only what differs from that.
 func (l *loop) announce(ctx context.Context, action Action, o observation, running bool) {
 	state, level, text := describe(action, o, l.member.Namespace)
+	if running && action == WaitForBootstrap {
+		state = "registered, but the stored credential is missing or unusable, and there is nothing to register with; the log says what to do"
+		text += ". Until then the agent goes on with the credential in its memory, and does not renew it"
+	}
 	l.config.OnState(state)
 	l.notePendingEndpoint(action, o)
 	if action == ReportRejected && l.rejectionReported {

@@ -169,7 +169,7 @@ func (f *fixture) settles(token string) {
 	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token && f.watches() }, "settled with "+token)
 }
 
-// watches reports whether the agent watches the objects that an import writes. The fake client, unlike an API server, loses events between
+// watches reports whether the agent watches the objects that configure its registration. The fake client, unlike an API server, loses events between
 // the list and the watch of an informer.
 func (f *fixture) watches() bool {
 	watched := 0
@@ -178,7 +178,7 @@ func (f *fixture) watches() bool {
 			watched++
 		}
 	}
-	return watched >= 3 // the bootstrap Secret and two ConfigMaps
+	return watched >= 4 // two Secrets and two ConfigMaps
 }
 
 // isSettled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.

@@ -305,7 +305,9 @@ func TestRenewDoesNotOverwriteAnotherCredential(t *testing.T) {
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
+	r.eventually(r.watches, "the watches have begun")
 	r.lacks(registration.CredentialSecret)
+	r.says("Until then the agent goes on with the credential in its memory") // at once, not only when the credential expires
 	r.passes(func() bool { return r.said("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
 	assert.Nil(t, r.secret(registration.CredentialSecret))
 	asked := r.requests()

@@ -43,7 +43,7 @@ type Registrar struct {
 	Pod string
 	// HeartbeatLease announces that the agent sends heartbeats to a Lease.
 	HeartbeatLease bool
-	// Changed receives a signal when an object that an import writes has changed.
+	// Changed receives a signal when an object that configures the registration has changed.
 	Changed <-chan struct{}
 	// OnState is called with a short description of what the agent waits for.
 	OnState func(string)
