@@ -11,7 +11,7 @@
 //	uninstall   removes the agent from its cluster
 //	hubclient   endpoints, TLS, connections, and the meaning of the hub's answers
 //	member      the API server of the agent's own cluster
-//	timing      all durations and backoffs
+//	timing      the durations and backoffs of registration, renewal and heartbeat
 package agent
 
 import (
@@ -242,7 +242,7 @@ func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (c
 	return timing.Pause(work, l.config.Clock, d, l.changed)
 }
 
-// runnables are what the agent runs with one credential. A nil *runnables is one that was never started.
+// runnables are what the agent runs with one credential. A nil *runnables stands for no runnables: none were started, or they were stopped.
 type runnables struct {
 	use     *credential.InUse
 	started time.Time
@@ -388,12 +388,12 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 //
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
-func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (wait time.Duration, err error) {
+func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
 	l.notes.SetPossessionProof("")
 	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
 	wait = untilChange
 	if o.Bootstrap == Present {
-		helmWait := working.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
+		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
 			wait = helmWait
 		} else {

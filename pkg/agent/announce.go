@@ -121,7 +121,7 @@ func whyRegister(o observation) string {
 	}
 }
 
-// expiry distinguishes a credential that expired while the agent was away from one that was revoked.
+// expiry returns the end of the token's lifetime for the message: it tells the reader whether the credential expired or was revoked.
 func expiry(stored *credential.Stored) string {
 	if stored == nil {
 		return ""

@@ -30,8 +30,8 @@ func lifetimeOf(token string) (tokenLifetime, bool) {
 
 // Expiry is the end of a token; false for a token that is not renewed.
 func Expiry(token string) (time.Time, bool) {
-	lifetime, renewed := lifetimeOf(token)
-	return lifetime.expires, renewed
+	lifetime, renewable := lifetimeOf(token)
+	return lifetime.expires, renewable
 }
 
 func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }

@@ -41,7 +41,7 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
-	// Registered is how the agent reached the hub when it registered; empty in a Secret of an earlier agent.
+	// Registered is how the agent reached the hub when it registered, or in the last import since; empty in a Secret of an earlier agent.
 	Registered hubclient.Trust
 }
 
@@ -136,7 +136,7 @@ func (s *Stored) WithToken(token string) *Stored {
 }
 
 // MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. An import, unlike a ConfigMap,
-// changes with how little protection the agent is content.
+// may lower the protection of the credential: it replaces Registered.
 func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest string) *Stored {
 	copied := *s
 	e.Mode = e.TLSMode()

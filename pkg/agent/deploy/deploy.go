@@ -54,8 +54,8 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	if action == observe && f.TooEarly {
-		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the request of
-		// failed is lost if an event had already enqueued the key for an earlier time.
+		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
+		// an event had already enqueued the key for an earlier time.
 		d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
 	}
 

@@ -3,7 +3,8 @@
 //
 // The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
 // record of what is deployed: an agent that is killed at any point, for example by a change of its own Deployment, continues
-// from them. What it writes to the hub is a report; nothing here depends on it.
+// from them. What is deployed is decided from these labels. The status on the hub decides only whether dependsOn is met, and which unlabelled
+// release may be taken over.
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
@@ -58,7 +59,9 @@ type reconciler struct {
 var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")
 
 // Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
-// hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not answer, nothing changes on the member.
+// hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not
+// answer, nothing is installed or upgraded, and no release is removed because its BundleDeployment is gone. Drift is still corrected, and
+// leftovers and replaced releases are still removed: that needs only what the agent knows already.
 func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)

@@ -127,7 +127,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 }
 
 // setConditions sets Deployed, Installed, Monitored and Ready. A condition that is True has no reason, and one that is False has
-// the reason Error: Fleet's own hub shows the message of no other.
+// the reason Error: Fleet's own hub shows the message of no other. Only Ready, while nothing is deployed yet, is False with the reason NotReady.
 func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
 		c := genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message}

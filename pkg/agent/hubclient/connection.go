@@ -37,8 +37,8 @@ const (
 // BundleDeployments; a Content has at most 1.5 MiB.
 const maxResponse = 64 << 20
 
-// idleConnection is how long an unused connection to the hub stays open: ten thousand agents that send a heartbeat every quarter
-// of an hour need not keep ten thousand connections.
+// idleConnection is how long a connection without requests stays open. The watch of BundleDeployments keeps one open while the agent works; the
+// limit is for the others, for example of a registration, or of an endpoint that the agent has tried.
 const idleConnection = 90 * time.Second
 
 // Dialer makes connections to the hub.

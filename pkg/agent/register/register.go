@@ -141,7 +141,7 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 		object.Spec.ClientID, object.Namespace, err)
 }
 
-// await polls for the credential. The token may read one Secret, so a watch is not possible. The attempt ends after
+// await polls for the credential: the import identity has only the verb get for the Secret with the answer. The attempt ends after
 // Timing.Registration, but not once the hub has refused the request: another request would be refused too, and a person may
 // approve this one later.
 func (r *Registrar) await(
@@ -190,7 +190,8 @@ func (r *Registrar) await(
 				err = ForgetRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
-		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID): // after a change before the refusal, the objects may not have been readable
+		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID):
+			// After a refusal also without a signal: the objects may not have been readable when the last one came.
 			r.Log.Infof("Secret %s or the clientID in ConfigMap %s has changed: starting over with it", registration.BootstrapSecret, registration.AgentConfigMap)
 			return nil, ErrInputChanged
 		case refused: // a person may have deleted the refused request
@@ -361,9 +362,9 @@ func (t *requestTracker) sent(request string, now time.Time) {
 	*t = requestTracker{request: request, since: now, lastAnswer: now}
 }
 
-// answered records an answer of the hub. A gap longer than unseen ends the observation.
-func (t *requestTracker) answered(now time.Time, unseen time.Duration) {
-	if now.Sub(t.lastAnswer) > unseen {
+// answered records an answer of the hub. A gap longer than maxGap ends the observation.
+func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
+	if now.Sub(t.lastAnswer) > maxGap {
 		*t = requestTracker{}
 	}
 	t.lastAnswer = now
