@@ -328,7 +328,7 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 		}
 		return false
 	}
-	l.log.Warnf("Starting over: %v", err)
+	l.log.Warnf("The work with the stored credential has ended, reading Secret %s again: %v", registration.CredentialSecret, err)
 	return true
 }
 
@@ -369,15 +369,17 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 			}
 		}
 	}
-	err := l.registrar.Register(ctx, in)
-	if err == nil && o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
-		err = l.uninstaller.Cancel(ctx)
-	}
-	if err != nil {
+	if err := l.registrar.Register(ctx, in); err != nil {
 		if !errors.Is(err, register.ErrInputChanged) {
 			l.logError(ctx, "Failed to register agent", err)
 		}
 		return err
+	}
+	if o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
+		if err := l.uninstaller.Cancel(ctx); err != nil {
+			l.logError(ctx, "Registered, but cannot cancel the uninstallation of the agent yet", err)
+			return err
+		}
 	}
 	l.notes.SetPossessionProof("")
 	return nil
@@ -390,7 +392,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 // release stays until the agent's own Deployment has become available.
 func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
 	l.notes.SetPossessionProof("")
-	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
+	recordErr, err := l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member)
 	wait = untilChange
 	if o.Bootstrap == Present {
 		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
@@ -403,6 +405,11 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 	}
 	if err != nil {
 		err = fmt.Errorf("deleting the objects of the registration: %w", err)
+	}
+	if recordErr != nil {
+		err = errors.Join(err, fmt.Errorf("recording the TLS mode with which the credential works: %w", recordErr))
+	}
+	if err != nil {
 		l.log.Warn(err)
 	}
 	return wait, err

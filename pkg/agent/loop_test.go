@@ -379,7 +379,7 @@ func TestLoopRejectedCredential(t *testing.T) {
 			then: func(f *fixture) {
 				f.settles(oldToken)
 				f.refuses(oldToken, true)
-				f.says("Starting over: heartbeat: the hub rejects the credential")
+				f.says("reading Secret fleet-agent again: heartbeat: the hub rejects the credential")
 				f.has(f.bootstrap())
 			}, token: newToken, requests: 1,
 		},
@@ -392,7 +392,7 @@ func TestLoopRejectedCredential(t *testing.T) {
 			},
 			then: func(f *fixture) {
 				f.eventually(func() bool { return f.hub.count("PATCH") > 15 }, "many heartbeats")
-				assert.Zero(f, f.said("Starting over"))
+				assert.Zero(f, f.said("The work with the stored credential has ended"))
 			}, token: oldToken,
 		},
 		"by a proxy only": {

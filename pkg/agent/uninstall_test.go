@@ -371,7 +371,7 @@ func TestUninstallAfterTheDeployments(t *testing.T) {
 	f.config.Member = &rest.Config{}
 	f.startsDeploying(removesAll(func() {}))
 	f.left()
-	assert.Zero(t, f.said("Starting over"))
+	assert.Zero(t, f.said("The work with the stored credential has ended"))
 }
 
 // While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.

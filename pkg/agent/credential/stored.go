@@ -152,6 +152,9 @@ func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest st
 
 // UnusableKey is the error about a key of a Secret: it names the Secret, the key and the remedy.
 func UnusableKey(namespace, secret, key, problem string) error {
-	return fmt.Errorf("key %s of Secret %s/%s is unusable: %s; correct it, or delete the Secret and let the hub create it again",
-		key, namespace, secret, problem)
+	remedy := "create the Secret again with the values of a ClusterRegistrationToken"
+	if secret == registration.CredentialSecret {
+		remedy = "register the agent again with a new Secret " + registration.BootstrapSecret
+	}
+	return fmt.Errorf("key %s of Secret %s/%s is unusable: %s; correct it, or %s", key, namespace, secret, problem, remedy)
 }

@@ -65,7 +65,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		if err == nil {
 			d.succeeded(key, state, made, action, action == correct || f.TakenOver)
 		} else if ctx.Err() == nil {
-			d.failed(key, bd, state, err)
+			d.failed(key, bd, state, action, err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -310,12 +310,12 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 }
 
 // succeeded records what an operation deployed. repeated: it deployed again what this run had deployed before.
-func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, action action, repeated bool) {
-	d.log(key).Infof("Deployed Helm release %s", made)
+func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
+	d.log(key).Infof("%s Helm release %s", map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done], made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.retries, state.retryAt = nil, time.Time{}
-	if action != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
+	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""
 	}
 	if repeated { // somebody else keeps changing this release: the next repetition has to wait
@@ -328,8 +328,9 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.drifts.AddAfter(key, d.Timing.Settle)
 }
 
-func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
-	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
+func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {
+	what := map[action]string{deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left"}[tried]
+	d.log(key).Warnf("%s failed: %s", what, release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
 		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}

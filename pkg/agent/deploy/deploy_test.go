@@ -65,7 +65,7 @@ func quiet() logrus.FieldLogger {
 func TestReconcile_failedDeployment(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
-	p.failed("app", p.bd, state, assert.AnError)
+	p.failed("app", p.bd, state, deploy, assert.AnError)
 	retryAt := state.retryAt
 	p.queue.delays = nil
 	p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
@@ -122,12 +122,12 @@ func TestReport_retries(t *testing.T) {
 	assert.Len(t, p.queue.delays, 21)
 	assert.Less(t, p.queue.last(), 2*p.Timing.RetryFirst, "another outage")
 
-	p.failed("app", p.bd, state, assert.AnError)
+	p.failed("app", p.bd, state, deploy, assert.AnError)
 	away = false
 	for range 10 {
 		state.written = written{}
 		report()
-		p.failed("app", p.bd, state, assert.AnError)
+		p.failed("app", p.bd, state, deploy, assert.AnError)
 	}
 	assert.Greater(t, p.queue.last(), time.Minute, "what cannot be deployed is tried less and less often, however often that is shown")
 }

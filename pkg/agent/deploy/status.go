@@ -171,7 +171,7 @@ func (v view) deployedCondition() (status corev1.ConditionStatus, reason, messag
 	case !v.current && v.paused:
 		return corev1.ConditionUnknown, fleet.ReasonPaused, "paused"
 	case !v.current && v.spec.WaitingForValues:
-		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "waiting for the Secret with the values"
+		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "the hub has not written the Secret with the Helm values yet"
 	case v.waitsFor != "":
 		return corev1.ConditionFalse, fleet.ReasonError, v.waitsFor
 	case v.failure != nil:
