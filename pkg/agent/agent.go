@@ -82,7 +82,7 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 	}, work)
 }
 
-// deployFunc is deploy.Run, or a replacement in a test; nil deploys nothing.
+// deployFunc is deploy.Run, or a replacement in a test.
 type deployFunc func(context.Context, deploy.Config) error
 
 // loop is the state of the agent between two iterations.
@@ -322,10 +322,6 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 		return false
 	case errors.Is(err, deploy.ErrUninstall):
 		l.log.Info("The hub has asked this agent to uninstall itself, and everything it deployed is removed: the agent uninstalls itself")
-		if err := l.uninstaller.Begin(ctx); err != nil {
-			l.logError(ctx, "Cannot uninstall yet", err)
-			return true
-		}
 		return false
 	}
 	l.log.Warnf("The work with the stored credential has ended, reading Secret %s again: %v", registration.CredentialSecret, err)
@@ -334,10 +330,6 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 
 // deployBundles runs package deploy on the connection to the hub.
 func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, resync time.Duration, resyncs <-chan time.Duration) error {
-	if l.deploy == nil {
-		<-ctx.Done()
-		return nil
-	}
 	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
 	stored := use.Stored()
 	return l.deploy(ctx, deploy.Config{

@@ -18,12 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -63,7 +65,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
 		config: Config{
 			Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{},
-			Timing: agenttest.Quick(), OnState: func(string) {},
+			Member: &rest.Config{}, Timing: agenttest.Quick(), OnState: func(string) {},
 		},
 	}
 }
@@ -120,7 +122,13 @@ func (f *fixture) stored(edits ...string) *corev1.Secret {
 // starts runs the agent until the test ends.
 func (f *fixture) starts() {
 	f.Helper()
-	f.startsDeploying(nil)
+	f.startsDeploying(deploysNothing)
+}
+
+// deploysNothing is in place of deploy.Run.
+func deploysNothing(ctx context.Context, _ deploy.Config) error {
+	<-ctx.Done()
+	return nil
 }
 
 func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
@@ -136,7 +144,7 @@ func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
 // runsUntil runs the agent until the condition holds.
 func (f *fixture) runsUntil(condition func() bool) {
 	f.Helper()
-	stop := f.startsDeploying(nil)
+	stop := f.startsDeploying(deploysNothing)
 	require.Eventually(f, condition, patience, time.Millisecond)
 	stop()
 }

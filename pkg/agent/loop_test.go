@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -567,7 +566,6 @@ func (f *fixture) saidAt(level logrus.Level) (n int) {
 
 func TestLoopChangedResync(t *testing.T) {
 	f := newFixture(t)
-	f.config.Member = &rest.Config{}
 	f.has(f.stored())
 	f.hasSettings(`{"garbageCollectionInterval":"24h"}`)
 	intervals := make(chan time.Duration, 3)

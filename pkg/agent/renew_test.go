@@ -111,7 +111,7 @@ func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 func TestRenewAtTheStart(t *testing.T) {
 	r := newRenewer(t)
 	r.clock.Step(20 * time.Hour)
-	r.startsDeploying(nil)
+	r.startsDeploying(deploysNothing)
 	r.eventually(r.isRenewed, "renewed without a wait")
 }
 
@@ -123,7 +123,7 @@ func TestRenewWithAClockFarAhead(t *testing.T) {
 		return agenttest.JWT("uid", issued, issued.Add(lifetime), r.serial)
 	}
 	r.clock.Step(100 * day)
-	r.startsDeploying(nil)
+	r.startsDeploying(deploysNothing)
 	r.eventually(r.isRenewed, "renewed")
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 }

@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv/sample"
@@ -368,7 +367,6 @@ func removesAll(between func()) deployFunc {
 
 func TestUninstallAfterTheDeployments(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
 	f.startsDeploying(removesAll(func() {}))
 	f.left()
 	assert.Zero(t, f.said("The work with the stored credential has ended"))
@@ -377,7 +375,6 @@ func TestUninstallAfterTheDeployments(t *testing.T) {
 // While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.
 func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
 	var sessions atomic.Int32
 	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
 		if sessions.Add(1) > 1 {
@@ -416,7 +413,6 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 
 func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
 	ctx, die := context.WithCancel(t.Context())
 	runLoop(ctx, f.config, f.member, removesAll(die))
 	assert.True(t, uninstall.Begun(f.secret(registration.CredentialSecret)))

@@ -183,6 +183,9 @@ func (r *releaseIndex) removeRelease(key string, name releaseName) {
 			delete(r.revisions[key], at)
 		}
 	}
+	if len(r.revisions[key]) == 0 {
+		delete(r.revisions, key)
+	}
 }
 
 // of returns the newest revision of each release of a BundleDeployment: one, unless releases of earlier names are left.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -120,15 +119,6 @@ func setDefault[T int | time.Duration](value *T, fallback T) {
 	if *value <= 0 {
 		*value = fallback
 	}
-}
-
-const (
-	jitter       = 0.2
-	backoffSteps = 100 // enough to reach any limit; the pause stays there
-)
-
-func backoff(first, limit time.Duration) *wait.Backoff {
-	return &wait.Backoff{Duration: first, Cap: limit, Factor: 2, Jitter: jitter, Steps: backoffSteps}
 }
 
 // withGrace returns a context that ends a grace period after its parent, so that a running operation can finish.

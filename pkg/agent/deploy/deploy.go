@@ -11,6 +11,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -320,7 +321,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	}
 	if repeated { // somebody else keeps changing this release: the next repetition has to wait
 		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
-			state.corrections = backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
+			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}
 		state.correctedAt = d.Clock.Now()
 		state.retryAt = state.correctedAt.Add(state.corrections.Step())
@@ -332,7 +333,7 @@ func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deplo
 	what := map[action]string{deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left"}[tried]
 	d.log(key).Warnf("%s failed: %s", what, release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
-		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}
 	pause := state.retries.Step()
 	if needsChange(err) {

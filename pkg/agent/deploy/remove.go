@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -163,7 +164,7 @@ func asksToUninstall(bd *fleet.BundleDeployment) bool {
 // ended, so that nothing is deployed at the same time.
 func (d *reconciler) removeEverything(ctx context.Context) error {
 	d.Log.Info("The hub asked the agent to uninstall itself: removing everything that was deployed")
-	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	noted := false // BeginUninstall is called once: a new installation after that does not belong to this request of the hub
 	for ctx.Err() == nil {
 		removeErr := d.removeAll(ctx)
@@ -181,7 +182,7 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 		if ctx.Err() == nil {
 			d.Log.Warnf("The removal is not complete, trying again: %s", release.Explain(errors.Join(removeErr, reportErr)))
 		}
-		d.sleep(ctx, pauses.Step())
+		timing.Pause(ctx, d.Clock, pauses.Step(), nil)
 	}
 	return nil
 }

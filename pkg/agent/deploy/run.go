@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -137,7 +138,7 @@ func (d *reconciler) run(ctx context.Context) error {
 
 // proveHistory makes the client distinguish the revisions of this agent from forged ones. It reports whether that worked before ctx ended.
 func (d *reconciler) proveHistory(ctx context.Context) bool {
-	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	for {
 		keyed, err := d.releases.EnsureHistoryKey(ctx, d.owner)
 		if err == nil {
@@ -147,7 +148,7 @@ func (d *reconciler) proveHistory(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			d.Log.Warnf("Trying again: %s", release.Explain(err))
 		}
-		if !d.sleep(ctx, pauses.Step()) {
+		if timing.Pause(ctx, d.Clock, pauses.Step(), nil); ctx.Err() != nil {
 			return false
 		}
 	}
@@ -166,12 +167,15 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 	}
 }
 
+// resyncJitter is the part by which an interval between two comparisons may be longer.
+const resyncJitter = 0.2
+
 // resync compares everything from time to time, for changes without an event.
 func (d *reconciler) resync(ctx context.Context) {
 	warned := map[string]bool{}
 	d.warnOfLeftReleases(ctx, warned)
 	for interval := d.Resync; ; {
-		timer := d.Clock.NewTimer(wait.Jitter(interval, jitter))
+		timer := d.Clock.NewTimer(wait.Jitter(interval, resyncJitter))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -303,18 +307,6 @@ func (d *reconciler) bundleDeployments() (all []*fleet.BundleDeployment) {
 	return all
 }
 
-// sleep reports whether the whole duration passed before ctx ended.
-func (d *reconciler) sleep(ctx context.Context, duration time.Duration) bool {
-	timer := d.Clock.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C():
-		return true
-	}
-}
-
 func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
 
 // retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
@@ -324,7 +316,7 @@ func (d *reconciler) retryLater(ctx context.Context, key string, state *deployme
 	}
 	d.log(key).Warnf("Trying again: %s", release.Explain(err))
 	if state.retries == nil {
-		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}
 	d.queue.AddAfter(key, state.retries.Step())
 }

@@ -73,7 +73,8 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	if err != nil {
 		return err
 	}
-	conn, err := r.Dialer.Dial(in.Identity.At(in.Identity.EndpointIn(in.Settings.AgentTLSMode)))
+	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
+	conn, err := r.Dialer.Dial(in.Identity.At(endpoint))
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,6 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	}
 
 	// The answer does not contain the address of the hub: the agent keeps the one in the bootstrap Secret.
-	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
 	endpoint.Mode = endpoint.TLSMode()
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},

@@ -71,8 +71,11 @@ const (
 	jitter      = 0.2
 )
 
+// Backoff doubles a pause up to the limit.
+func Backoff(first, limit time.Duration) *wait.Backoff { return backoff(first, limit, retryFactor) }
+
 // Retry is the backoff after failures.
-func (d Durations) Retry() *wait.Backoff { return backoff(d.RetryFirst, d.RetryMax, retryFactor) }
+func (d Durations) Retry() *wait.Backoff { return Backoff(d.RetryFirst, d.RetryMax) }
 
 // Poll is the backoff of polling for a credential that may come at any moment.
 func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax, pollFactor) }
