@@ -384,7 +384,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 // release stays until the agent's own Deployment has become available.
 func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
 	l.notes.SetPossessionProof("")
-	recordErr, err := l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member)
+	recordErr, err := l.recordMode(ctx, o), register.DeletePendingRequest(ctx, l.member)
 	wait = untilChange
 	if o.Bootstrap == Present {
 		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())

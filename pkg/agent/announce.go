@@ -149,8 +149,8 @@ func whyNotStored(o observation) string {
 	return "there is no stored credential"
 }
 
-func noVerdict(a hubclient.Answer) string {
-	if a == hubclient.Unreachable {
+func noVerdict(v hubclient.TokenVerdict) string {
+	if v == hubclient.Unreachable {
 		return "the hub is unreachable"
 	}
 	return "the hub, or a proxy before it, answered with an error, but did not reject the credential"

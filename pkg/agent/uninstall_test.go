@@ -124,16 +124,16 @@ const (
 	noBootstrap     = "-" // the value without a bootstrap Secret
 )
 
-// leaver is an agent with all of its objects on the member.
-type leaver struct {
+// uninstallingAgent is an agent with all of its objects on the member.
+type uninstallingAgent struct {
 	*fixture
 	objects []runtime.Object
 }
 
-func newLeaver(t *testing.T, i installation) *leaver {
+func newUninstallingAgent(t *testing.T, i installation) *uninstallingAgent {
 	t.Helper()
 	i.namespace = agentNamespace
-	f := &leaver{fixture: newFixture(t), objects: i.objects()}
+	f := &uninstallingAgent{fixture: newFixture(t), objects: i.objects()}
 	for _, object := range append(i.objects(), i.bystanders()...) {
 		require.NoError(t, f.core.Tracker().Add(object))
 	}
@@ -142,7 +142,7 @@ func newLeaver(t *testing.T, i installation) *leaver {
 }
 
 // begun is the credential of an agent that uninstalls itself.
-func (f *leaver) begun(value string) *corev1.Secret {
+func (f *uninstallingAgent) begun(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
 	secret.Annotations = map[string]string{begunAnnotation: value}
@@ -150,7 +150,7 @@ func (f *leaver) begun(value string) *corev1.Secret {
 }
 
 // begins does what the agent does when the hub has asked it to uninstall itself and everything it deployed is removed.
-func (f *leaver) begins() error {
+func (f *uninstallingAgent) begins() error {
 	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Begin(f.Context())
 }
 
@@ -169,7 +169,7 @@ func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 }
 
 // owners are the UIDs of an object's owners; nil when it is gone.
-func (f *leaver) owners(object runtime.Object) []types.UID {
+func (f *uninstallingAgent) owners(object runtime.Object) []types.UID {
 	f.Helper()
 	kind, namespace, name := describeObject(f.T, object)
 	got, err := f.core.Tracker().Get(resourceOf(kind), namespace, name)
@@ -187,7 +187,7 @@ func (f *leaver) owners(object runtime.Object) []types.UID {
 }
 
 // left waits for the end of the uninstallation.
-func (f *leaver) left() {
+func (f *uninstallingAgent) left() {
 	f.Helper()
 	f.says("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
 }
@@ -206,7 +206,7 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 		"nothing outside of its namespace": {installation{noClass: true}, "Deployment", "fleet-agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, row.installation)
+			f := newUninstallingAgent(t, row.installation)
 			f.has(f.begun(noBootstrap))
 			before := len(f.core.Actions())
 			f.starts()
@@ -245,7 +245,7 @@ func TestUninstallWithoutAnOwner(t *testing.T) {
 }
 
 func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
+	f := newUninstallingAgent(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}
 	for _, object := range theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding) {
 		require.NoError(t, f.core.Tracker().Add(object))
@@ -265,14 +265,14 @@ func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 
 func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 	for name, row := range map[string]struct {
-		bootstrap func(f *leaver) []*corev1.Secret
+		bootstrap func(f *uninstallingAgent) []*corev1.Secret
 		want      string
 	}{
-		"nothing to register with": {func(*leaver) []*corev1.Secret { return nil }, noBootstrap},
-		"with a leftover":          {func(f *leaver) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} }, "uid-of-it"},
+		"nothing to register with": {func(*uninstallingAgent) []*corev1.Secret { return nil }, noBootstrap},
+		"with a leftover":          {func(f *uninstallingAgent) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} }, "uid-of-it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, installation{managed: true})
+			f := newUninstallingAgent(t, installation{managed: true})
 			f.has(row.bootstrap(f)...)
 			before := len(f.core.Actions())
 			require.NoError(t, f.begins())
@@ -285,7 +285,7 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 		})
 	}
 	t.Run("without a credential the uninstallation cannot begin", func(t *testing.T) {
-		f := newLeaver(t, installation{managed: true})
+		f := newUninstallingAgent(t, installation{managed: true})
 		f.lacks(registration.CredentialSecret)
 		require.ErrorContains(t, f.begins(), "Secret cattle-fleet-system/fleet-agent")
 	})
@@ -295,7 +295,7 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, carriedOut := range []bool{false, true} {
 		for n := range sample.Numbers(t, 4) {
-			f := newLeaver(t, installation{managed: true, chart: true})
+			f := newUninstallingAgent(t, installation{managed: true, chart: true})
 			f.has(f.bootstrap())
 			require.NoError(t, f.begins())
 			died := f.diesAt(n, carriedOut, func() bool { return f.said("The agent is uninstalled") > 0 })
@@ -317,18 +317,18 @@ func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 }
 
 func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
-	another := func(f *leaver, edits ...string) *corev1.Secret {
+	another := func(f *uninstallingAgent, edits ...string) *corev1.Secret {
 		secret := f.bootstrap(edits...)
 		secret.UID = "uid-of-another"
 		return secret
 	}
-	for name, arrange := range map[string]func(f *leaver){
-		"it is there at the start": func(f *leaver) { f.has(f.begun(noBootstrap), another(f)) },
-		"in place of a leftover":   func(f *leaver) { f.has(f.begun("uid-of-it"), another(f)) },
-		"the leftover asks for another registration": func(f *leaver) {
+	for name, arrange := range map[string]func(f *uninstallingAgent){
+		"it is there at the start": func(f *uninstallingAgent) { f.has(f.begun(noBootstrap), another(f)) },
+		"in place of a leftover":   func(f *uninstallingAgent) { f.has(f.begun("uid-of-it"), another(f)) },
+		"the leftover asks for another registration": func(f *uninstallingAgent) {
 			f.has(f.begun("uid-of-it"), f.bootstrap("registration", "uid/9"))
 		},
-		"it comes in the middle": func(f *leaver) {
+		"it comes in the middle": func(f *uninstallingAgent) {
 			f.has(f.begun(noBootstrap))
 			var once sync.Once
 			f.core.PrependReactor("patch", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
@@ -338,7 +338,7 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, installation{managed: true, chart: true})
+			f := newUninstallingAgent(t, installation{managed: true, chart: true})
 			f.hub.refused[oldToken] = true
 			arrange(f)
 			f.starts()
@@ -366,7 +366,7 @@ func removesAll(between func()) deployFunc {
 }
 
 func TestUninstallAfterTheDeployments(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
+	f := newUninstallingAgent(t, installation{managed: true})
 	f.startsDeploying(removesAll(func() {}))
 	f.left()
 	assert.Zero(t, f.said("The work with the stored credential has ended"))
@@ -374,7 +374,7 @@ func TestUninstallAfterTheDeployments(t *testing.T) {
 
 // While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.
 func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
+	f := newUninstallingAgent(t, installation{managed: true})
 	var sessions atomic.Int32
 	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
 		if sessions.Add(1) > 1 {
@@ -412,7 +412,7 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 }
 
 func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
+	f := newUninstallingAgent(t, installation{managed: true})
 	ctx, die := context.WithCancel(t.Context())
 	runLoop(ctx, f.config, f.member, removesAll(die))
 	assert.True(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
@@ -425,7 +425,7 @@ func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
 	for resource, owner := range map[string]string{
 		"clusterroles": "cattle-fleet-system-fleet-agent-role", "priorityclasses": agentmanifest.PriorityClassName, "deployments": "fleet-agent",
 	} {
-		f := newLeaver(t, installation{managed: resource == "clusterroles", noClass: resource == "deployments"})
+		f := newUninstallingAgent(t, installation{managed: resource == "clusterroles", noClass: resource == "deployments"})
 		var mutex sync.Mutex
 		failures := 0
 		f.core.PrependReactor("get", resource, func(kubetesting.Action) (bool, runtime.Object, error) {

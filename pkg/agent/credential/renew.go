@@ -134,10 +134,10 @@ func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLi
 }
 
 func (r *Renewer) verify(ctx context.Context, renewed *Stored) error {
-	conn, answer, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
+	conn, verdict, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
 	conn.Close()
-	if answer != hubclient.Accepted {
-		return fmt.Errorf("the new token does not work (%s): %w", answer, err)
+	if verdict != hubclient.Accepted {
+		return fmt.Errorf("the new token does not work (%s): %w", verdict, err)
 	}
 	return nil
 }

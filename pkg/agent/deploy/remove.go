@@ -104,7 +104,7 @@ func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
 		return true, nil
 	}
 	// The key may be a name that was too long for a label.
-	list, err := d.listBundles(ctx, metav1.ListOptions{})
+	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -125,11 +125,11 @@ func isNotFoundByName(err error, name string) bool {
 
 // warnOfLeftReleases logs, once for each, the releases of an agent that sets no labels whose BundleDeployment the hub does not have.
 // Fleet's own agent removes them. This one does not: it never saw the BundleDeployment, and a hub that was restored, or another
-// hub, has none either. known holds the revisions that need no second look.
-func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bool) {
+// hub, has none either. checked holds the revisions that need no second look.
+func (d *reconciler) warnOfLeftReleases(ctx context.Context, checked map[string]bool) {
 	found, err := d.releases.Unlabelled(ctx)
 	for _, f := range found {
-		if known[f.String()] {
+		if checked[f.String()] {
 			continue
 		}
 		bundleDeployment, agent, readErr := d.releases.Annotated(ctx, f)
@@ -140,7 +140,7 @@ func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bo
 		if ours && d.bundleDeployment(registration.LabelValue(bundleDeployment)) != nil {
 			continue // it is adopted with the BundleDeployment
 		}
-		known[f.String()] = true
+		checked[f.String()] = true
 		if ours {
 			d.log(bundleDeployment).Warnf("Helm release %s/%s was deployed for a BundleDeployment that the hub does not have. It stays, because another hub may have "+
 				"had it. If it is not needed any more, run: helm uninstall --namespace %s %s", f.Namespace, f.Name, f.Namespace, f.Name)
