@@ -472,6 +472,38 @@ func TestRun_paused(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+func TestRun_pausedWithAReplacedRelease(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodDelete {
+			return nil, errors.New("not today")
+		}
+		return send()
+	})
+	renamed := func(paused bool) {
+		s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.Helm, bd.Spec.Paused = &fleet.HelmOptions{ReleaseName: "renamed"}, paused
+		})
+	}
+	renamed(false)
+	testenv.Eventually(t, func() (bool, string) { return len(s.member.Requests("DELETE")) > 0, "the old release is not removed" })
+	require.NoError(t, stop())
+	s.member.Inject(nil)
+	renamed(true)
+	s.run()
+	s.put("other", configMap("b", "one"))
+	s.state("other", fleet.Ready)
+	s.still()
+	assert.Len(t, s.releases(), 3, "while it is paused, the old release stays")
+	renamed(false)
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 2, "the old release is there" })
+	s.state("app", fleet.Ready)
+	s.value("a", "two")
+}
+
 func TestRun_dependsOn(t *testing.T) {
 	s := onStage(t)
 	s.run()
@@ -609,38 +641,6 @@ func TestRun_renamedRelease(t *testing.T) {
 		found := s.releases()
 		return len(found) == 1 && found[0].Name == "renamed", "the old release is there"
 	})
-	s.value("a", "two")
-}
-
-func TestRun_pausedWithAReplacedRelease(t *testing.T) {
-	s := onStage(t)
-	stop := s.run()
-	s.put("app", configMap("a", "one"))
-	s.state("app", fleet.Ready)
-	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-		if req.Method == http.MethodDelete {
-			return nil, errors.New("not today")
-		}
-		return send()
-	})
-	renamed := func(paused bool) {
-		s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
-			bd.Spec.Options.Helm, bd.Spec.Paused = &fleet.HelmOptions{ReleaseName: "renamed"}, paused
-		})
-	}
-	renamed(false)
-	testenv.Eventually(t, func() (bool, string) { return len(s.member.Requests("DELETE")) > 0, "the old release is not removed" })
-	require.NoError(t, stop())
-	s.member.Inject(nil)
-	renamed(true)
-	s.run()
-	s.put("other", configMap("b", "one"))
-	s.state("other", fleet.Ready)
-	s.still()
-	assert.Len(t, s.releases(), 3, "while it is paused, the old release stays")
-	renamed(false)
-	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 2, "the old release is there" })
-	s.state("app", fleet.Ready)
 	s.value("a", "two")
 }
 
