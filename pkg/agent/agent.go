@@ -11,7 +11,7 @@
 //	uninstall   removes the agent from its cluster
 //	hubclient   endpoints, TLS, connections, and the meaning of the hub's answers
 //	member      the API server of the agent's own cluster
-//	timing      all durations and backoffs
+//	timing      the durations and backoffs of registration, renewal and heartbeat
 package agent
 
 import (
@@ -34,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/register"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/agent/uninstall"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -81,7 +82,7 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 	}, work)
 }
 
-// deployFunc is deploy.Run, or a replacement in a test; nil deploys nothing.
+// deployFunc is deploy.Run, or a replacement in a test.
 type deployFunc func(context.Context, deploy.Config) error
 
 // loop is the state of the agent between two iterations.
@@ -89,7 +90,7 @@ type loop struct {
 	config  Config
 	log     logrus.FieldLogger
 	member  *member.Member
-	changed <-chan struct{} // receives a signal when an object that an import writes has changed
+	changed <-chan struct{} // receives a signal when an object that configures the registration has changed
 	deploy  deployFunc
 
 	dialer      *hubclient.Dialer
@@ -102,12 +103,12 @@ type loop struct {
 	rejectionReported bool // by an event; see announce
 }
 
-// runLoop runs the loop, and beside it the watch on the objects that an import writes.
+// runLoop runs the loop, and beside it the watch on the Secrets and ConfigMaps that configure the registration.
 func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFunc) {
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() { m.WatchImported(ctx, changed) })
+	watching.Go(func() { m.WatchConfiguration(ctx, changed) })
 	defer watching.Wait()
 	defer stop()
 	newLoop(c, m, changed, deploying).run(ctx)
@@ -179,10 +180,11 @@ func (l *loop) run(ctx context.Context) {
 
 		// Act.
 		if running == nil && action.usesStored() {
-			running = l.start(ctx, o.conn, o.stored)
+			running = l.start(ctx, o.conn, o.stored, o.settings)
 			work, o.conn = running.context(ctx), nil
 			retry, changes = l.config.Timing.Retry(), 0
 		}
+		running.setResync(o.settings)
 		wait := time.Duration(0)
 		switch action {
 		case UseStored:
@@ -240,10 +242,13 @@ func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (c
 	return timing.Pause(work, l.config.Clock, d, l.changed)
 }
 
-// runnables are what the agent runs with one credential. A nil *runnables is one that was never started.
+// runnables are what the agent runs with one credential. A nil *runnables stands for no runnables: none were started, or they were stopped.
 type runnables struct {
 	use     *credential.InUse
 	started time.Time
+	// resync is the interval at which everything is compared; resyncs passes a new one to the deployments.
+	resync  time.Duration
+	resyncs chan time.Duration
 
 	ctx    context.Context // ends with the first of the runnables
 	cancel context.CancelFunc
@@ -251,8 +256,12 @@ type runnables struct {
 }
 
 // start starts the runnables. Each of them runs until its context ends, or returns an error that ends all of them.
-func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored) *runnables {
-	r := &runnables{use: credential.NewInUse(conn, stored), started: l.config.Clock.Now()}
+func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored, settings config.Agent) *runnables {
+	r := &runnables{
+		use: credential.NewInUse(conn, stored), started: l.config.Clock.Now(),
+		resync: settings.GarbageCollectionInterval.Duration, resyncs: make(chan time.Duration, 1),
+	}
+	first := r.resync // setResync changes it
 	ctx, r.cancel = context.WithCancel(ctx)
 	r.group, r.ctx = errgroup.WithContext(ctx)
 	run := func(name string, runnable func(context.Context, *credential.InUse) error) {
@@ -265,8 +274,23 @@ func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *cr
 	}
 	run("heartbeat", l.heartbeat.Run)
 	run("renewal", l.renewer.Run)
-	run("deploy", l.deployBundles)
+	run("deploy", func(ctx context.Context, use *credential.InUse) error {
+		return l.deployBundles(ctx, use, first, r.resyncs)
+	})
 	return r
+}
+
+// setResync passes a changed interval to the deployments. One that they have not received yet is replaced.
+func (r *runnables) setResync(settings config.Agent) {
+	if r == nil || r.resync == settings.GarbageCollectionInterval.Duration {
+		return
+	}
+	r.resync = settings.GarbageCollectionInterval.Duration
+	select {
+	case <-r.resyncs:
+	default:
+	}
+	r.resyncs <- r.resync
 }
 
 // context ends with the runnables; without runnables it is the given one.
@@ -298,42 +322,31 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 		return false
 	case errors.Is(err, deploy.ErrUninstall):
 		l.log.Info("The hub has asked this agent to uninstall itself, and everything it deployed is removed: the agent uninstalls itself")
-		if err := l.uninstaller.Begin(ctx); err != nil {
-			l.logError(ctx, "Cannot uninstall yet", err)
-			return true
-		}
 		return false
 	}
-	l.log.Warnf("Starting over: %v", err)
+	l.log.Warnf("The work with the stored credential has ended, reading Secret %s again: %v", registration.CredentialSecret, err)
 	return true
 }
 
 // deployBundles runs package deploy on the connection to the hub.
-func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
-	if l.deploy == nil {
-		<-ctx.Done()
-		return nil
-	}
-	settings, err := l.member.AgentConfig(ctx)
-	if err != nil {
-		l.log.Warnf("Deploying without the settings of ConfigMap %s: %v", registration.AgentConfigMap, err)
-	}
+func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, resync time.Duration, resyncs <-chan time.Duration) error {
 	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
-	cluster := use.Stored()
+	stored := use.Stored()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
 		Namespace:      use.Conn.Namespace,
-		Workspace:      cluster.Workspace,
-		ClusterName:    cluster.ClusterName,
+		Workspace:      stored.Workspace,
+		ClusterName:    stored.ClusterName,
 		Member:         rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
 		AgentNamespace: l.config.Namespace,
 		Scope:          l.config.Scope,
 		Workers:        l.config.Workers,
 		DriftWorkers:   l.config.DriftWorkers,
-		Resync:         settings.GarbageCollectionInterval.Duration,
+		Resync:         resync,
+		ResyncChanged:  resyncs,
 		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
 		BeginUninstall: l.uninstaller.Begin,
-		Log:            l.log.WithField(registration.LogCluster, cluster.Workspace+"/"+cluster.ClusterName),
+		Log:            l.log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName),
 		Clock:          l.config.Clock,
 	})
 }
@@ -348,15 +361,17 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 			}
 		}
 	}
-	err := l.registrar.Register(ctx, in)
-	if err == nil && o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
-		err = l.uninstaller.Cancel(ctx)
-	}
-	if err != nil {
+	if err := l.registrar.Register(ctx, in); err != nil {
 		if !errors.Is(err, register.ErrInputChanged) {
 			l.logError(ctx, "Failed to register agent", err)
 		}
 		return err
+	}
+	if o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
+		if err := l.uninstaller.Cancel(ctx); err != nil {
+			l.logError(ctx, "Registered, but cannot cancel the uninstallation of the agent yet", err)
+			return err
+		}
 	}
 	l.notes.SetPossessionProof("")
 	return nil
@@ -367,12 +382,12 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 //
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
-func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (wait time.Duration, err error) {
+func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
 	l.notes.SetPossessionProof("")
-	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
+	recordErr, err := l.recordMode(ctx, o), register.DeletePendingRequest(ctx, l.member)
 	wait = untilChange
 	if o.Bootstrap == Present {
-		helmWait := working.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
+		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
 			wait = helmWait
 		} else {
@@ -382,6 +397,11 @@ func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (w
 	}
 	if err != nil {
 		err = fmt.Errorf("deleting the objects of the registration: %w", err)
+	}
+	if recordErr != nil {
+		err = errors.Join(err, fmt.Errorf("recording the TLS mode with which the credential works: %w", recordErr))
+	}
+	if err != nil {
 		l.log.Warn(err)
 	}
 	return wait, err

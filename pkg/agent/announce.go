@@ -24,6 +24,10 @@ const (
 // credential, the log gets only what differs from that.
 func (l *loop) announce(ctx context.Context, action Action, o observation, running bool) {
 	state, level, text := describe(action, o, l.member.Namespace)
+	if running && action == WaitForBootstrap {
+		state = "registered, but the stored credential is missing or unusable, and there is nothing to register with; the log says what to do"
+		text += ". Until then the agent goes on with the credential in its memory, and does not renew it"
+	}
 	l.config.OnState(state)
 	l.notePendingEndpoint(action, o)
 	if action == ReportRejected && l.rejectionReported {
@@ -32,7 +36,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 	if !running || action == Register || action == UseStoredAndRegister || action == WaitForBootstrap {
 		l.log.WithFields(logrus.Fields{}).Log(level, text) // only an Entry has the method Log
 	}
-	if o.Bootstrap == Malformed {
+	if o.Bootstrap == Malformed && action != WaitForBootstrap && action != ReportRejected { // the text of these says it
 		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
 	switch {
@@ -85,7 +89,7 @@ func describe(action Action, o observation, namespace string) (state string, lev
 			fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it", o.stored.Workspace, o.stored.ClusterName, o.other)
 	case Uninstall:
 		return "uninstalling: the hub has asked the agent to uninstall itself", logrus.InfoLevel,
-			fmt.Sprintf("Uninstalling: the hub has asked the agent to uninstall itself, and its objects in Namespace %s are deleted", namespace)
+			fmt.Sprintf("Uninstalling: the hub has asked the agent to uninstall itself, and the objects of the agent in Namespace %s are being deleted", namespace)
 	case Register:
 		return "registering: waiting until the hub has granted the request", logrus.InfoLevel,
 			fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
@@ -93,13 +97,22 @@ func describe(action Action, o observation, namespace string) (state string, lev
 		return "waiting for the hub, keeping the stored credential", logrus.WarnLevel,
 			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.Hub), o.hubErr)
 	case ReportRejected:
-		return "the hub rejects the stored credential, and there is no bootstrap Secret to register with; the log says what to do", logrus.ErrorLevel,
-			fmt.Sprintf("Failed to register agent: the hub rejects the stored credential%s (%v) and there is no bootstrap Secret to register with; %s",
-				expiry(o.stored), o.hubErr, remedy(namespace))
+		state, why := whyNotRegister(o, namespace)
+		return "the hub rejects the stored credential, and " + state + "; the log says what to do", logrus.ErrorLevel,
+			fmt.Sprintf("Failed to register agent: the hub rejects the stored credential%s (%v) and %s; %s", expiry(o.stored), o.hubErr, why, remedy(namespace))
 	default:
-		return "there is no bootstrap Secret to register with; the log says what to do", logrus.ErrorLevel,
-			fmt.Sprintf("Failed to register agent: %s and there is no bootstrap Secret to register with; %s", whyNotStored(o), remedy(namespace))
+		state, why := whyNotRegister(o, namespace)
+		return state + "; the log says what to do", logrus.ErrorLevel,
+			fmt.Sprintf("Failed to register agent: %s and %s; %s", whyNotStored(o), why, remedy(namespace))
 	}
+}
+
+// whyNotRegister says why the agent cannot register: for OnState, and for the log.
+func whyNotRegister(o observation, namespace string) (state, why string) {
+	if o.Bootstrap == Malformed {
+		return "the bootstrap Secret is unusable", fmt.Sprintf("Secret %s/%s is unusable (%v)", namespace, registration.BootstrapSecret, o.bootstrapErr)
+	}
+	return "there is no bootstrap Secret to register with", "there is no bootstrap Secret to register with"
 }
 
 func whyRegister(o observation) string {
@@ -117,7 +130,7 @@ func whyRegister(o observation) string {
 	}
 }
 
-// expiry distinguishes a credential that expired while the agent was away from one that was revoked.
+// expiry returns the end of the token's lifetime for the message: it tells the reader whether the credential expired or was revoked.
 func expiry(stored *credential.Stored) string {
 	if stored == nil {
 		return ""
@@ -136,11 +149,11 @@ func whyNotStored(o observation) string {
 	return "there is no stored credential"
 }
 
-func noVerdict(a hubclient.Answer) string {
-	if a == hubclient.Unreachable {
-		return "it is unreachable"
+func noVerdict(v hubclient.TokenVerdict) string {
+	if v == hubclient.Unreachable {
+		return "the hub is unreachable"
 	}
-	return "it, or a proxy before it, answered with an error, but did not reject the credential"
+	return "the hub, or a proxy before it, answered with an error, but did not reject the credential"
 }
 
 // remedy is what a person must do.

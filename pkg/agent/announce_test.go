@@ -67,16 +67,16 @@ func TestDescribe(t *testing.T) {
 		},
 		"Uninstall": {
 			action: Uninstall, level: logrus.InfoLevel,
-			want: "Uninstalling: the hub has asked the agent to uninstall itself, and its objects in Namespace ns are deleted",
+			want: "Uninstalling: the hub has asked the agent to uninstall itself, and the objects of the agent in Namespace ns are being deleted",
 		},
 		"WaitForHub, unreachable": {
 			action: WaitForHub, o: observation{Facts: Facts{Hub: hubclient.Unreachable}, hubErr: cause},
-			level: logrus.WarnLevel, want: "Waiting for the hub, keeping the stored credential: it is unreachable: the cause",
+			level: logrus.WarnLevel, want: "Waiting for the hub, keeping the stored credential: the hub is unreachable: the cause",
 		},
 		"WaitForHub, obstructed": {
 			action: WaitForHub, o: observation{Facts: Facts{Hub: hubclient.Obstructed}, hubErr: cause},
 			level: logrus.WarnLevel,
-			want:  "Waiting for the hub, keeping the stored credential: it, or a proxy before it, answered with an error, but did not reject the credential: the cause",
+			want:  "Waiting for the hub, keeping the stored credential: the hub, or a proxy before it, answered with an error, but did not reject the credential: the cause",
 		},
 		"ReportRejected": {
 			action: ReportRejected, o: observation{hubErr: cause}, level: logrus.ErrorLevel,
@@ -85,6 +85,14 @@ func TestDescribe(t *testing.T) {
 		"WaitForBootstrap": {
 			action: WaitForBootstrap, level: logrus.ErrorLevel,
 			want: "Failed to register agent: there is no stored credential and there is no bootstrap Secret to register with; " + remedy("ns"),
+		},
+		"ReportRejected, bootstrap malformed": {
+			action: ReportRejected, o: observation{Facts: Facts{Bootstrap: Malformed}, hubErr: cause, bootstrapErr: errors.New("no token")}, level: logrus.ErrorLevel,
+			want: "Failed to register agent: the hub rejects the stored credential (the cause) and Secret ns/fleet-agent-bootstrap is unusable (no token); " + remedy("ns"),
+		},
+		"WaitForBootstrap, bootstrap malformed": {
+			action: WaitForBootstrap, o: observation{Facts: Facts{Bootstrap: Malformed}, bootstrapErr: cause}, level: logrus.ErrorLevel,
+			want: "Failed to register agent: there is no stored credential and Secret ns/fleet-agent-bootstrap is unusable (the cause); " + remedy("ns"),
 		},
 		"WaitForBootstrap, malformed": {
 			action: WaitForBootstrap, o: observation{Facts: Facts{Stored: Malformed}, storedErr: cause}, level: logrus.ErrorLevel,

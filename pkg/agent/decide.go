@@ -28,9 +28,9 @@ type Facts struct {
 	Uninstalling bool
 	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
 	// to ask.
-	Hub hubclient.Answer
+	Hub hubclient.TokenVerdict
 	// Other is the hub's answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
-	Other hubclient.Answer
+	Other hubclient.TokenVerdict
 }
 
 // Action is what the agent does next.
@@ -88,7 +88,7 @@ func decideUninstalling(f Facts) Action {
 
 // decideNewRegistration does not wait for a hub that does not answer: it may be the old hub, and the bootstrap Secret may name
 // the new one.
-func decideNewRegistration(hub hubclient.Answer) Action {
+func decideNewRegistration(hub hubclient.TokenVerdict) Action {
 	if hub == hubclient.Accepted {
 		return UseStoredAndRegister
 	}

@@ -102,7 +102,7 @@ func columns(f Facts) []string {
 }
 
 func everyCombination() []Facts {
-	answers := []hubclient.Answer{hubclient.NotAsked, hubclient.Accepted, hubclient.Rejected, hubclient.Obstructed, hubclient.Unreachable}
+	answers := []hubclient.TokenVerdict{hubclient.NotAsked, hubclient.Accepted, hubclient.Rejected, hubclient.Obstructed, hubclient.Unreachable}
 	var all []Facts
 	for _, stored := range []Presence{Absent, Present, Malformed} {
 		for _, bootstrap := range []Presence{Absent, Present, Malformed} {
@@ -124,7 +124,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, uninstalling bool) {
 		facts := Facts{
-			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.Answer(hub % 5), Other: hubclient.Answer(there % 5),
+			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.TokenVerdict(hub % 5), Other: hubclient.TokenVerdict(there % 5),
 			NewRegistration: newRegistration, Uninstalling: uninstalling,
 		}
 		action := Decide(facts)

@@ -150,7 +150,7 @@ func TestSwitchEndpointThatFailsIsReported(t *testing.T) {
 		want      string
 	}{
 		"unreachable": {
-			func(m *moving) { m.there.server.Close(); m.configures(m.there.server.URL, m.there.ca(), "") }, "it is unreachable",
+			func(m *moving) { m.there.server.Close(); m.configures(m.there.server.URL, m.there.ca(), "") }, "the hub is unreachable",
 		},
 		"strict, no CA": {
 			func(m *moving) { m.configures(m.there.server.URL, "", "strict") }, "agentTLSMode is strict, but there is no CA to trust; set key apiServerCA of ConfigMap fleet-agent-hub",
@@ -162,7 +162,7 @@ func TestSwitchEndpointThatFailsIsReported(t *testing.T) {
 			func(m *moving) {
 				m.there.fault = func(*http.Request) (int, string) { return 401, "<h1>401</h1>" }
 				m.has(m.bootstrapThere())
-			}, "it, or a proxy before it, answered with an error",
+			}, "the hub, or a proxy before it, answered with an error",
 		},
 		"another hub, no bootstrap Secret": {
 			func(m *moving) { m.there.refused[oldToken] = true; m.configures(m.there.server.URL, m.there.ca(), "") },

@@ -84,7 +84,7 @@ func (f *fixture) diesAt(n int, carriedOut bool, condition func() bool) (died bo
 	f.core.PrependReactor("*", "*", death.react)
 	f.hub.set(func() { f.hub.fault = death.fault })
 	ended := make(chan struct{})
-	go func() { defer close(ended); runLoop(ctx, f.config, f.member, nil) }()
+	go func() { defer close(ended); runLoop(ctx, f.config, f.member, deploysNothing) }()
 	f.eventually(func() bool { return ctx.Err() != nil || condition() }, "death or the end")
 	died = ctx.Err() != nil
 	die()

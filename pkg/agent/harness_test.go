@@ -15,12 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -58,7 +60,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
 		config: Config{
 			Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{},
-			Timing: agenttest.Quick(), OnState: func(string) {},
+			Member: &rest.Config{}, Timing: agenttest.Quick(), OnState: func(string) {},
 		},
 	}
 }
@@ -115,7 +117,13 @@ func (f *fixture) stored(edits ...string) *corev1.Secret {
 // starts runs the agent until the test ends.
 func (f *fixture) starts() {
 	f.Helper()
-	f.startsDeploying(nil)
+	f.startsDeploying(deploysNothing)
+}
+
+// deploysNothing is in place of deploy.Run.
+func deploysNothing(ctx context.Context, _ deploy.Config) error {
+	<-ctx.Done()
+	return nil
 }
 
 func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
@@ -131,7 +139,7 @@ func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
 // runsUntil runs the agent until the condition holds.
 func (f *fixture) runsUntil(condition func() bool) {
 	f.Helper()
-	stop := f.startsDeploying(nil)
+	stop := f.startsDeploying(deploysNothing)
 	require.Eventually(f, condition, patience, time.Millisecond)
 	stop()
 }
@@ -164,7 +172,7 @@ func (f *fixture) settles(token string) {
 	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token && f.watches() }, "settled with "+token)
 }
 
-// watches reports whether the agent watches the objects that an import writes. The fake client, unlike an API server, loses events between
+// watches reports whether the agent watches the objects that configure its registration. The fake client, unlike an API server, loses events between
 // the list and the watch of an informer.
 func (f *fixture) watches() bool {
 	watched := 0
@@ -173,7 +181,7 @@ func (f *fixture) watches() bool {
 			watched++
 		}
 	}
-	return watched >= 3 // the bootstrap Secret and two ConfigMaps
+	return watched >= 4 // two Secrets and two ConfigMaps
 }
 
 // isSettled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -376,7 +378,7 @@ func TestLoopRejectedCredential(t *testing.T) {
 			then: func(f *fixture) {
 				f.settles(oldToken)
 				f.refuses(oldToken, true)
-				f.says("Starting over: heartbeat: the hub rejects the credential")
+				f.says("reading Secret fleet-agent again: heartbeat: the hub rejects the credential")
 				f.has(f.bootstrap())
 			}, token: newToken, requests: 1,
 		},
@@ -389,7 +391,7 @@ func TestLoopRejectedCredential(t *testing.T) {
 			},
 			then: func(f *fixture) {
 				f.eventually(func() bool { return f.hub.count("PATCH") > 15 }, "many heartbeats")
-				assert.Zero(f, f.said("Starting over"))
+				assert.Zero(f, f.said("The work with the stored credential has ended"))
 			}, token: oldToken,
 		},
 		"by a proxy only": {
@@ -560,4 +562,28 @@ func (f *fixture) saidAt(level logrus.Level) (n int) {
 		}
 	}
 	return n
+}
+
+func TestLoopChangedResync(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored())
+	f.hasSettings(`{"garbageCollectionInterval":"24h"}`)
+	intervals := make(chan time.Duration, 3)
+	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
+		intervals <- c.Resync
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case changed := <-c.ResyncChanged:
+				intervals <- changed
+			}
+		}
+	})
+	assert.Equal(t, 24*time.Hour, <-intervals)
+	f.settles(oldToken)
+	f.hasSettings(`{"garbageCollectionInterval":"2m"}`)
+	assert.Equal(t, 2*time.Minute, <-intervals)
+	f.hasSettings(`{}`)
+	assert.Equal(t, time.Duration(0), <-intervals, "the default")
 }

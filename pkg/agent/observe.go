@@ -114,13 +114,13 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	return o, nil
 }
 
-func (l *loop) askOther(ctx context.Context, stored *credential.Stored, other hubclient.Endpoint) (hubclient.Answer, error) {
+func (l *loop) askOther(ctx context.Context, stored *credential.Stored, other hubclient.Endpoint) (hubclient.TokenVerdict, error) {
 	if other.Err != nil {
 		return hubclient.Unreachable, other.Err
 	}
-	conn, answer, err := l.dialer.DialAndVerify(ctx, stored.At(other))
+	conn, verdict, err := l.dialer.DialAndVerify(ctx, stored.At(other))
 	conn.Close()
-	return answer, err
+	return verdict, err
 }
 
 // parse returns what the Secret contains, or the error that makes it Malformed.

@@ -111,7 +111,7 @@ func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 func TestRenewAtTheStart(t *testing.T) {
 	r := newRenewer(t)
 	r.clock.Step(20 * time.Hour)
-	r.startsDeploying(nil)
+	r.startsDeploying(deploysNothing)
 	r.eventually(r.isRenewed, "renewed without a wait")
 }
 
@@ -123,7 +123,7 @@ func TestRenewWithAClockFarAhead(t *testing.T) {
 		return agenttest.JWT("uid", issued, issued.Add(lifetime), r.serial)
 	}
 	r.clock.Step(100 * day)
-	r.startsDeploying(nil)
+	r.startsDeploying(deploysNothing)
 	r.eventually(r.isRenewed, "renewed")
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 }
@@ -181,7 +181,7 @@ func TestRenewRetriesAfterFailures(t *testing.T) {
 			r.passes(func() bool { return r.said("could not be renewed") > 0 }, "a failure is logged")
 			r.passes(func() bool { return r.said("The credential for the hub was renewed") > 0 }, "renewed in the end")
 			assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
-			assert.Zero(t, r.said("Starting over"))
+			assert.Zero(t, r.said("The work with the stored credential has ended"))
 			assert.True(t, r.isRenewed())
 			assert.Positive(t, broken.Load())
 		})
@@ -305,7 +305,9 @@ func TestRenewDoesNotOverwriteAnotherCredential(t *testing.T) {
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
+	r.eventually(r.watches, "the watches have begun")
 	r.lacks(registration.CredentialSecret)
+	r.says("Until then the agent goes on with the credential in its memory") // at once, not only when the credential expires
 	r.passes(func() bool { return r.said("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
 	assert.Nil(t, r.secret(registration.CredentialSecret))
 	asked := r.requests()

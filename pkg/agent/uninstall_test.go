@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv/sample"
@@ -42,6 +41,8 @@ type installation struct {
 	namespace string
 	managed   bool // the ClusterRole of the import or the Bundle
 	chart     bool // that of the chart
+	admin     bool // a ClusterRoleBinding to another ClusterRole
+	noClass   bool // no PriorityClass
 }
 
 func (i installation) objects() []runtime.Object {
@@ -59,7 +60,9 @@ func (i installation) objects() []runtime.Object {
 	}
 	pull := &corev1.Secret{ObjectMeta: here("pull-secret")}
 	pull.Labels = imported
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: agentmanifest.PriorityClassName, Labels: imported}, Value: 5}
+	class := &schedulingv1.PriorityClass{Value: 5, ObjectMeta: metav1.ObjectMeta{
+		Name: agentmanifest.PriorityClassName, UID: types.UID("uid-" + agentmanifest.PriorityClassName), Labels: imported,
+	}}
 	pods := map[string]string{"app": "fleet-agent"}
 	deployment := &appsv1.Deployment{ObjectMeta: here("fleet-agent"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: pods},
@@ -72,9 +75,15 @@ func (i installation) objects() []runtime.Object {
 		&corev1.ConfigMap{ObjectMeta: here("fleet-agent")}, &corev1.ConfigMap{ObjectMeta: here("fleet-agent-hub")},
 		&networkingv1.NetworkPolicy{ObjectMeta: here("default-allow-all")}, &policyv1.PodDisruptionBudget{ObjectMeta: here("fleet-agent-pod-disruption-budget")},
 		&corev1.ServiceAccount{ObjectMeta: here("fleet-agent")}, &coordinationv1.Lease{ObjectMeta: here("fleet-agent")},
-		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull, class,
+		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull,
 		&corev1.Secret{ObjectMeta: here("fleet-agent-pending")},
 		&corev1.Secret{ObjectMeta: here("fleet-agent-history")},
+	}
+	if !i.noClass {
+		all = append(all, class)
+	}
+	if i.admin {
+		all = append(all, i.role("", agentmanifest.ClusterRoleBindingName(i.namespace))[1])
 	}
 	if i.managed {
 		all = append(all, i.role(agentmanifest.ClusterRoleName(i.namespace), agentmanifest.ClusterRoleBindingName(i.namespace))...)
@@ -101,8 +110,8 @@ func (i installation) role(role, binding string) []runtime.Object {
 // bystanders have similar names, but belong to others.
 func (i installation) bystanders() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: i.namespace, Name: name} }
-	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agents-friend.v1")}
-	helm.Labels = map[string]string{"owner": "helm", "name": "fleet-agents-friend"}
+	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agent-tools.v1")}
+	helm.Labels = map[string]string{"owner": "helm", "name": "fleet-agent-tools"}
 	return []runtime.Object{
 		&corev1.ConfigMap{ObjectMeta: here("somebody-elses")}, &corev1.Secret{ObjectMeta: here("somebody-elses")},
 		&corev1.ServiceAccount{ObjectMeta: here("somebody-elses")}, helm,
@@ -115,16 +124,16 @@ const (
 	noBootstrap     = "-" // the value without a bootstrap Secret
 )
 
-// leaver is an agent with all of its objects on the member.
-type leaver struct {
+// uninstallingAgent is an agent with all of its objects on the member.
+type uninstallingAgent struct {
 	*fixture
 	objects []runtime.Object
 }
 
-func newLeaver(t *testing.T, i installation) *leaver {
+func newUninstallingAgent(t *testing.T, i installation) *uninstallingAgent {
 	t.Helper()
 	i.namespace = agentNamespace
-	f := &leaver{fixture: newFixture(t), objects: i.objects()}
+	f := &uninstallingAgent{fixture: newFixture(t), objects: i.objects()}
 	for _, object := range append(i.objects(), i.bystanders()...) {
 		require.NoError(t, f.core.Tracker().Add(object))
 	}
@@ -133,7 +142,7 @@ func newLeaver(t *testing.T, i installation) *leaver {
 }
 
 // begun is the credential of an agent that uninstalls itself.
-func (f *leaver) begun(value string) *corev1.Secret {
+func (f *uninstallingAgent) begun(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
 	secret.Annotations = map[string]string{begunAnnotation: value}
@@ -141,7 +150,7 @@ func (f *leaver) begun(value string) *corev1.Secret {
 }
 
 // begins does what the agent does when the hub has asked it to uninstall itself and everything it deployed is removed.
-func (f *leaver) begins() error {
+func (f *uninstallingAgent) begins() error {
 	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Begin(f.Context())
 }
 
@@ -160,7 +169,7 @@ func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 }
 
 // owners are the UIDs of an object's owners; nil when it is gone.
-func (f *leaver) owners(object runtime.Object) []types.UID {
+func (f *uninstallingAgent) owners(object runtime.Object) []types.UID {
 	f.Helper()
 	kind, namespace, name := describeObject(f.T, object)
 	got, err := f.core.Tracker().Get(resourceOf(kind), namespace, name)
@@ -178,7 +187,7 @@ func (f *leaver) owners(object runtime.Object) []types.UID {
 }
 
 // left waits for the end of the uninstallation.
-func (f *leaver) left() {
+func (f *uninstallingAgent) left() {
 	f.Helper()
 	f.says("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
 }
@@ -189,13 +198,15 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 		owner     string
 		ownerName string
 	}{
-		"imported":           {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
-		"by the chart":       {installation{chart: true}, "ClusterRole", agentmanifest.ChartClusterRole},
-		"the chart, adopted": {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
-		"with other rights":  {installation{}, "Deployment", "fleet-agent"},
+		"imported":                         {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"by the chart":                     {installation{chart: true}, "ClusterRole", agentmanifest.ChartClusterRole},
+		"the chart, adopted":               {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"with another role":                {installation{admin: true}, "ClusterRoleBinding", "cattle-fleet-system-fleet-agent-role-binding"},
+		"with other rights":                {installation{}, "PriorityClass", agentmanifest.PriorityClassName},
+		"nothing outside of its namespace": {installation{noClass: true}, "Deployment", "fleet-agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, row.installation)
+			f := newUninstallingAgent(t, row.installation)
 			f.has(f.begun(noBootstrap))
 			before := len(f.core.Actions())
 			f.starts()
@@ -234,7 +245,7 @@ func TestUninstallWithoutAnOwner(t *testing.T) {
 }
 
 func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
+	f := newUninstallingAgent(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}
 	for _, object := range theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding) {
 		require.NoError(t, f.core.Tracker().Add(object))
@@ -254,14 +265,14 @@ func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 
 func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 	for name, row := range map[string]struct {
-		bootstrap func(f *leaver) []*corev1.Secret
+		bootstrap func(f *uninstallingAgent) []*corev1.Secret
 		want      string
 	}{
-		"nothing to register with": {func(*leaver) []*corev1.Secret { return nil }, noBootstrap},
-		"with a leftover":          {func(f *leaver) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} }, "uid-of-it"},
+		"nothing to register with": {func(*uninstallingAgent) []*corev1.Secret { return nil }, noBootstrap},
+		"with a leftover":          {func(f *uninstallingAgent) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} }, "uid-of-it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, installation{managed: true})
+			f := newUninstallingAgent(t, installation{managed: true})
 			f.has(row.bootstrap(f)...)
 			before := len(f.core.Actions())
 			require.NoError(t, f.begins())
@@ -274,7 +285,7 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 		})
 	}
 	t.Run("without a credential the uninstallation cannot begin", func(t *testing.T) {
-		f := newLeaver(t, installation{managed: true})
+		f := newUninstallingAgent(t, installation{managed: true})
 		f.lacks(registration.CredentialSecret)
 		require.ErrorContains(t, f.begins(), "Secret cattle-fleet-system/fleet-agent")
 	})
@@ -284,7 +295,7 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, carriedOut := range []bool{false, true} {
 		for n := range sample.Numbers(t, 4) {
-			f := newLeaver(t, installation{managed: true, chart: true})
+			f := newUninstallingAgent(t, installation{managed: true, chart: true})
 			f.has(f.bootstrap())
 			require.NoError(t, f.begins())
 			died := f.diesAt(n, carriedOut, func() bool { return f.said("The agent is uninstalled") > 0 })
@@ -306,18 +317,18 @@ func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 }
 
 func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
-	another := func(f *leaver, edits ...string) *corev1.Secret {
+	another := func(f *uninstallingAgent, edits ...string) *corev1.Secret {
 		secret := f.bootstrap(edits...)
 		secret.UID = "uid-of-another"
 		return secret
 	}
-	for name, arrange := range map[string]func(f *leaver){
-		"it is there at the start": func(f *leaver) { f.has(f.begun(noBootstrap), another(f)) },
-		"in place of a leftover":   func(f *leaver) { f.has(f.begun("uid-of-it"), another(f)) },
-		"the leftover asks for another registration": func(f *leaver) {
+	for name, arrange := range map[string]func(f *uninstallingAgent){
+		"it is there at the start": func(f *uninstallingAgent) { f.has(f.begun(noBootstrap), another(f)) },
+		"in place of a leftover":   func(f *uninstallingAgent) { f.has(f.begun("uid-of-it"), another(f)) },
+		"the leftover asks for another registration": func(f *uninstallingAgent) {
 			f.has(f.begun("uid-of-it"), f.bootstrap("registration", "uid/9"))
 		},
-		"it comes in the middle": func(f *leaver) {
+		"it comes in the middle": func(f *uninstallingAgent) {
 			f.has(f.begun(noBootstrap))
 			var once sync.Once
 			f.core.PrependReactor("patch", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
@@ -327,7 +338,7 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newLeaver(t, installation{managed: true, chart: true})
+			f := newUninstallingAgent(t, installation{managed: true, chart: true})
 			f.hub.refused[oldToken] = true
 			arrange(f)
 			f.starts()
@@ -355,17 +366,15 @@ func removesAll(between func()) deployFunc {
 }
 
 func TestUninstallAfterTheDeployments(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
+	f := newUninstallingAgent(t, installation{managed: true})
 	f.startsDeploying(removesAll(func() {}))
 	f.left()
-	assert.Zero(t, f.said("Starting over"))
+	assert.Zero(t, f.said("The work with the stored credential has ended"))
 }
 
 // While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.
 func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
+	f := newUninstallingAgent(t, installation{managed: true})
 	var sessions atomic.Int32
 	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
 		if sessions.Add(1) > 1 {
@@ -403,8 +412,7 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 }
 
 func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
-	f.config.Member = &rest.Config{}
+	f := newUninstallingAgent(t, installation{managed: true})
 	ctx, die := context.WithCancel(t.Context())
 	runLoop(ctx, f.config, f.member, removesAll(die))
 	assert.True(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
@@ -414,8 +422,10 @@ func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 }
 
 func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
-	for resource, owner := range map[string]string{"clusterroles": "cattle-fleet-system-fleet-agent-role", "deployments": "fleet-agent"} {
-		f := newLeaver(t, installation{managed: resource == "clusterroles"})
+	for resource, owner := range map[string]string{
+		"clusterroles": "cattle-fleet-system-fleet-agent-role", "priorityclasses": agentmanifest.PriorityClassName, "deployments": "fleet-agent",
+	} {
+		f := newUninstallingAgent(t, installation{managed: resource == "clusterroles", noClass: resource == "deployments"})
 		var mutex sync.Mutex
 		failures := 0
 		f.core.PrependReactor("get", resource, func(kubetesting.Action) (bool, runtime.Object, error) {

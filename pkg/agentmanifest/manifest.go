@@ -25,8 +25,8 @@ import (
 type Options struct {
 	// Namespace of the agent on its cluster. Required.
 	Namespace string
-	// Scope is the Cluster's spec.agentNamespace, which may be empty. It distinguishes the Helm releases of agents of several hubs
-	// on one cluster.
+	// Scope is the Cluster's spec.agentNamespace, which may be empty. It is part of the object-set label on the objects that the agent deploys or
+	// that an import installs.
 	Scope string
 
 	// Image is the reference from the hub's configuration. Required. If PrivateRepoURL is set, it is pulled from there.

@@ -19,7 +19,8 @@ type Agent struct {
 	ClientID string `json:"clientID,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is the time between two cleanups; 0 means 15 minutes.
+	// GarbageCollectionInterval is the interval at which the agent compares all releases with its cluster, beside the events of their objects, and
+	// looks for releases that nobody wants; 0 means 15 minutes.
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 }
 

@@ -29,7 +29,8 @@ func (t Token) Format(out fmt.State, _ rune) { _, _ = io.WriteString(out, redact
 // MarshalText hides the value from encoders; a Secret is built from Reveal.
 func (t Token) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Claims are the unverified claims of a ServiceAccount token. The hub uses them only to recognise tokens that it issued itself.
+// Claims are the unverified claims of a ServiceAccount token. The hub uses them only to recognise tokens that it issued itself, and an agent only
+// to renew its own token.
 type Claims struct {
 	// Namespace, ServiceAccount and UID identify the ServiceAccount. After it was deleted and created again it has another UID,
 	// and the API server refuses the old token.

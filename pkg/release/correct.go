@@ -38,18 +38,19 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
-		// Helm has added a failed revision, and has marked the one whose objects are on the cluster as superseded.
+		// Helm has added a failed revision, and has marked the one whose objects are on the cluster as superseded. The failed one is deleted
+		// last: without it, a watch would show the other one as the newest, and as superseded.
 		failed, readErr := op.revisions(r.Name)
-		if f := last(failed); readErr == nil && f != nil && f.Version > latest.Version && f.Labels[AgentLabel] != "" {
+		latest.Info.Status = common.StatusDeployed
+		err = errors.Join(err, readErr, op.config.Releases.Update(latest))
+		if f := last(failed); f != nil && f.Version > latest.Version && f.Labels[AgentLabel] != "" {
 			if correct.KeepFailHistory {
 				f.Labels = nil
-				readErr = op.config.Releases.Update(f)
-			} else {
-				readErr = op.forget(failed[len(failed)-1:])
+				return Deployed{}, errors.Join(err, op.config.Releases.Update(f))
 			}
+			return Deployed{}, errors.Join(err, op.forget(failed[len(failed)-1:]))
 		}
-		latest.Info.Status = common.StatusDeployed
-		return Deployed{}, errors.Join(err, readErr, op.config.Releases.Update(latest))
+		return Deployed{}, err
 	}
 	made, err := op.config.Releases.Last(r.Name)
 	if err != nil {

@@ -183,7 +183,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
-// resume prepares an action on a release whose last revision is deployed, and returns its revisions.
+// resume prepares an action on a release whose last revision is deployed, and returns its revisions. It refuses a revision of another owner,
+// even if the options allow to take it over: Deploy does that, but an action on the revision itself would run the hooks of its owner with the
+// identity of this request.
 func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
 	op, err := c.actionFor(ctx, r)
 	if err != nil {
@@ -198,6 +200,9 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 	}
 	if latest := last(revisions); latest == nil || latest.Info.Status != common.StatusDeployed {
 		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
+	}
+	if err := checkOwner(*r, last(revisions), false); err != nil {
+		return nil, nil, err
 	}
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	return op, revisions, nil
@@ -289,12 +294,23 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.TakeOwnership = adopts || r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
-	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == ""
+	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkOwner(r, rollbackTarget(revisions), false) == nil
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
 	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: o.objectsOf(revisions), adopts: adopts}
 	return upgrade
+}
+
+// rollbackTarget returns the revision that Helm rolls back to when an upgrade fails; nil if there is none. A rollback runs the hooks of that
+// revision with the identity of the upgrade, so it must not be one of another owner.
+func rollbackTarget(revisions []*helm.Release) *helm.Release {
+	for _, r := range slices.Backward(revisions) {
+		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
+			return r
+		}
+	}
+	return nil
 }
 
 // rollsBack reports whether a failed deployment is undone. Until it is removed, an older release runs what this one took

@@ -58,6 +58,37 @@ func TestDeploy_serviceAccount(t *testing.T) {
 	}
 }
 
+// A tenant has taken over a release with hooks that an upgrade does not run. A rollback to their revision would run them with the identity of
+// the former owner.
+func TestRollback_releaseOfAnotherOwner(t *testing.T) {
+	m, f := onMember(t), foreign(t)
+	m.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	m.tenant("tenant")
+	theirs := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "theirs"),
+		"templates/hook.yaml", hookIn(f.namespace, "pre-rollback,post-rollback"))
+	theirs.BundleDeployment, theirs.Labels = "other", owner.LabelsFor("other", "one")
+	theirs.Options.ServiceAccount, theirs.Options.Helm = "tenant", &fleet.HelmOptions{TakeOwnership: true}
+	require.Equal(t, 2, m.deploy(theirs).Version)
+
+	for _, takesOwnership := range []bool{false, true} {
+		r.Options.Helm = &fleet.HelmOptions{TakeOwnership: takesOwnership, Atomic: takesOwnership}
+		var conflict *ConflictError
+		_, err := m.Correct(t.Context(), r)
+		require.ErrorAs(t, err, &conflict)
+		_, err = m.Sweep(t.Context(), r)
+		require.ErrorAs(t, err, &conflict)
+	}
+	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "spec.ports[0].port")
+	assert.Equal(t, []string{"theirs"}, f.configMaps(), "none of their hooks ran")
+	r.Resources = r.Resources[:1]
+	assert.Equal(t, 4, m.deploy(r).Version, "the failed revision was not rolled back")
+	assert.Equal(t, "one", m.configMap("a").Data["k"])
+}
+
 func TestDeploy_valuesFromAsTenant(t *testing.T) {
 	m := onMember(t)
 	m.tenant("fleet-default")

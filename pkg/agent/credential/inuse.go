@@ -49,8 +49,8 @@ func (u *InUse) Matches(found *Stored) bool {
 
 // Expires is the end of the current token; nil if the agent does not renew it.
 func (u *InUse) Expires() *metav1.Time {
-	lifetime, renewed := lifetimeOf(u.Stored().Token)
-	if !renewed {
+	lifetime, renewable := lifetimeOf(u.Stored().Token)
+	if !renewable {
 		return nil
 	}
 	return &metav1.Time{Time: lifetime.expires}

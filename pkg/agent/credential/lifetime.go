@@ -3,8 +3,7 @@ package credential
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	tokens "github.com/muster-fleet/muster/pkg/credential"
 )
 
@@ -30,8 +29,8 @@ func lifetimeOf(token string) (tokenLifetime, bool) {
 
 // Expiry is the end of a token; false for a token that is not renewed.
 func Expiry(token string) (time.Time, bool) {
-	lifetime, renewed := lifetimeOf(token)
-	return lifetime.expires, renewed
+	lifetime, renewable := lifetimeOf(token)
+	return lifetime.expires, renewable
 }
 
 func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
@@ -39,9 +38,7 @@ func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
 // renewal is the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered
 // together must not renew together.
 func (l tokenLifetime) renewal(part float64) time.Time {
-	const width = 0.2
-	earliest := time.Duration(float64(l.length()) * part * (1 - width/2))
-	return l.issued.Add(wait.Jitter(earliest, width/(1-width/2)))
+	return l.issued.Add(timing.Jitter(time.Duration(float64(l.length()) * part)))
 }
 
 // warnFrom is the time halfway between the renewal and the expiry: from then on, a failed renewal is reported by an event.

@@ -45,8 +45,8 @@ type Renewer struct {
 // credential that does not expire, or lives for years, is not renewed: its hub does not know agents that renew.
 func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 	for ctx.Err() == nil {
-		lifetime, renewed := lifetimeOf(use.Stored().Token)
-		if !renewed {
+		lifetime, renewable := lifetimeOf(use.Stored().Token)
+		if !renewable {
 			<-ctx.Done()
 			return nil
 		}
@@ -126,18 +126,18 @@ func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLi
 		return "", err
 	}
 	token := issued.Token.Reveal()
-	next, renewed := lifetimeOf(token)
-	if !renewed || next.claims.UID != claims.UID || !next.expires.After(lifetime.expires) {
+	next, renewable := lifetimeOf(token)
+	if !renewable || next.claims.UID != claims.UID || !next.expires.After(lifetime.expires) {
 		return "", fmt.Errorf("the hub answered with a token of another identity, or one that does not expire later than %s", lifetime.expires.UTC().Format(time.RFC3339))
 	}
 	return token, nil
 }
 
 func (r *Renewer) verify(ctx context.Context, renewed *Stored) error {
-	conn, answer, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
+	conn, verdict, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
 	conn.Close()
-	if answer != hubclient.Accepted {
-		return fmt.Errorf("the new token does not work (%s): %w", answer, err)
+	if verdict != hubclient.Accepted {
+		return fmt.Errorf("the new token does not work (%s): %w", verdict, err)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
-	// Registered is how the agent reached the hub when it registered; empty in a Secret of an earlier agent.
+	// Registered is how the agent reached the hub when it registered, or in the last import since; empty in a Secret of an earlier agent.
 	Registered hubclient.Trust
 }
 
@@ -136,7 +136,7 @@ func (s *Stored) WithToken(token string) *Stored {
 }
 
 // MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. An import, unlike a ConfigMap,
-// changes with how little protection the agent is content.
+// may lower the protection of the credential: it replaces Registered.
 func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest string) *Stored {
 	copied := *s
 	e.Mode = e.TLSMode()
@@ -152,6 +152,9 @@ func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest st
 
 // UnusableKey is the error about a key of a Secret: it names the Secret, the key and the remedy.
 func UnusableKey(namespace, secret, key, problem string) error {
-	return fmt.Errorf("key %s of Secret %s/%s is unusable: %s; correct it, or delete the Secret and let the hub create it again",
-		key, namespace, secret, problem)
+	remedy := "create the Secret again with the values of a ClusterRegistrationToken"
+	if secret == registration.CredentialSecret {
+		remedy = "register the agent again with a new Secret " + registration.BootstrapSecret
+	}
+	return fmt.Errorf("key %s of Secret %s/%s is unusable: %s; correct it, or %s", key, namespace, secret, problem, remedy)
 }

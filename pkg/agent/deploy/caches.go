@@ -36,6 +36,8 @@ type deploymentState struct {
 	unsyncedSince time.Time
 	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.
 	goneSince time.Time
+	// ignoredSince is the time since which the BundleDeployment is that of an agent in another namespace which has reported nothing; else zero.
+	ignoredSince time.Time
 	// sought is the release for which adopt has asked the member last.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
@@ -180,6 +182,9 @@ func (r *releaseIndex) removeRelease(key string, name releaseName) {
 		if at.releaseName == name {
 			delete(r.revisions[key], at)
 		}
+	}
+	if len(r.revisions[key]) == 0 {
+		delete(r.revisions, key)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -46,6 +45,8 @@ type Config struct {
 	Workers, DriftWorkers int
 	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.
 	Resync time.Duration
+	// ResyncChanged receives each new value of Resync; nil if it does not change.
+	ResyncChanged <-chan time.Duration
 	// CheckRejection is called with the result of each request to the hub. It returns an error if the hub certainly rejects the
 	// credential; that error ends Run. nil accepts every result.
 	CheckRejection func(error) error
@@ -73,6 +74,9 @@ type Timing struct {
 	// RemovalDelay is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
 	// the hub, the agent's own BundleDeployment is gone by then as well.
 	RemovalDelay time.Duration
+	// Elsewhere is the time that an agent in another namespace gets to report on its BundleDeployment. After that, this agent reports that it
+	// ignores the BundleDeployment.
+	Elsewhere time.Duration
 	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
 	Depend time.Duration
 	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see mustStay.
@@ -104,6 +108,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.Settle, 300*time.Millisecond)
 	setDefault(&c.Timing.Grace, 5*time.Second)
 	setDefault(&c.Timing.RemovalDelay, 5*time.Second)
+	setDefault(&c.Timing.Elsewhere, time.Minute)
 	setDefault(&c.Timing.Depend, 15*time.Second)
 	setDefault(&c.Timing.RemovalRecheck, time.Minute)
 	setDefault(&c.Timing.Operation, 10*time.Minute)
@@ -114,15 +119,6 @@ func setDefault[T int | time.Duration](value *T, fallback T) {
 	if *value <= 0 {
 		*value = fallback
 	}
-}
-
-const (
-	jitter       = 0.2
-	backoffSteps = 100 // enough to reach any limit; the pause stays there
-)
-
-func backoff(first, limit time.Duration) *wait.Backoff {
-	return &wait.Backoff{Duration: first, Cap: limit, Factor: 2, Jitter: jitter, Steps: backoffSteps}
 }
 
 // withGrace returns a context that ends a grace period after its parent, so that a running operation can finish.

@@ -14,8 +14,8 @@ import (
 
 // facts is the input of decide.
 type facts struct {
-	// Name is the key of the BundleDeployment.
-	Name string
+	// Own: it is the BundleDeployment of the agent itself.
+	Own bool
 	// Wanted: the BundleDeployment exists and is not being deleted.
 	Wanted bool
 	// Elsewhere: it is meant for an agent in another namespace. While an agent moves, the old and the new one see the same
@@ -27,6 +27,8 @@ type facts struct {
 	Paused bool
 	// Current: the release on the cluster is what is to be deployed.
 	Current bool
+	// TakenOver: this run deployed what is to be deployed, and another BundleDeployment has taken over the release since.
+	TakenOver bool
 	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
 	OldCopies bool
 	// Leftovers: objects of failed attempts are left beside that release.
@@ -52,14 +54,13 @@ const (
 	hold                  // report the state: it is paused, there is nothing to deploy yet, or it waits for values or other Bundles
 	remove                // uninstall
 	forget                // remove the history, keep the objects
-	ignore                // do nothing and report nothing: another agent does
+	ignore                // deploy nothing: another agent does
 )
 
-// decide chooses the action for one BundleDeployment. An agent never uninstalls an agent: it would be itself, or another
-// one in the same cluster.
+// decide chooses the action for one BundleDeployment. An agent never uninstalls itself because its BundleDeployment is gone.
 func decide(f facts) action {
 	switch {
-	case !f.Wanted && isAgent(f.Name):
+	case !f.Wanted && f.Own:
 		return forget
 	case !f.Wanted:
 		return remove
@@ -69,7 +70,7 @@ func decide(f facts) action {
 		return hold
 	case f.Current && f.TooEarly:
 		return observe
-	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)): // before sweep, which may fail for a long time
+	case f.Current && f.Drifted && (f.Correct || f.Own): // before sweep, which may fail for a long time
 		return correct
 	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.WaitsForValues:
 		return deploy
@@ -83,11 +84,6 @@ func decide(f facts) action {
 		return observe
 	}
 	return deploy
-}
-
-// isAgent reports whether a BundleDeployment is of a Bundle that runs an agent, by its name.
-func isAgent(name string) bool {
-	return name == "fleet-agent" || strings.HasPrefix(name, "fleet-agent-")
 }
 
 // unmet describes the Bundles of dependsOn that are not in an accepted state; "" if all are. The texts are those of Fleet's own

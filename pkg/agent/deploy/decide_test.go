@@ -12,7 +12,7 @@ import (
 )
 
 func TestDecide(t *testing.T) {
-	fine := facts{Name: "app", Wanted: true, Current: true}
+	fine := facts{Wanted: true, Current: true}
 	with := func(change func(*facts)) facts {
 		f := fine
 		change(&f)
@@ -22,32 +22,30 @@ func TestDecide(t *testing.T) {
 		facts facts
 		want  action
 	}{
-		"all is well":                             {fine, observe},
-		"gone on the hub":                         {facts{Name: "app"}, remove},
-		"an agent's, gone on the hub":             {facts{Name: "fleet-agent-one"}, forget},
-		"an agent's that is in another namespace": {facts{Name: "fleet-agent-one", Wanted: true, Elsewhere: true, Drifted: true}, ignore},
-		"an agent's without a name":               {facts{Name: "fleet-agent"}, forget},
-		"only begins like an agent's":             {facts{Name: "fleet-agents"}, remove},
-		"nothing to deploy yet":                   {facts{Name: "app", Wanted: true, Empty: true}, hold},
-		"paused before anything":                  {facts{Name: "app", Wanted: true, Paused: true}, hold},
-		"paused with drift":                       {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), hold},
-		"new":                                     {facts{Name: "app", Wanted: true}, deploy},
-		"new, after a failure":                    {facts{Name: "app", Wanted: true, TooEarly: true}, observe},
-		"new, and waits for another":              {facts{Name: "app", Wanted: true, WaitsFor: "base"}, hold},
-		"new, and waits for its values":           {facts{Name: "app", Wanted: true, WaitsForValues: true}, hold},
-		"there, and what it needs is gone":        {with(func(f *facts) { f.WaitsFor = "base" }), observe},
-		"drift that is to be shown":               {with(func(f *facts) { f.Drifted = true }), observe},
-		"drift that is to be undone":              {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
-		"drift that was undone just now":          {with(func(f *facts) { f.Drifted, f.Correct, f.TooEarly = true, true, true }), observe},
-		"drift of an agent is always undone":      {with(func(f *facts) { f.Name, f.Drifted = "fleet-agent-one", true }), correct},
-		"copied objects changed on the hub":       {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
-		"copied objects changed, without values":  {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), observe},
-		"copied objects changed, tried just now":  {with(func(f *facts) { f.OldCopies, f.TooEarly = true, true }), observe},
-		"something was left behind":               {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
-		"left behind, and changed by others":      {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
-		"left behind, and tried just now":         {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
-		"left behind by what is not wanted now":   {facts{Name: "app", Wanted: true, Leftovers: true}, deploy},
-		"to be corrected, without drift":          {with(func(f *facts) { f.Correct = true }), observe},
+		"all is well":                              {fine, observe},
+		"gone on the hub":                          {facts{}, remove},
+		"the agent's, gone on the hub":             {facts{Own: true}, forget},
+		"of an agent that is in another namespace": {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
+		"nothing to deploy yet":                    {facts{Wanted: true, Empty: true}, hold},
+		"paused before anything":                   {facts{Wanted: true, Paused: true}, hold},
+		"paused with drift":                        {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), hold},
+		"new":                                      {facts{Wanted: true}, deploy},
+		"new, after a failure":                     {facts{Wanted: true, TooEarly: true}, observe},
+		"new, and waits for another":               {facts{Wanted: true, WaitsFor: "base"}, hold},
+		"new, and waits for its values":            {facts{Wanted: true, WaitsForValues: true}, hold},
+		"there, and what it needs is gone":         {with(func(f *facts) { f.WaitsFor = "base" }), observe},
+		"drift that is to be shown":                {with(func(f *facts) { f.Drifted = true }), observe},
+		"drift that is to be undone":               {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
+		"drift that was undone just now":           {with(func(f *facts) { f.Drifted, f.Correct, f.TooEarly = true, true, true }), observe},
+		"drift of the agent is always undone":      {with(func(f *facts) { f.Own, f.Drifted = true, true }), correct},
+		"copied objects changed on the hub":        {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
+		"copied objects changed, without values":   {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), observe},
+		"copied objects changed, tried just now":   {with(func(f *facts) { f.OldCopies, f.TooEarly = true, true }), observe},
+		"something was left behind":                {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
+		"left behind, and changed by others":       {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
+		"left behind, and tried just now":          {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
+		"left behind by what is not wanted now":    {facts{Wanted: true, Leftovers: true}, deploy},
+		"to be corrected, without drift":           {with(func(f *facts) { f.Correct = true }), observe},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, decide(row.facts), "%s", decide(row.facts)) })
 	}

@@ -8,7 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -18,7 +23,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
 	// Take over what an agent that sets no labels deployed for it, such as Fleet's own: nothing else would ever remove that.
-	if bd != nil && !d.isElsewhere(bd) {
+	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -30,13 +35,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	action := decide(f)
 	switch action {
 	case ignore:
+		d.reportElsewhere(ctx, key, bd, state)
 		return
 	case remove, forget:
 		d.remove(ctx, key, state)
 		return
 	default:
 	}
-	state.goneSince = time.Time{}
+	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
 		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
 	}
@@ -49,8 +55,8 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	if action == observe && f.TooEarly {
-		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the request of
-		// failed is lost if an event had already enqueued the key for an earlier time.
+		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
+		// an event had already enqueued the key for an earlier time.
 		d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
 	}
 
@@ -58,9 +64,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if action == deploy || action == correct || action == sweep {
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil {
-			d.succeeded(key, state, made, action)
+			d.succeeded(key, state, made, action, action == correct || f.TakenOver)
 		} else if ctx.Err() == nil {
-			d.failed(key, bd, state, err)
+			d.failed(key, bd, state, action, err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -83,7 +89,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
-	if isCurrent {
+	if isCurrent && !f.Paused {
 		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
 			if err := d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)); err != nil {
 				d.retryLater(ctx, key, state, err)
@@ -110,7 +116,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 
 // facts collects the input of decide.
 func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploymentState) facts {
-	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
+	f := facts{Own: key == d.ownKey, Wanted: bd != nil && bd.DeletionTimestamp == nil}
 	if !f.Wanted {
 		return f
 	}
@@ -118,15 +124,16 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
+	f.TakenOver = !f.Current && isRevision(deployed, revision)
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
-	f.Elsewhere = d.isElsewhere(bd)
+	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = spec.Paused || spec.OffSchedule
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
+	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.TakenOver || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// What is deployed is judged by dependsOn once for each change of it, as by Fleet's own agent: neither an event of its objects
 	// nor a resync reports that a Bundle which it needed to be deployed has become unready.
@@ -145,10 +152,37 @@ func dependencyRequest(bd *fleet.BundleDeployment) string {
 	return fmt.Sprint(bd.UID, bd.Generation, bd.Labels, bd.Annotations)
 }
 
-// isElsewhere reports whether a BundleDeployment is that of an agent in another namespace.
-func (d *reconciler) isElsewhere(bd *fleet.BundleDeployment) bool {
+// isElsewhere reports whether a BundleDeployment is that of this Cluster's agent, in another namespace than this one. The name tells: a hub
+// makes one Bundle for the agent of each Cluster. Other Bundles may be named like it, and are deployed like any other.
+func (d *reconciler) isElsewhere(key string, bd *fleet.BundleDeployment) bool {
 	namespace := bd.Spec.Options.DefaultNamespace
-	return isAgent(bd.Name) && namespace != "" && namespace != d.AgentNamespace
+	return key == d.ownKey && namespace != "" && namespace != d.AgentNamespace
+}
+
+// reportElsewhere writes into the status why this agent deploys nothing, if no agent has reported anything for a while. The agent in the other
+// namespace reports otherwise, and must not be contradicted.
+func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) {
+	if len(bd.Status.Conditions) > 0 {
+		state.ignoredSince = time.Time{}
+		return
+	}
+	if state.ignoredSince.IsZero() {
+		state.ignoredSince = d.Clock.Now()
+	}
+	if rest := d.Timing.Elsewhere - d.since(state.ignoredSince); rest > 0 {
+		d.queue.AddAfter(key, rest)
+		return
+	}
+	status := *bd.Status.DeepCopy()
+	fleetstatus.SetCondition(&status.Conditions, genericcondition.GenericCondition{
+		Type: fleet.ConditionDeployed, Status: corev1.ConditionFalse, Reason: fleet.ReasonError,
+		Message: fmt.Sprintf("this is the BundleDeployment of the agent, and its defaultNamespace is %s: the agent of this cluster is in namespace %s",
+			bd.Spec.Options.DefaultNamespace, d.AgentNamespace),
+	}, d.Clock.Now())
+	status.Display = fleetstatus.Display(bd.Spec, status)
+	if _, err := d.writeStatus(ctx, bd, bd.Status, status); err != nil {
+		d.retryLater(ctx, key, state, err)
+	}
 }
 
 // adopt labels the release that an agent without labels left, if the status shows that any agent has worked on the
@@ -194,14 +228,15 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
-// deployed. The watch may still show a revision as pending that this run has finished.
+// deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
+// if this run deployed it: another BundleDeployment took over the release.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, f.Deployed || isRevision(deployed, f)
+			return f, f.Deployed || f.Pending && isRevision(deployed, f)
 		}
 	}
 	return release.Found{}, false
@@ -234,7 +269,7 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Recorded:                bd.Status.Release,
-		NoWait:                  isAgent(bd.Name),
+		NoWait:                  key == d.ownKey,
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
@@ -275,17 +310,18 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
 }
 
-func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, action action) {
-	d.log(key).Infof("Deployed Helm release %s", made)
+// succeeded records what an operation deployed. repeated: it deployed again what this run had deployed before.
+func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
+	d.log(key).Infof("%s Helm release %s", map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done], made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.retries, state.retryAt = nil, time.Time{}
-	if action != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
+	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""
 	}
-	if action == correct { // the next correction of this release has to wait
+	if repeated { // somebody else keeps changing this release: the next repetition has to wait
 		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
-			state.corrections = backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
+			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}
 		state.correctedAt = d.Clock.Now()
 		state.retryAt = state.correctedAt.Add(state.corrections.Step())
@@ -293,10 +329,11 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.drifts.AddAfter(key, d.Timing.Settle)
 }
 
-func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
-	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
+func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {
+	what := map[action]string{deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left"}[tried]
+	d.log(key).Warnf("%s failed: %s", what, release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
-		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}
 	pause := state.retries.Step()
 	if needsChange(err) {

@@ -49,10 +49,10 @@ func newStoppedReconciler() *stoppedReconciler {
 	p := &stoppedReconciler{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.reconciler = &reconciler{
-		Config: c, bundles: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
+		Config: c, bundleDeploymentStore: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
 		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
 	}
-	_ = p.bundles.Add(bd)
+	_ = p.bundleDeploymentStore.Add(bd)
 	return p
 }
 
@@ -65,7 +65,7 @@ func quiet() logrus.FieldLogger {
 func TestReconcile_failedDeployment(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
-	p.failed("app", p.bd, state, assert.AnError)
+	p.failed("app", p.bd, state, deploy, assert.AnError)
 	retryAt := state.retryAt
 	p.queue.delays = nil
 	p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
@@ -122,12 +122,12 @@ func TestReport_retries(t *testing.T) {
 	assert.Len(t, p.queue.delays, 21)
 	assert.Less(t, p.queue.last(), 2*p.Timing.RetryFirst, "another outage")
 
-	p.failed("app", p.bd, state, assert.AnError)
+	p.failed("app", p.bd, state, deploy, assert.AnError)
 	away = false
 	for range 10 {
 		state.written = written{}
 		report()
-		p.failed("app", p.bd, state, assert.AnError)
+		p.failed("app", p.bd, state, deploy, assert.AnError)
 	}
 	assert.Greater(t, p.queue.last(), time.Minute, "what cannot be deployed is tried less and less often, however often that is shown")
 }
@@ -144,12 +144,12 @@ func TestReport_restoredHub(t *testing.T) {
 	p.report(t.Context(), "app", restored, state, false)
 	assert.Len(t, statuses(p), 1, "a watch that is late shows the status from before")
 
-	p.bundleHandler().OnUpdate(p.bd, restored)
+	p.bundleDeploymentHandler().OnUpdate(p.bd, restored)
 	p.report(t.Context(), "app", restored, state, false)
 	assert.Len(t, statuses(p), 1, "nothing was turned back")
 	lost := p.bd.DeepCopy()
 	lost.ResourceVersion = "9"
-	p.bundleHandler().OnUpdate(lost, restored)
+	p.bundleDeploymentHandler().OnUpdate(lost, restored)
 	p.report(t.Context(), "app", restored, state, false)
 	assert.Len(t, statuses(p), 2)
 }

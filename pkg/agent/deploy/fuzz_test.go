@@ -13,22 +13,22 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Nothing is removed that is wanted, and no agent is uninstalled.
+// Nothing is removed that is wanted, and the agent is not uninstalled.
 func FuzzDecide(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in facts
-		fuzz.From(seed, "fleet-agent", "fleet-agent-x", "fleet-agents", "app").Fill(&in)
+		fuzz.From(seed, "app").Fill(&in)
 		does := decide(in)
 		require.NotEmpty(t, does.String())
 		assert.Equal(t, does, decide(in))
 		switch does {
 		case remove:
-			assert.False(t, in.Wanted || isAgent(in.Name))
+			assert.False(t, in.Wanted || in.Own)
 		case forget:
-			assert.True(t, !in.Wanted && isAgent(in.Name))
+			assert.True(t, !in.Wanted && in.Own)
 		case deploy, correct, sweep:
 			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.TooEarly)
 			assert.Equal(t, does != deploy, in.Current && !(does == deploy && in.OldCopies))

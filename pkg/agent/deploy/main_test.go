@@ -116,7 +116,13 @@ func (s *stage) ends(change ...func(*deploy.Config)) (ended func() error) {
 // put makes a BundleDeployment of manifests, or gives it other ones.
 func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeployment)) {
 	s.t.Helper()
-	packed, err := content.Encode([]fleet.BundleResource{{Name: "all.yaml", Content: manifest}})
+	s.putFiles(name, []fleet.BundleResource{{Name: "all.yaml", Content: manifest}}, change...)
+}
+
+// putFiles makes a BundleDeployment of files, or gives it other ones.
+func (s *stage) putFiles(name string, files []fleet.BundleResource, change ...func(*fleet.BundleDeployment)) {
+	s.t.Helper()
+	packed, err := content.Encode(files)
 	require.NoError(s.t, err)
 	ctx := context.Background()
 	if _, err := s.Fleet.Contents().Create(ctx, packed, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {

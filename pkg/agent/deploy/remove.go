@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -103,7 +104,7 @@ func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
 		return true, nil
 	}
 	// The key may be a name that was too long for a label.
-	list, err := d.listBundles(ctx, metav1.ListOptions{})
+	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -124,11 +125,11 @@ func isNotFoundByName(err error, name string) bool {
 
 // warnOfLeftReleases logs, once for each, the releases of an agent that sets no labels whose BundleDeployment the hub does not have.
 // Fleet's own agent removes them. This one does not: it never saw the BundleDeployment, and a hub that was restored, or another
-// hub, has none either. known holds the revisions that need no second look.
-func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bool) {
+// hub, has none either. checked holds the revisions that need no second look.
+func (d *reconciler) warnOfLeftReleases(ctx context.Context, checked map[string]bool) {
 	found, err := d.releases.Unlabelled(ctx)
 	for _, f := range found {
-		if known[f.String()] {
+		if checked[f.String()] {
 			continue
 		}
 		bundleDeployment, agent, readErr := d.releases.Annotated(ctx, f)
@@ -139,7 +140,7 @@ func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bo
 		if ours && d.bundleDeployment(registration.LabelValue(bundleDeployment)) != nil {
 			continue // it is adopted with the BundleDeployment
 		}
-		known[f.String()] = true
+		checked[f.String()] = true
 		if ours {
 			d.log(bundleDeployment).Warnf("Helm release %s/%s was deployed for a BundleDeployment that the hub does not have. It stays, because another hub may have "+
 				"had it. If it is not needed any more, run: helm uninstall --namespace %s %s", f.Namespace, f.Name, f.Namespace, f.Name)
@@ -163,7 +164,7 @@ func asksToUninstall(bd *fleet.BundleDeployment) bool {
 // ended, so that nothing is deployed at the same time.
 func (d *reconciler) removeEverything(ctx context.Context) error {
 	d.Log.Info("The hub asked the agent to uninstall itself: removing everything that was deployed")
-	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	noted := false // BeginUninstall is called once: a new installation after that does not belong to this request of the hub
 	for ctx.Err() == nil {
 		removeErr := d.removeAll(ctx)
@@ -181,7 +182,7 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 		if ctx.Err() == nil {
 			d.Log.Warnf("The removal is not complete, trying again: %s", release.Explain(errors.Join(removeErr, reportErr)))
 		}
-		d.sleep(ctx, pauses.Step())
+		timing.Pause(ctx, d.Clock, pauses.Step(), nil)
 	}
 	return nil
 }
@@ -210,13 +211,13 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// uninstall removes one release. Of an agent it removes only the history.
+// uninstall removes one release. Of the agent itself it removes only the history.
 func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
 	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
 	defer cancelTimeout()
-	options.KeepResources = options.KeepResources || isAgent(key)
+	options.KeepResources = options.KeepResources || key == d.ownKey
 	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
 		return err
 	}

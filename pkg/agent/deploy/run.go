@@ -3,7 +3,8 @@
 //
 // The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
 // record of what is deployed: an agent that is killed at any point, for example by a change of its own Deployment, continues
-// from them. What it writes to the hub is a report; nothing here depends on it.
+// from them. What is deployed is decided from these labels. The status on the hub decides only whether dependsOn is met, and which unlabelled
+// release may be taken over.
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
@@ -31,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -40,16 +42,16 @@ import (
 // reconciler is the state of one run. A key is the name of a BundleDeployment, shortened to the length of a label.
 type reconciler struct {
 	Config
-	owner    release.Owner
-	ownKey   string // of the agent's own BundleDeployment
-	releases *release.Client
-	bundles  cache.Store // the BundleDeployments
-	index    *releaseIndex
-	objects  *objectCache
-	states   *deploymentStates
-	queue    workqueue.TypedDelayingInterface[string] // keys to reconcile
-	drifts   workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
-	end      context.CancelCauseFunc                  // ends the run
+	owner                 release.Owner
+	ownKey                string // of the agent's own BundleDeployment
+	releases              *release.Client
+	bundleDeploymentStore cache.Store
+	index                 *releaseIndex
+	objects               *objectCache
+	states                *deploymentStates
+	queue                 workqueue.TypedDelayingInterface[string] // keys to reconcile
+	drifts                workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
+	end                   context.CancelCauseFunc                  // ends the run
 	// clusterDeleted logs once that the Cluster was deleted on the hub, and the hub did not ask the agent to uninstall itself.
 	clusterDeleted sync.Once
 }
@@ -58,7 +60,9 @@ type reconciler struct {
 var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")
 
 // Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
-// hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not answer, nothing changes on the member.
+// hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not
+// answer, nothing is installed or upgraded, and no release is removed because its BundleDeployment is gone. Drift is still corrected, and
+// leftovers and replaced releases are still removed: that needs only what the agent knows already.
 func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)
@@ -101,20 +105,20 @@ func (d *reconciler) run(ctx context.Context) error {
 	defer d.drifts.ShutDown()
 	defer d.end(nil)
 
-	if !d.proveHistory(ctx) {
+	if !d.loadHistoryKey(ctx) {
 		return context.Cause(ctx)
 	}
-	store, bundles := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: d.bundleListerWatcher(), ObjectType: &fleet.BundleDeployment{}, Handler: d.bundleHandler(), Transform: withoutManagedFields,
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: d.bundleDeploymentListerWatcher(), ObjectType: &fleet.BundleDeployment{}, Handler: d.bundleDeploymentHandler(), Transform: withoutManagedFields,
 	})
-	d.bundles = store
+	d.bundleDeploymentStore = store
 	_, revisions := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: d.releases.Revisions(d.owner.Selector()), ObjectType: &metav1.PartialObjectMetadata{},
 		Handler: d.index.handler(), Transform: withoutManagedFields,
 	})
-	running.Go(func() { bundles.RunWithContext(ctx) })
+	running.Go(func() { informer.RunWithContext(ctx) })
 	running.Go(func() { revisions.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), bundles.HasSynced, revisions.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced, revisions.HasSynced) {
 		return context.Cause(ctx)
 	}
 	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
@@ -132,9 +136,9 @@ func (d *reconciler) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// proveHistory makes the client distinguish the revisions of this agent from forged ones. It reports whether that worked before ctx ended.
-func (d *reconciler) proveHistory(ctx context.Context) bool {
-	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+// loadHistoryKey makes the client distinguish the revisions of this agent from forged ones. It reports whether that worked before ctx ended.
+func (d *reconciler) loadHistoryKey(ctx context.Context) bool {
+	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	for {
 		keyed, err := d.releases.EnsureHistoryKey(ctx, d.owner)
 		if err == nil {
@@ -144,7 +148,7 @@ func (d *reconciler) proveHistory(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			d.Log.Warnf("Trying again: %s", release.Explain(err))
 		}
-		if !d.sleep(ctx, pauses.Step()) {
+		if timing.Pause(ctx, d.Clock, pauses.Step(), nil); ctx.Err() != nil {
 			return false
 		}
 	}
@@ -163,12 +167,26 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 	}
 }
 
+// resyncJitter is the part by which an interval between two comparisons may be longer.
+const resyncJitter = 0.2
+
 // resync compares everything from time to time, for changes without an event.
 func (d *reconciler) resync(ctx context.Context) {
-	warned := map[string]bool{}
-	d.warnOfLeftReleases(ctx, warned)
-	for d.sleep(ctx, wait.Jitter(d.Resync, jitter)) {
-		d.warnOfLeftReleases(ctx, warned)
+	checked := map[string]bool{}
+	d.warnOfLeftReleases(ctx, checked)
+	for interval := d.Resync; ; {
+		timer := d.Clock.NewTimer(wait.Jitter(interval, resyncJitter))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case interval = <-d.ResyncChanged:
+			timer.Stop()
+			setDefault(&interval, DefaultResync)
+			continue
+		case <-timer.C():
+		}
+		d.warnOfLeftReleases(ctx, checked)
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()
@@ -198,7 +216,7 @@ func (d *reconciler) objectChanged(name releaseName) {
 	}
 }
 
-func (d *reconciler) bundleHandler() cache.ResourceEventHandler {
+func (d *reconciler) bundleDeploymentHandler() cache.ResourceEventHandler {
 	enqueue := func(object any) {
 		bd, ok := withoutTombstone(object).(*fleet.BundleDeployment)
 		if !ok {
@@ -217,14 +235,14 @@ func (d *reconciler) bundleHandler() cache.ResourceEventHandler {
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { endIfAsked(o); enqueue(o) },
-		UpdateFunc: func(before, after any) { d.forgetAfterRestore(before, after); endIfAsked(after); enqueue(after) },
+		UpdateFunc: func(before, after any) { d.dropWrittenStatus(before, after); endIfAsked(after); enqueue(after) },
 		DeleteFunc: enqueue,
 	}
 }
 
-// forgetAfterRestore drops the status written last if the hub was restored from a backup, which lowers resource versions.
+// dropWrittenStatus drops the status written last if the hub was restored from a backup, which lowers resource versions.
 // Otherwise the written status would count as newer than the restored one, and never be written again.
-func (d *reconciler) forgetAfterRestore(before, after any) {
+func (d *reconciler) dropWrittenStatus(before, after any) {
 	older, isOlder := before.(*fleet.BundleDeployment)
 	newer, isNewer := after.(*fleet.BundleDeployment)
 	if isOlder && isNewer && number(newer.ResourceVersion) < number(older.ResourceVersion) {
@@ -235,10 +253,10 @@ func (d *reconciler) forgetAfterRestore(before, after any) {
 	}
 }
 
-func (d *reconciler) bundleListerWatcher() cache.ListerWatcher {
+func (d *reconciler) bundleDeploymentListerWatcher() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return d.listBundles(ctx, o)
+			return d.listBundleDeployments(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := transport.Watch(ctx, o, d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch)
@@ -250,9 +268,9 @@ func (d *reconciler) bundleListerWatcher() cache.ListerWatcher {
 	}
 }
 
-// listBundles refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must
+// listBundleDeployments refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must
 // not look like a hub without BundleDeployments.
-func (d *reconciler) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
+func (d *reconciler) listBundleDeployments(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
 	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
 	if err == nil && list.ResourceVersion == "" {
 		err = errors.New("the answer is not from a Kubernetes API server")
@@ -260,8 +278,8 @@ func (d *reconciler) listBundles(ctx context.Context, o metav1.ListOptions) (*fl
 	return list, d.endIfRejected(err)
 }
 
-// endIfRejected passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub definitely
-// refuses the credential.
+// endIfRejected passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub certainly
+// rejects the credential.
 func (d *reconciler) endIfRejected(err error) error {
 	if refused := d.CheckRejection(err); refused != nil {
 		d.end(refused)
@@ -271,7 +289,7 @@ func (d *reconciler) endIfRejected(err error) error {
 
 // bundleDeployment returns the cached BundleDeployment of a key, or nil.
 func (d *reconciler) bundleDeployment(key string) *fleet.BundleDeployment {
-	if object, exists, err := d.bundles.GetByKey(cache.NewObjectName(d.Namespace, key).String()); err == nil && exists {
+	if object, exists, err := d.bundleDeploymentStore.GetByKey(cache.NewObjectName(d.Namespace, key).String()); err == nil && exists {
 		return object.(*fleet.BundleDeployment)
 	}
 	for _, bd := range d.bundleDeployments() { // a name that is too long for a label
@@ -283,22 +301,10 @@ func (d *reconciler) bundleDeployment(key string) *fleet.BundleDeployment {
 }
 
 func (d *reconciler) bundleDeployments() (all []*fleet.BundleDeployment) {
-	for _, object := range d.bundles.List() {
+	for _, object := range d.bundleDeploymentStore.List() {
 		all = append(all, object.(*fleet.BundleDeployment))
 	}
 	return all
-}
-
-// sleep reports whether the whole duration passed before ctx ended.
-func (d *reconciler) sleep(ctx context.Context, duration time.Duration) bool {
-	timer := d.Clock.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C():
-		return true
-	}
 }
 
 func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
@@ -310,7 +316,7 @@ func (d *reconciler) retryLater(ctx context.Context, key string, state *deployme
 	}
 	d.log(key).Warnf("Trying again: %s", release.Explain(err))
 	if state.retries == nil {
-		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}
 	d.queue.AddAfter(key, state.retries.Step())
 }

@@ -19,6 +19,8 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -100,20 +102,19 @@ func TestRun_removedWhileStopped(t *testing.T) {
 	s.put("app", configMap("a", "one"))
 	s.put(long, configMap("l", "one"))
 	s.put("kept", configMap("b", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = true })
-	s.put("fleet-agent-other", configMap("other", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
-	for _, name := range []string{"app", long, "kept", "fleet-agent-other", s.ownBundle()} {
+	for _, name := range []string{"app", long, "kept", s.ownBundle()} {
 		s.state(name, fleet.Ready)
 	}
 	require.NoError(t, stop())
-	for _, name := range []string{"app", long, "kept", "fleet-agent-other"} {
+	for _, name := range []string{"app", long, "kept"} {
 		s.remove(name)
 	}
 	s.run()
 	s.gone("a")
 	s.gone("l")
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "a history is still there" })
-	for _, name := range []string{"b", "other", "agent"} {
+	for _, name := range []string{"b", "agent"} {
 		_, err := s.configMap(name)
 		require.NoError(t, err, "%s stays", name)
 	}
@@ -318,6 +319,21 @@ func TestRun_drift(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+func TestRun_changedResync(t *testing.T) {
+	s := onStage(t)
+	changed := make(chan time.Duration, 1)
+	s.run(func(c *deploy.Config) { c.Resync, c.ResyncChanged = time.Hour, changed })
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.still()
+	compare := "PATCH /api/v1/namespaces/" + s.target + "/configmaps/a"
+	compared := len(s.member.Requests(compare))
+	changed <- 50 * time.Millisecond
+	testenv.Eventually(t, func() (bool, string) {
+		return len(s.member.Requests(compare)) > compared+1, "the objects are not compared again"
+	})
+}
+
 // change sets a key of ConfigMap a as a person does.
 func (s *stage) change(value string) {
 	s.t.Helper()
@@ -411,6 +427,26 @@ func TestRun_ownObjectsAreCorrected(t *testing.T) {
 	s.value("agent", "one")
 }
 
+// A user may name a Bundle like that of an agent.
+func TestRun_namedLikeAnAgent(t *testing.T) {
+	s := onStage(t)
+	s.agent = s.Namespace(t)
+	s.run(func(c *deploy.Config) { c.Timing.Elsewhere = 50 * time.Millisecond })
+	s.put("fleet-agent-tools", configMap("a", "one"))
+	s.state("fleet-agent-tools", fleet.Ready)
+	s.change("theirs")
+	s.state("fleet-agent-tools", fleet.Modified)
+	s.remove("fleet-agent-tools")
+	s.gone("a")
+
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	s.condition(s.ownBundle(), fleet.ConditionDeployed, "False Error: this is the BundleDeployment of the agent, and its defaultNamespace is "+s.target)
+	_, err := s.configMap("agent")
+	require.True(t, apierrors.IsNotFound(err))
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DefaultNamespace = s.agent })
+	s.state(s.ownBundle(), fleet.Ready)
+}
+
 func TestRun_uninstalledByAPerson(t *testing.T) {
 	s := onStage(t)
 	s.run()
@@ -434,6 +470,38 @@ func TestRun_paused(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = false })
 	s.state("app", fleet.Ready)
+}
+
+func TestRun_pausedWithAReplacedRelease(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodDelete {
+			return nil, errors.New("not today")
+		}
+		return send()
+	})
+	renamed := func(paused bool) {
+		s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.Helm, bd.Spec.Paused = &fleet.HelmOptions{ReleaseName: "renamed"}, paused
+		})
+	}
+	renamed(false)
+	testenv.Eventually(t, func() (bool, string) { return len(s.member.Requests("DELETE")) > 0, "the old release is not removed" })
+	require.NoError(t, stop())
+	s.member.Inject(nil)
+	renamed(true)
+	s.run()
+	s.put("other", configMap("b", "one"))
+	s.state("other", fleet.Ready)
+	s.still()
+	assert.Len(t, s.releases(), 3, "while it is paused, the old release stays")
+	renamed(false)
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 2, "the old release is there" })
+	s.state("app", fleet.Ready)
+	s.value("a", "two")
 }
 
 func TestRun_dependsOn(t *testing.T) {
@@ -889,4 +957,64 @@ func TestRun_forgedRelease(t *testing.T) {
 			s.gone("a")
 		})
 	}
+}
+
+// Two BundleDeployments share a release: the second takes it over with a ServiceAccount that may only write in its namespace, and brings a
+// hook that an upgrade does not run.
+func TestRun_releaseTakenOver(t *testing.T) {
+	s := onStage(t)
+	s.tenant("tenant")
+	s.run(func(c *deploy.Config) { c.Resync = 50 * time.Millisecond })
+	shared := func(takesOwnership bool) *fleet.HelmOptions {
+		return &fleet.HelmOptions{ReleaseName: "shared", TakeOwnership: takesOwnership}
+	}
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.CorrectDrift, bd.Spec.Options.Helm = &fleet.CorrectDrift{Enabled: true}, shared(false)
+	})
+	s.state("app", fleet.Ready)
+
+	hook := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: run-as-agent, namespace: " + s.hub + ", annotations: {helm.sh/hook: pre-rollback}}\n"
+	s.putFiles("other", []fleet.BundleResource{
+		{Name: "Chart.yaml", Content: "apiVersion: v2\nname: other\nversion: 1.0.0\n"},
+		{Name: "templates/all.yaml", Content: hook + "---\n" + configMap("a", "two")},
+	}, func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.ServiceAccount, bd.Spec.Options.Helm = "tenant", shared(true)
+	})
+	s.state("other", fleet.Ready)
+	s.condition("app", fleet.ConditionDeployed, "False Error: Helm release "+s.target+"/shared exists and belongs to BundleDeployment other")
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.hub).Get(t.Context(), "run-as-agent", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "no hook of the tenant runs with the rights of the agent")
+	assert.Equal(t, s.target+"/shared:2", s.get("other").Status.Release)
+	s.value("a", "two")
+}
+
+// tenant creates a ServiceAccount that may do everything in the namespace that is deployed to, and nothing elsewhere.
+func (s *stage) tenant(name string) {
+	s.t.Helper()
+	_, err := s.Kubernetes.CoreV1().ServiceAccounts(s.agent).Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	_, err = s.Kubernetes.RbacV1().RoleBindings(s.target).Create(s.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: s.agent, Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// Two BundleDeployments that both take over the same release do it in turns, with growing pauses.
+func TestRun_takenOverInTurns(t *testing.T) {
+	s := onStage(t)
+	s.run(func(c *deploy.Config) { c.Timing.CorrectFirst, c.Timing.CorrectMax = time.Hour, time.Hour })
+	for _, name := range []string{"app", "other"} {
+		s.put(name, configMap("a", name), func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "shared", TakeOwnership: true}
+		})
+		s.value("a", name)
+	}
+	s.value("a", "other") // each has deployed twice, and waits
+	s.still()
+	releases := s.releases()
+	require.Len(t, releases, 1)
+	assert.Equal(t, 4, releases[0].Version)
+	assert.Equal(t, "other", releases[0].Labels[release.DeploymentLabel])
 }

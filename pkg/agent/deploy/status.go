@@ -127,7 +127,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 }
 
 // setConditions sets Deployed, Installed, Monitored and Ready. A condition that is True has no reason, and one that is False has
-// the reason Error: Fleet's own hub shows the message of no other.
+// the reason Error: Fleet's own hub shows the message of no other. Only Ready, while nothing is deployed yet, is False with the reason NotReady.
 func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
 		c := genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message}
@@ -171,7 +171,7 @@ func (v view) deployedCondition() (status corev1.ConditionStatus, reason, messag
 	case !v.current && v.paused:
 		return corev1.ConditionUnknown, fleet.ReasonPaused, "paused"
 	case !v.current && v.spec.WaitingForValues:
-		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "waiting for the Secret with the values"
+		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "the hub has not written the Secret with the Helm values yet"
 	case v.waitsFor != "":
 		return corev1.ConditionFalse, fleet.ReasonError, v.waitsFor
 	case v.failure != nil:

@@ -48,7 +48,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	retries, reported := (*wait.Backoff)(nil), lastReport{}
 	for ctx.Err() == nil {
 		notes, wake := h.Notes.read()
-		cluster := use.Stored()
+		stored := use.Stored()
 		interval, err := h.send(ctx, use, notes, &reported)
 		if h.Metrics != nil {
 			h.Metrics.count(err, use.Expires())
@@ -65,8 +65,8 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 				retries = h.Timing.RetryHeartbeat(interval)
 			}
 			pause = min(pause, retries.Step())
-			h.Log.WithField(registration.LogCluster, cluster.Workspace+"/"+cluster.ClusterName).Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",
-				cluster.Workspace, cluster.ClusterName, pause.Round(time.Millisecond), err)
+			h.Log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName).Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",
+				stored.Workspace, stored.ClusterName, pause.Round(time.Millisecond), err)
 		}
 		timing.Pause(ctx, h.Clock, pause, wake)
 	}
@@ -74,10 +74,10 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 }
 
 // send sends one heartbeat and returns the time until the next: to the agent's Lease or, if the hub makes none, to the status of the
-// Cluster. A hub of an earlier version withdraws the right to write the Lease, and gives that to write the status.
+// Cluster. After a downgrade of the hub, the agent may not write the Lease any more, but the status of the Cluster.
 func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, notes notes, last *lastReport) (time.Duration, error) {
-	cluster, now := use.Stored(), h.Clock.Now()
-	if cluster.Lease != "" {
+	stored, now := use.Stored(), h.Clock.Now()
+	if stored.Lease != "" {
 		interval := cmp.Or(h.Interval, config.DefaultLeaseInterval)
 		text, err := last.encode(h.report(ctx, use, notes, interval))
 		if err != nil {
@@ -87,7 +87,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, notes notes
 		if text != last.text {
 			annotations[registration.LeaseReport] = text
 		}
-		lease, err := use.Conn.PatchLease(ctx, cluster.Lease, map[string]any{
+		lease, err := use.Conn.PatchLease(ctx, stored.Lease, map[string]any{
 			"metadata": map[string]any{"annotations": annotations},
 			"spec": map[string]any{
 				"holderIdentity": h.Instance, "leaseDurationSeconds": max(1, int(interval.Seconds())), "renewTime": metav1.NewMicroTime(now),
@@ -103,7 +103,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, notes notes
 	interval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
 	report := h.report(ctx, use, notes, interval)
 	report.LastSeen = now.UTC().Format(time.RFC3339)
-	return interval, use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, report)
+	return interval, use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, report)
 }
 
 // isWithoutLease reports whether the hub makes no Lease for this agent any more.

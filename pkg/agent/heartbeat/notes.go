@@ -69,14 +69,14 @@ func (n *Notes) read() (notes, <-chan struct{}) {
 // the proof, so an error here only delays it.
 func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
 	n.SetPossessionProof(request)
-	cluster := use.Stored()
-	if cluster.Lease != "" {
-		_, err := use.Conn.PatchLease(ctx, cluster.Lease, map[string]any{"metadata": map[string]any{
+	stored := use.Stored()
+	if stored.Lease != "" {
+		_, err := use.Conn.PatchLease(ctx, stored.Lease, map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{registration.LeaseProof: request},
 		}})
 		if !isWithoutLease(err) {
 			return err
 		}
 	}
-	return use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, map[string]any{"vouches": request})
+	return use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, map[string]any{"vouches": request})
 }

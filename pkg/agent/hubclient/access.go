@@ -40,8 +40,9 @@ func (a Access) Kubeconfig() ([]byte, error) {
 	})
 }
 
-// ParseKubeconfig reads the current context, whatever its name. It returns an error for a kubeconfig that an Access cannot
-// express, instead of ignoring a part of it. Errors do not quote the content, which includes a token.
+// ParseKubeconfig reads the address, the data of the CA, the token and the namespace of the current context, whatever its name. It ignores
+// other ways to authenticate or to verify the server: a kubeconfig that needs one of them does not work, or is an error because it has no
+// token. Errors do not quote the content, which includes a token.
 func ParseKubeconfig(data []byte) (Access, error) {
 	config, err := clientcmd.Load(data)
 	if err != nil || len(data) == 0 {

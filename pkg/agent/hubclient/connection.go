@@ -1,5 +1,5 @@
 // Package hubclient connects the agent to its hub: where the hub is (Endpoint), with which token (Access), which certificates
-// are trusted, and what an answer of the hub says about the token (Answer).
+// are trusted, and what an answer of the hub says about the token (TokenVerdict).
 package hubclient
 
 import (
@@ -37,8 +37,8 @@ const (
 // BundleDeployments; a Content has at most 1.5 MiB.
 const maxResponse = 64 << 20
 
-// idleConnection is how long an unused connection to the hub stays open: ten thousand agents that send a heartbeat every quarter
-// of an hour need not keep ten thousand connections.
+// idleConnection is how long a connection without requests stays open. The watch of BundleDeployments keeps one open while the agent works; the
+// limit is for the others, for example of a registration, or of an endpoint that the agent has tried.
 const idleConnection = 90 * time.Second
 
 // Dialer makes connections to the hub.
@@ -103,24 +103,24 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 
 // DialAndVerify returns a connection and what the hub says about the token. The connection is nil if it could not be prepared,
 // which says nothing about the token.
-func (d *Dialer) DialAndVerify(ctx context.Context, access Access) (*Connection, Answer, error) {
+func (d *Dialer) DialAndVerify(ctx context.Context, access Access) (*Connection, TokenVerdict, error) {
 	c, err := d.Dial(access)
 	if err != nil {
 		return nil, Unreachable, err
 	}
-	answer, err := d.Verify(ctx, c)
-	return c, answer, err
+	verdict, err := d.Verify(ctx, c)
+	return c, verdict, err
 }
 
 // Verify asks the hub whether it accepts the token of the connection. It repeats the request after a rejection until the
 // rejection is certain.
-func (d *Dialer) Verify(ctx context.Context, c *Connection) (Answer, error) {
+func (d *Dialer) Verify(ctx context.Context, c *Connection) (TokenVerdict, error) {
 	threshold := NewRejectionThreshold(d.Timing)
 	for {
 		err := c.Probe(ctx)
-		answer := Classify(err)
-		if answer != Rejected || threshold.Reached(answer, d.Clock.Now()) {
-			return answer, err
+		verdict := Classify(err)
+		if verdict != Rejected || threshold.Reached(verdict, d.Clock.Now()) {
+			return verdict, err
 		}
 		d.Log.Debugf("The hub rejects the credential (%v): asking again to be certain", err)
 		timing.Pause(ctx, d.Clock, d.Timing.RejectionPause, nil)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -91,15 +92,15 @@ func TestUntrustedCertificate(t *testing.T) {
 		"system-store with the CA":     {config.TLSModeSystemStore, right, server.URL, nil},
 		"no mode, with the CA":         {"", right, server.URL, nil},
 		"strict with two CAs":          {config.TLSModeStrict, wrong + right, server.URL, nil},
-		"strict with another CA":       {config.TLSModeStrict, wrong, server.URL, []string{"unknown authority", "agentTLSMode is strict, so that only the given CA is trusted; correct " + source}},
+		"strict with another CA":       {config.TLSModeStrict, wrong, server.URL, []string{"the certificate of the hub is not trusted: ", "unknown authority", "agentTLSMode is strict, so that only the given CA is trusted; correct " + source}},
 		"system-store with another CA": {config.TLSModeSystemStore, wrong, server.URL, []string{"unknown authority", "agentTLSMode is system-store", source}},
 		"system-store without a CA":    {config.TLSModeSystemStore, "", server.URL, []string{"unknown authority", "the CAs of this image are trusted", source}},
-		"another name":                 {config.TLSModeStrict, right, otherName, []string{"localhost", "agentTLSMode is strict"}},
+		"another name":                 {config.TLSModeStrict, right, otherName, []string{"the certificate of the hub is not for the address " + otherName, "correct the address in Secret s"}},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			seen = nil
-			h, err := dialer(t).Dial(Access{Endpoint: Endpoint{Server: row.address, CA: []byte(row.ca), Mode: row.mode, CASource: source}, Token: agenttest.NewToken, Namespace: "ns"})
+			h, err := dialer(t).Dial(Access{Endpoint: Endpoint{Server: row.address, CA: []byte(row.ca), Mode: row.mode, Source: "Secret s", CASource: source}, Token: agenttest.NewToken, Namespace: "ns"})
 			require.NoError(t, err)
 			defer h.Close()
 			err = h.Probe(t.Context())
@@ -108,7 +109,6 @@ func TestUntrustedCertificate(t *testing.T) {
 				assert.Equal(t, []string{"Bearer " + agenttest.NewToken}, seen)
 				return
 			}
-			require.ErrorContains(t, err, "the certificate of the hub is not trusted: ")
 			for _, want := range row.want {
 				require.ErrorContains(t, err, want)
 			}
@@ -117,6 +117,13 @@ func TestUntrustedCertificate(t *testing.T) {
 			assert.NotContains(t, err.Error(), agenttest.NewToken)
 		})
 	}
+}
+
+func TestExplain_expiredCertificate(t *testing.T) {
+	err := (&hubTransport{}).explain(&url.Error{Err: x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired}})
+	require.ErrorContains(t, err, "the certificate of the hub is not valid: ")
+	require.ErrorContains(t, err, "; renew it, or correct the clock of this cluster")
+	assert.NotContains(t, err.Error(), "agentTLSMode", "the CA is right")
 }
 
 // The hub's certificate is of a private CA that is given, of one of the operating system, or of an unknown one.

@@ -69,7 +69,8 @@ type Trust struct {
 func (e Endpoint) Trust() Trust { return Trust{Mode: e.TLSMode(), Server: e.Server} }
 
 // limit makes an endpoint of a ConfigMap unusable if it protects the credential less than the registration did. More users may write
-// a ConfigMap than a Secret: they could otherwise have the credential sent without TLS, or to a server that any public authority knows. Dial refuses http in mode strict in any case.
+// a ConfigMap than a Secret: they could otherwise have the credential sent without TLS, or to a server that any public authority knows. It
+// does not limit the address or, in mode strict, the CA: a hub may move to others. Dial refuses http in mode strict in any case.
 func (c Candidates) limit(e Endpoint) Endpoint {
 	const remedy = "; only an import by the hub or a new registration token can change that"
 	parsed, err := url.Parse(e.Server)

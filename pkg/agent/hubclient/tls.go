@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // checkScheme handles an endpoint with http://. There is no certificate to verify, and everybody on the way can read the token.
@@ -46,8 +47,8 @@ func tlsRoots(e Endpoint, system func() (*x509.CertPool, error)) (*x509.CertPool
 			return nil, err
 		}
 	default:
-		return nil, fmt.Errorf("agentTLSMode %q of ConfigMap fleet-agent is unknown; use %s or %s",
-			e.Mode, config.TLSModeStrict, config.TLSModeSystemStore)
+		return nil, fmt.Errorf("agentTLSMode %q is unknown; correct it in ConfigMap %s or %s: use %s or %s",
+			e.Mode, registration.AgentConfigMap, registration.AgentHubConfigMap, config.TLSModeStrict, config.TLSModeSystemStore)
 	}
 	if len(e.CA) > 0 && !roots.AppendCertsFromPEM(e.CA) {
 		return nil, fmt.Errorf("the CA of the hub is not a PEM certificate; set %s", e.CASource)

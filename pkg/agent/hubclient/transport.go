@@ -57,12 +57,18 @@ func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) 
 // WrappedRoundTripper returns the transport below, so that its connections can be closed.
 func (t *hubTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// explain adds to the error about an untrusted certificate which CAs are trusted and where they are configured.
+// explain adds to the error about a certificate what to correct. For an unknown CA it says which CAs are trusted and where they are configured.
 func (t *hubTransport) explain(err error) error {
 	var unknownCA x509.UnknownAuthorityError
 	var badName x509.HostnameError
 	var badCert x509.CertificateInvalidError
-	if !errors.As(err, &unknownCA) && !errors.As(err, &badName) && !errors.As(err, &badCert) {
+	switch {
+	case errors.As(err, &badName):
+		return fmt.Errorf("the certificate of the hub is not for the address %s: %w; correct the address in %s, or the certificate of the hub",
+			t.endpoint.Server, err, t.endpoint.Source)
+	case errors.As(err, &badCert):
+		return fmt.Errorf("the certificate of the hub is not valid: %w; renew it, or correct the clock of this cluster", err)
+	case !errors.As(err, &unknownCA):
 		return err
 	}
 	trusted := "only the given CA is trusted"

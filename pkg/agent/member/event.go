@@ -18,7 +18,7 @@ import (
 func (m *Member) RecordEvent(ctx context.Context, at time.Time, kind, reason, message string) error {
 	now := metav1.NewTime(at)
 	events := m.Core.CoreV1().Events(m.Namespace)
-	involved, _ := m.DeploymentReference(ctx) // without the UID, kubectl finds the event by name
+	involved, _ := m.DeploymentReference(ctx) // an event without the UID is still listed
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: m.Namespace, Name: registration.AgentName + "." + strings.ToLower(reason)},
 		InvolvedObject: involved,

@@ -1,5 +1,5 @@
 // Package member gives the agent access to the API server of its own cluster, the member: the Secrets and ConfigMaps in its
-// namespace, events on its Deployment, and a watch on the objects by which an import changes its configuration.
+// namespace, events on its Deployment, and a watch on the Secrets and ConfigMaps that configure its registration.
 package member
 
 import (

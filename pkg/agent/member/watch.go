@@ -15,10 +15,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// WatchImported watches the objects by which an import changes the configuration of a running agent, until ctx ends. It sends
-// to changed when one of them is created or changed, also for an object that exists at the start. The signal carries no
-// content: the receiver reads the objects. client-go retries failed watches.
-func (m *Member) WatchImported(ctx context.Context, changed chan<- struct{}) {
+// WatchConfiguration watches the bootstrap Secret and the ConfigMaps that configure the registration of a running agent, until ctx ends. It
+// sends to changed when one of them is created or changed, also for an object that exists at the start, and when Secret fleet-agent is deleted.
+// The agent itself writes that Secret, and never deletes it while it works. The signal carries no content: the receiver reads the objects.
+// client-go retries failed watches.
+func (m *Member) WatchConfiguration(ctx context.Context, changed chan<- struct{}) {
 	core := m.Watching.CoreV1()
 	secrets, configMaps := core.Secrets(m.Namespace), core.ConfigMaps(m.Namespace)
 	listSecrets := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return secrets.List(ctx, o) }
@@ -26,31 +27,28 @@ func (m *Member) WatchImported(ctx context.Context, changed chan<- struct{}) {
 		return configMaps.List(ctx, o)
 	}
 	var watches sync.WaitGroup
-	watches.Go(func() {
-		watchOne(ctx, m.named(registration.BootstrapSecret, listSecrets, secrets.Watch), &corev1.Secret{}, changed)
-	})
-	for _, name := range []string{registration.AgentHubConfigMap, registration.AgentConfigMap} {
-		watches.Go(func() { watchOne(ctx, m.named(name, listConfigMaps, configMaps.Watch), &corev1.ConfigMap{}, changed) })
-	}
-	watches.Wait()
-}
-
-func watchOne(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, changed chan<- struct{}) {
 	signal := func() {
 		select {
 		case changed <- struct{}{}:
 		default: // a signal is already waiting
 		}
 	}
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw,
-		ObjectType:    kind,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { signal() },
-			UpdateFunc: func(any, any) { signal() },
-		},
-		Transform: withoutData,
+	written := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { signal() }, UpdateFunc: func(any, any) { signal() }}
+	deleted := cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { signal() }}
+	watches.Go(func() {
+		watchOne(ctx, m.named(registration.BootstrapSecret, listSecrets, secrets.Watch), &corev1.Secret{}, written)
 	})
+	watches.Go(func() {
+		watchOne(ctx, m.named(registration.CredentialSecret, listSecrets, secrets.Watch), &corev1.Secret{}, deleted)
+	})
+	for _, name := range []string{registration.AgentHubConfigMap, registration.AgentConfigMap} {
+		watches.Go(func() { watchOne(ctx, m.named(name, listConfigMaps, configMaps.Watch), &corev1.ConfigMap{}, written) })
+	}
+	watches.Wait()
+}
+
+func watchOne(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, handler cache.ResourceEventHandler) {
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: kind, Handler: handler, Transform: withoutData})
 	informer.RunWithContext(ctx)
 }
 

@@ -43,7 +43,7 @@ type Registrar struct {
 	Pod string
 	// HeartbeatLease announces that the agent sends heartbeats to a Lease.
 	HeartbeatLease bool
-	// Changed receives a signal when an object that an import writes has changed.
+	// Changed receives a signal when an object that configures the registration has changed.
 	Changed <-chan struct{}
 	// OnState is called with a short description of what the agent waits for.
 	OnState func(string)
@@ -73,7 +73,8 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	if err != nil {
 		return err
 	}
-	conn, err := r.Dialer.Dial(in.Identity.At(in.Identity.EndpointIn(in.Settings.AgentTLSMode)))
+	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
+	conn, err := r.Dialer.Dial(in.Identity.At(endpoint))
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,6 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	}
 
 	// The answer does not contain the address of the hub: the agent keeps the one in the bootstrap Secret.
-	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
 	endpoint.Mode = endpoint.TLSMode()
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
@@ -141,7 +141,7 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 		object.Spec.ClientID, object.Namespace, err)
 }
 
-// await polls for the credential. The token may read one Secret, so a watch is not possible. The attempt ends after
+// await polls for the credential: the import identity has only the verb get for the Secret with the answer. The attempt ends after
 // Timing.Registration, but not once the hub has refused the request: another request would be refused too, and a person may
 // approve this one later.
 func (r *Registrar) await(
@@ -187,10 +187,11 @@ func (r *Registrar) await(
 		case refused && woken:
 			r.Log.Info("The configuration of the agent has changed: checking the refused registration again")
 			if r.labelsChanged(ctx, request) {
-				err = ForgetRequest(ctx, r.Member)
+				err = DeletePendingRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
-		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID): // after a change before the refusal, the objects may not have been readable
+		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID):
+			// After a refusal also without a signal: the objects may not have been readable when the last one came.
 			r.Log.Infof("Secret %s or the clientID in ConfigMap %s has changed: starting over with it", registration.BootstrapSecret, registration.AgentConfigMap)
 			return nil, ErrInputChanged
 		case refused: // a person may have deleted the refused request
@@ -205,8 +206,8 @@ func (r *Registrar) await(
 // grant is the content of the Secret with which the hub grants a request.
 type grant struct{ token, clusterNamespace, workspace, clusterName, lease string }
 
-// response is the answer of the hub to a request: a grant, a refusal, or neither yet.
-type response struct {
+// answer is that of the hub to a request: a grant, a refusal, or neither yet.
+type answer struct {
 	grant   *grant
 	refusal string // message and reason
 	missing string // why there is neither a grant nor a refusal
@@ -214,22 +215,22 @@ type response struct {
 }
 
 // readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
-func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (response, error) {
+func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (answer, error) {
 	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
 	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		return parseAnswer(secret), nil
 	case hubclient.Classify(err) == hubclient.Rejected:
-		return response{}, r.tokenRejected(i, err)
+		return answer{}, r.tokenRejected(i, err)
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return response{missing: "there is no answer yet", fromHub: hubclient.FromAPIServer(err)}, nil
+		return answer{missing: "there is no answer yet", fromHub: hubclient.FromAPIServer(err)}, nil
 	}
-	return response{missing: err.Error()}, nil
+	return answer{missing: err.Error()}, nil
 }
 
 // parseAnswer treats a Secret with a token as a grant, even if it also has the reason of a refusal.
-func parseAnswer(secret *corev1.Secret) response {
+func parseAnswer(secret *corev1.Secret) answer {
 	value := func(key string) string { return string(secret.Data[key]) }
 	g := grant{
 		token:            value(registration.CredentialToken),
@@ -241,11 +242,11 @@ func parseAnswer(secret *corev1.Secret) response {
 	reason := value(registration.RefusalReason)
 	switch {
 	case g.token == "" && reason != "":
-		return response{refusal: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
+		return answer{refusal: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
 	case g.token == "" || g.clusterNamespace == "" || g.workspace == "" || g.clusterName == "":
-		return response{missing: "the credential is not complete yet", fromHub: true}
+		return answer{missing: "the credential is not complete yet", fromHub: true}
 	}
-	return response{grant: &g, fromHub: true}
+	return answer{grant: &g, fromHub: true}
 }
 
 // verify sends requests with the new credential until one succeeds. The hub writes its Roles one by one, and API servers see a new
@@ -269,7 +270,7 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 		if r.Clock.Now().After(deadline) {
 			err := fmt.Errorf("the credential from the hub for cluster %s/%s does not work: %w", stored.Workspace, stored.ClusterName, cause)
 			if hubclient.Classify(cause) == hubclient.Rejected {
-				err = errors.Join(err, ForgetRequest(ctx, r.Member))
+				err = errors.Join(err, DeletePendingRequest(ctx, r.Member))
 			}
 			return err
 		}
@@ -284,7 +285,7 @@ func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *
 	err := fmt.Errorf("the hub did not grant ClusterRegistration %s/%s within %s (%s); its conditions on the hub say why: "+
 		"kubectl get clusterregistrations.fleet.cattle.io -n %[1]s %[2]s -o yaml", object.Namespace, object.Name, r.Timing.Registration, missing)
 	if _, complete := r.tracker.observed(request.name); !complete || r.labelsChanged(ctx, request) {
-		err = errors.Join(err, ForgetRequest(ctx, r.Member))
+		err = errors.Join(err, DeletePendingRequest(ctx, r.Member))
 	}
 	return err
 }
@@ -361,9 +362,9 @@ func (t *requestTracker) sent(request string, now time.Time) {
 	*t = requestTracker{request: request, since: now, lastAnswer: now}
 }
 
-// answered records an answer of the hub. A gap longer than unseen ends the observation.
-func (t *requestTracker) answered(now time.Time, unseen time.Duration) {
-	if now.Sub(t.lastAnswer) > unseen {
+// answered records an answer of the hub. A gap longer than maxGap ends the observation.
+func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
+	if now.Sub(t.lastAnswer) > maxGap {
 		*t = requestTracker{}
 	}
 	t.lastAnswer = now

@@ -153,20 +153,20 @@ func TestParseAnswer(t *testing.T) {
 	}
 	withLease := without("")
 	withLease["heartbeatLease"] = "l"
-	incomplete := response{missing: "the credential is not complete yet", fromHub: true}
+	incomplete := answer{missing: "the credential is not complete yet", fromHub: true}
 	for name, row := range map[string]struct {
 		data map[string]string
-		want response
+		want answer
 	}{
-		"complete":                      {complete, response{grant: &grant{"t", "d", "n", "c", ""}, fromHub: true}},
-		"with a Lease":                  {withLease, response{grant: &grant{"t", "d", "n", "c", "l"}, fromHub: true}},
+		"complete":                      {complete, answer{grant: &grant{"t", "d", "n", "c", ""}, fromHub: true}},
+		"with a Lease":                  {withLease, answer{grant: &grant{"t", "d", "n", "c", "l"}, fromHub: true}},
 		"no token":                      {without("token"), incomplete},
 		"no deployment namespace":       {without("deploymentNamespace"), incomplete},
 		"no cluster namespace":          {without("clusterNamespace"), incomplete},
 		"no cluster name":               {without("clusterName"), incomplete},
 		"empty":                         {nil, incomplete},
-		"a refusal":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, response{refusal: "m (R)", fromHub: true}},
-		"a refusal without message":     {map[string]string{"refusalReason": "R"}, response{refusal: " (R)", fromHub: true}},
+		"a refusal":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, answer{refusal: "m (R)", fromHub: true}},
+		"a refusal without message":     {map[string]string{"refusalReason": "R"}, answer{refusal: " (R)", fromHub: true}},
 		"a message without reason":      {map[string]string{"refusalMessage": "m"}, incomplete},
 		"a refusal replaced by a grant": {map[string]string{"token": "t", "refusalReason": "R"}, incomplete},
 	} {

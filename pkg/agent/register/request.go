@@ -69,8 +69,8 @@ func HasOtherRequest(ctx context.Context, m *member.Member, i *ImportIdentity, c
 	return err == nil && !parseRequest(secret).madeWith(i.digest(clientID)), err
 }
 
-// ForgetRequest deletes the stored request: the next attempt makes a new one.
-func ForgetRequest(ctx context.Context, m *member.Member) error {
+// DeletePendingRequest deletes the stored request: the next attempt makes a new one.
+func DeletePendingRequest(ctx context.Context, m *member.Member) error {
 	secret, err := m.Secret(ctx, registration.PendingSecret)
 	if err != nil {
 		return err

@@ -1,4 +1,5 @@
-// Package timing holds every duration of the agent except the check-in interval, and the backoffs made of them.
+// Package timing holds the durations of registration, renewal and heartbeat, except the check-in interval, and the backoffs made of them.
+// Package deploy has durations of its own.
 package timing
 
 import (
@@ -23,11 +24,11 @@ type Durations struct {
 	// Registration limits the wait for the answer to one request. Then the agent sends the same request again, or a new one if the
 	// hub may have granted this one and deleted the credential before the agent read it.
 	Registration time.Duration
-	// MaxAnswerGap is the longest gap between two answers of the hub in which the hub cannot have issued a credential that has
-	// expired since. The hub keeps a credential for longer.
+	// MaxAnswerGap limits the gap between two answers of the hub. If the hub answered at least this often, no credential can have been issued
+	// and deleted between two answers: the hub keeps a credential for longer.
 	MaxAnswerGap time.Duration
-	// RightsLag is how long a new credential may be answered with 403: the hub writes the Roles one by one, and API servers
-	// see them a moment later.
+	// RightsLag is how long requests with a new credential may fail: the hub writes the Roles one by one, and API servers see them, and the
+	// ServiceAccount, a moment later.
 	RightsLag time.Duration
 	// RejectionPause is the pause between two requests while a credential seems to be rejected. The first and the last of these
 	// rejections must be RejectionSpread apart.
@@ -70,8 +71,11 @@ const (
 	jitter      = 0.2
 )
 
+// Backoff doubles a pause up to the limit.
+func Backoff(first, limit time.Duration) *wait.Backoff { return backoff(first, limit, retryFactor) }
+
 // Retry is the backoff after failures.
-func (d Durations) Retry() *wait.Backoff { return backoff(d.RetryFirst, d.RetryMax, retryFactor) }
+func (d Durations) Retry() *wait.Backoff { return Backoff(d.RetryFirst, d.RetryMax) }
 
 // Poll is the backoff of polling for a credential that may come at any moment.
 func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax, pollFactor) }

@@ -2,20 +2,22 @@
 //
 // The agent first annotates Secret fleet-agent. From then on it continues after every restart, although the hub deletes
 // its Cluster and does not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
-// collector deletes the rest. So the agent never needs a right that it has just deleted, and nothing is deleted before that one
-// request: the agent can be killed, or be installed again, at any moment.
+// collector deletes the rest. So the agent never needs a right that it has just deleted. Before that one request it deletes only the bootstrap
+// Secret with which it registered earlier: the agent can be killed, or be installed again, at any moment. If there is no object that can own
+// the others, it deletes them one by one.
 package uninstall
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -132,21 +135,36 @@ func (u *Uninstaller) Cancel(ctx context.Context) error {
 }
 
 // findOwner returns the object whose deletion must be the agent's last request, because it gives the agent its rights: its
-// ClusterRole, the ClusterRole of the chart, or its Deployment if the rights come from elsewhere. nil if none of them exists.
+// ClusterRole, the ClusterRole of the chart, or the binding of one of them. If the rights come from elsewhere, it is the PriorityClass of the
+// agent, or else its Deployment: Kubernetes does not accept an owner in a namespace for the objects without one. nil if none of them exists.
 func (u *Uninstaller) findOwner(ctx context.Context) (*metav1.OwnerReference, error) {
-	names := []string{agentmanifest.ClusterRoleName(u.Member.Namespace)}
+	roles, bindings := []string{agentmanifest.ClusterRoleName(u.Member.Namespace)}, []string{agentmanifest.ClusterRoleBindingName(u.Member.Namespace)}
 	if chart, err := u.ownsChartRole(ctx); err != nil {
 		return nil, err
 	} else if chart {
-		names = append(names, agentmanifest.ChartClusterRole)
+		roles, bindings = append(roles, agentmanifest.ChartClusterRole), append(bindings, agentmanifest.ChartClusterRoleBinding)
 	}
-	for _, name := range names {
+	rbac := rbacv1.SchemeGroupVersion.String()
+	for _, name := range roles {
 		role, err := u.Member.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
-			return &metav1.OwnerReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole", Name: name, UID: role.UID}, nil
+			return &metav1.OwnerReference{APIVersion: rbac, Kind: "ClusterRole", Name: name, UID: role.UID}, nil
 		} else if !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("reading ClusterRole %s: %w", name, err)
 		}
+	}
+	for _, name := range bindings {
+		binding, err := u.Member.Core.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			return &metav1.OwnerReference{APIVersion: rbac, Kind: "ClusterRoleBinding", Name: name, UID: binding.UID}, nil
+		} else if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading ClusterRoleBinding %s: %w", name, err)
+		}
+	}
+	if class, err := u.priorityClass(ctx); err != nil {
+		return nil, err
+	} else if class != nil {
+		return &metav1.OwnerReference{APIVersion: schedulingv1.SchemeGroupVersion.String(), Kind: "PriorityClass", Name: class.Name, UID: class.UID}, nil
 	}
 	reference, err := u.Member.DeploymentReference(ctx)
 	if err != nil || reference.UID == "" {
@@ -200,9 +218,9 @@ func (u *Uninstaller) objects(ctx context.Context) ([]agentmanifest.OwnedObject,
 			agentmanifest.OwnedObject{Kind: "ClusterRoleBinding", Name: agentmanifest.ChartClusterRoleBinding},
 			agentmanifest.OwnedObject{Kind: "ClusterRole", Name: agentmanifest.ChartClusterRole})
 	}
-	if class, err := u.ownsPriorityClass(ctx); err != nil {
+	if class, err := u.priorityClass(ctx); err != nil {
 		return nil, err
-	} else if class {
+	} else if class != nil {
 		all = append(all, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
 	}
 	secrets, err := u.listSecrets(ctx)
@@ -235,24 +253,40 @@ func (u *Uninstaller) ownsChartRole(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// ownsPriorityClass reports whether the PriorityClass is this agent's: its name does not contain a namespace.
-func (u *Uninstaller) ownsPriorityClass(ctx context.Context) (bool, error) {
+// priorityClass returns the PriorityClass if it is this agent's, and nil otherwise: its name does not contain a namespace.
+func (u *Uninstaller) priorityClass(ctx context.Context) (*schedulingv1.PriorityClass, error) {
 	class, err := u.Member.Core.SchedulingV1().PriorityClasses().Get(ctx, agentmanifest.PriorityClassName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil, nil
 	} else if err != nil {
-		return false, fmt.Errorf("reading PriorityClass %s: %w", agentmanifest.PriorityClassName, err)
+		return nil, fmt.Errorf("reading PriorityClass %s: %w", agentmanifest.PriorityClassName, err)
 	}
 	imported, err := importLabels(u.Scope)
-	return err == nil && labels.SelectorFromSet(imported).Matches(labels.Set(class.Labels)) ||
-		class.Annotations[release.NamespaceAnnotation] == u.Member.Namespace, err
+	if err != nil {
+		return nil, err
+	}
+	if labels.SelectorFromSet(imported).Matches(labels.Set(class.Labels)) || class.Annotations[release.NamespaceAnnotation] == u.Member.Namespace {
+		return class, nil
+	}
+	return nil, nil
 }
 
-// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases.
+// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases, which the chart and
+// the agent's Bundle make.
 func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
 	imported, err := importLabels(u.Scope)
 	if err != nil {
 		return nil, err
+	}
+	credential, err := u.Member.Secret(ctx, registration.CredentialSecret)
+	if err != nil {
+		return nil, err
+	}
+	releases := []string{registration.AgentName}
+	if credential != nil {
+		cluster := string(credential.Data[registration.CredentialClusterName])
+		_, managed := release.Place(registration.AgentBundleName(cluster), fleet.BundleDeploymentOptions{})
+		releases = append(releases, managed)
 	}
 	var found []agentmanifest.OwnedObject
 	for _, selector := range []labels.Set{imported, {"owner": "helm"}} {
@@ -261,7 +295,7 @@ func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObj
 			return nil, fmt.Errorf("listing Secrets in Namespace %s: %w", u.Member.Namespace, err)
 		}
 		for _, secret := range list.Items {
-			if isAgentsSecret(&secret) {
+			if isAgentsSecret(&secret, releases) {
 				found = append(found, agentmanifest.OwnedObject{Kind: "Secret", Namespace: u.Member.Namespace, Name: secret.Name})
 			}
 		}
@@ -269,10 +303,9 @@ func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObj
 	return found, nil
 }
 
-func isAgentsSecret(secret *corev1.Secret) bool {
+func isAgentsSecret(secret *corev1.Secret, releases []string) bool {
 	if secret.Labels["owner"] == "helm" {
-		release := secret.Labels["name"]
-		return release == registration.AgentName || strings.HasPrefix(release, registration.AgentName+"-")
+		return slices.Contains(releases, secret.Labels["name"])
 	}
 	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 )
 
-// Answer is what the response to a request, or a missing response, says about the token of the request.
-type Answer int
+// TokenVerdict is what the response to a request, or a missing response, says about the token of the request.
+type TokenVerdict int
 
 const (
 	// NotAsked means that no request was sent.
-	NotAsked Answer = iota
+	NotAsked TokenVerdict = iota
 	// Accepted means that the request succeeded.
 	Accepted
 	// Rejected means that the Kubernetes API server itself does not know the token.
@@ -30,9 +30,9 @@ const (
 	Unreachable
 )
 
-// Classify turns the error of a request to the hub into an Answer. Only a 401 with a Status that the API server wrote is a
+// Classify turns the error of a request to the hub into a TokenVerdict. Only a 401 with a Status that the API server wrote is a
 // rejection: a proxy may answer 401 while it restarts, and an agent that took this for a rejection would give up its identity.
-func Classify(err error) Answer {
+func Classify(err error) TokenVerdict {
 	if err == nil {
 		return Accepted
 	}
@@ -51,8 +51,8 @@ func FromAPIServer(err error) bool {
 	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-func (a Answer) String() string {
-	return [...]string{"not-asked", "accepted", "rejected", "obstructed", "unreachable"}[a]
+func (v TokenVerdict) String() string {
+	return [...]string{"not-asked", "accepted", "rejected", "obstructed", "unreachable"}[v]
 }
 
 // rejectionsNeeded is how many rejections in a row are certain.
@@ -78,11 +78,11 @@ func NewRejectionThreshold(d timing.Durations) *RejectionThreshold {
 	return &RejectionThreshold{needed: rejectionsNeeded, spread: d.RejectionSpread}
 }
 
-// Reached counts the answer and reports whether the token is certainly rejected. Every answer but a rejection resets the count.
-func (r *RejectionThreshold) Reached(a Answer, now time.Time) bool {
+// Reached counts the verdict and reports whether the token is certainly rejected. Every verdict but a rejection resets the count.
+func (r *RejectionThreshold) Reached(v TokenVerdict, now time.Time) bool {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if a != Rejected {
+	if v != Rejected {
 		r.seen = 0
 		return false
 	}

@@ -38,7 +38,7 @@ func TestClassifyAnswers(t *testing.T) {
 		code        int
 		contentType string
 		body        string
-		want        Answer
+		want        TokenVerdict
 	}{
 		"a list":                                  {200, jsonType, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`, Accepted},
 		"the API server's 401":                    {401, jsonType, status401, Rejected},
@@ -115,7 +115,7 @@ func TestClassifyWrappedErrors(t *testing.T) {
 func TestRejectionThreshold(t *testing.T) {
 	type answered struct {
 		at     time.Duration
-		answer Answer
+		answer TokenVerdict
 		want   bool
 	}
 	rows := map[string][]answered{
@@ -159,7 +159,7 @@ func FuzzRejectionThreshold(f *testing.F) {
 		s, now := RejectionThreshold{needed: 3, spread: 2 * time.Second}, time.Unix(0, 0)
 		row := 0
 		for _, b := range answers {
-			answer := Answer(b % 5)
+			answer := TokenVerdict(b % 5)
 			now = now.Add(time.Second)
 			row++
 			if answer != Rejected {
