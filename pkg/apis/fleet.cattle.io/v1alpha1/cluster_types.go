@@ -275,8 +275,8 @@ type ClusterStatus struct {
 	// +nullable
 	AgentTLSMode string `json:"agentTLSMode,omitempty"`
 
-	// GarbageCollectionInterval is set by the hub after an import to the interval in the import at which the agent removes
-	// leftover Helm releases.
+	// GarbageCollectionInterval is set by the hub after an import to the interval in the import at which the agent compares all
+	// releases with the cluster again.
 	// +optional
 	GarbageCollectionInterval *metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 
