@@ -18,7 +18,8 @@ import (
 )
 
 // LimitHistory limits the history of one release that the client decodes. A revision is compressed, so a Secret of a few kilobytes could
-// take gigabytes of memory. The hub sets a limit, because the owner of a member writes its Secrets; an agent trusts its own cluster.
+// take gigabytes of memory. The hub sets a limit, because the owner of a member writes its Secrets, and so does the agent, because users of
+// the member write Secrets in their namespaces.
 func (c *Client) LimitHistory(limits transport.ResponseLimits) *Client {
 	limited := *c
 	limited.history = limits

@@ -11,6 +11,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // keyed lets the client of a test prove what it stores, with a key in the test's namespace.
@@ -148,4 +149,27 @@ func TestEnsureHistoryKey(t *testing.T) {
 	client, err := m.WithHistoryKey(t.Context(), m.namespace)
 	require.NoError(t, err)
 	assert.Same(t, m.Client, client)
+}
+
+// A user who may write Secrets in one namespace must not prevent that an agent starts.
+func TestEnsureHistoryKey_unreadable(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"too large":   stored(t, "x", strings.Repeat(" ", 1<<20), 2).Data["release"],
+		"not a chart": []byte("?"),
+		"missing":     nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: secretName("x", 1), Labels: map[string]string{"owner": "helm", "name": "x", "version": "1"}},
+				Data:       map[string][]byte{"release": data},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			m.Client = m.LimitHistory(transport.ResponseLimits{Bytes: 1 << 20})
+			m.keyed()
+			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})
+			require.NoError(t, err)
+			assert.Empty(t, deployment+agent)
+		})
+	}
 }
