@@ -176,6 +176,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
+	if !c.isProved(latest) {
+		return Deployed{}, ErrUnproved
+	}
 	deployed, err := op.deployed(latest)
 	if err != nil {
 		return deployed, err

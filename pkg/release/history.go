@@ -332,7 +332,8 @@ func (r readSecret) Get(context.Context, string, metav1.GetOptions) (*corev1.Sec
 	return r.secret, nil
 }
 
-// Get reads the objects of a revision, as Deploy returns them.
+// Get reads the objects of a revision, as Deploy returns them. It returns ErrUnproved for a revision that is not proved, see WithHistoryKey: it
+// may name any object, and Compare reads the objects with the client's own identity.
 func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
 	if err != nil {
@@ -341,6 +342,9 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	kept, err := op.config.Releases.Get(f.Name, f.Version)
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	if !c.isProved(kept) {
+		return nil, ErrUnproved
 	}
 	deployed, err := op.deployed(kept)
 	return &deployed, err

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"strings"
 
+	helmrelease "helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ErrUnproved is the error of Correct for a revision that the agent cannot have stored as it is. Another deployment replaces it.
+// ErrUnproved is the error of Get, Correct and Sweep for a revision that the agent cannot have stored as it is. Another deployment replaces it.
 var ErrUnproved = errors.New("the Secret of the last revision of the Helm release was not written by this agent, or was changed since")
 
 const (
@@ -123,8 +124,9 @@ func secretName(release string, version int) string {
 }
 
 // isProved reports whether the agent has stored a revision as it is. Without a key every revision counts.
-func (c *Client) isProved(r *helm.Release) bool {
-	return c.key == nil || r.Labels[provedLabel] == labelTrue
+func (c *Client) isProved(kept helmrelease.Releaser) bool {
+	r, ok := kept.(*helm.Release)
+	return c.key == nil || ok && r.Labels[provedLabel] == labelTrue
 }
 
 // proof computes the HMAC of the Secret of a revision: its place, its content, and the labels that an agent reads. The labels of the

@@ -111,7 +111,13 @@ func TestCorrect_unproved(t *testing.T) {
 	m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil })
 	_, err := m.Correct(t.Context(), r)
 	require.ErrorIs(t, err, ErrUnproved)
+	_, err = m.Sweep(t.Context(), r)
+	require.ErrorIs(t, err, ErrUnproved)
+	_, err = m.Get(t.Context(), m.mine()[0])
+	require.ErrorIs(t, err, ErrUnproved)
 	m.deploy(r)
+	_, err = m.Get(t.Context(), m.mine()[0])
+	require.NoError(t, err)
 	_, err = m.Correct(t.Context(), r)
 	require.NoError(t, err)
 }

@@ -77,6 +77,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	deployed, _ := state.release() // as this run has deployed or read it
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
+		if errors.Is(err, release.ErrUnproved) {
+			d.log(key).Warnf("Deploying again: %v", err)
+			state.unproved = revision.String()
+			d.queue.Add(key)
+			return
+		}
 		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -123,7 +129,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.TakenOver = !f.Current && isRevision(deployed, revision)
+	f.TakenOver = !f.Current && (isRevision(deployed, revision) || state.unproved == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -228,14 +234,14 @@ func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
 // deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
-// if this run deployed it: another BundleDeployment took over the release.
+// if this run deployed it: another BundleDeployment took over the release. Nor is one whose Secret the agent has not stored as it is.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, f.Deployed || f.Pending && isRevision(deployed, f)
+			return f, state.unproved != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
 		}
 	}
 	return release.Found{}, false
@@ -314,6 +320,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.log(key).Infof("Deployed Helm release %s", made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
+	state.unproved = ""
 	state.retries, state.retryAt = nil, time.Time{}
 	if action != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""
