@@ -134,8 +134,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
-	if slices.ContainsFunc(revisions, func(r *helm.Release) bool { return !c.isProved(r) }) {
-		op.cluster.onlyMarked = r.Name // a forged revision may name any object to be removed by the upgrade
+	// A forged revision may name any object to be removed by the upgrade. So may one that was stored for somebody with other rights, even if
+	// its deployment failed for lack of them.
+	isForged := func(r *helm.Release) bool { return !c.isProved(r) }
+	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
+		op.cluster.onlyMarked = r.Name
 	}
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
@@ -337,15 +340,25 @@ func (r Request) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// objectsOf returns the objects of the revision that an upgrade starts from: the deployed one, or else the last.
-func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
-	from := last(revisions)
+// upgradedFrom returns the revision that an upgrade starts from: the deployed one, or else the last; nil if there is none.
+func upgradedFrom(revisions []*helm.Release) *helm.Release {
 	for _, r := range slices.Backward(revisions) {
 		if r.Info.Status == common.StatusDeployed {
-			from = r
-			break
+			return r
 		}
 	}
+	return last(revisions)
+}
+
+// hasDeployed reports whether a revision is of the same owner as the request, and was deployed with the same identity.
+func (r Request) hasDeployed(existing *helm.Release) bool {
+	account := cmp.Or(existing.Labels[ServiceAccountLabel], annotationsOf(existing)[serviceAccountAnnotation])
+	return checkOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
+}
+
+// objectsOf returns the objects of the revision that an upgrade starts from.
+func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
+	from := upgradedFrom(revisions)
 	infos, err := o.cluster.Build(bytes.NewBufferString(from.Manifest), false)
 	if err != nil {
 		return nil // every object is looked up

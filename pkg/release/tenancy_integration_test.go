@@ -1,6 +1,7 @@
 package release
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -87,6 +88,36 @@ func TestRollback_releaseOfAnotherOwner(t *testing.T) {
 	r.Resources = r.Resources[:1]
 	assert.Equal(t, 4, m.deploy(r).Version, "the failed revision was not rolled back")
 	assert.Equal(t, "one", m.configMap("a").Data["k"])
+}
+
+// A tenant who may read the objects of others stores a revision with one of them. The deployment fails, for lack of rights to change it.
+func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
+	for name, deployment := range map[string]string{"of another BundleDeployment": "other", "with another identity": "app"} {
+		t.Run(name, func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.keyed()
+			m.tenant("tenant")
+			_, err := m.core.RbacV1().RoleBindings(f.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+				Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: m.namespace, Name: "tenant"}},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			object := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
+			r := m.request("theirs.yaml", object)
+			r.BundleDeployment, r.Labels = deployment, owner.LabelsFor(deployment, "one")
+			r.Options.ServiceAccount, r.Options.Helm = "tenant", &fleet.HelmOptions{TakeOwnership: true}
+			_, err = m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, "forbidden")
+			require.Len(t, m.mine(), 1, "the failed revision is stored")
+
+			r = m.request("a.yaml", configMap("a", "k", "one"))
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			m.deploy(r)
+			assert.Equal(t, []string{"theirs"}, f.configMaps())
+			assert.Equal(t, []string{"a"}, m.configMaps())
+		})
+	}
 }
 
 func TestDeploy_valuesFromAsTenant(t *testing.T) {
