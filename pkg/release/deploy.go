@@ -47,7 +47,8 @@ type Request struct {
 	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
 	ServiceAccountNamespace string
 	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their
-	// objects, but not those of other owners or of none.
+	// objects, but not those of other owners or of none. Deploy ignores those whose revision is not proved,
+	// except the recorded one.
 	HandOver []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
@@ -101,6 +102,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
+	if r.HandOver, err = c.provedHandOver(ctx, r); err != nil {
+		return Deployed{}, err
+	}
 	op, err := c.actionFor(ctx, &r)
 	if err != nil {
 		return Deployed{}, err

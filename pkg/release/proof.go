@@ -145,6 +145,34 @@ func proof(key []byte, namespace string, secret *corev1.Secret) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
+func hasProof(key []byte, secret *corev1.Secret) bool {
+	return hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(key, secret.Namespace, secret)))
+}
+
+// provedHandOver returns the older releases of a request whose revision is proved, and the one that the status of the BundleDeployment records,
+// which may be of an agent that proves nothing.
+func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found, err error) {
+	if c.key == nil {
+		return r.HandOver, nil
+	}
+	recorded := ParseRecord(r.Recorded)
+	for _, f := range r.HandOver {
+		if f.Namespace == recorded.Namespace && f.Name == recorded.Name {
+			proved = append(proved, f)
+			continue
+		}
+		secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+		case hasProof(c.key, secret):
+			proved = append(proved, f)
+		}
+	}
+	return proved, nil
+}
+
 // provedSecrets are the Secrets of Helm releases. Reading, it labels those with a valid proof; writing, it proves those that it has created
 // or that were labelled when they were read. What was forged stays without a proof, whatever Helm changes of it.
 type provedSecrets struct {
@@ -177,7 +205,7 @@ func (s provedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.
 func (s provedSecrets) label(secret *corev1.Secret) {
 	secret.Labels = maps.Clone(secret.Labels)
 	delete(secret.Labels, provedLabel)
-	if hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(s.key, s.namespace, secret))) {
+	if hasProof(s.key, secret) {
 		metav1.SetMetaDataLabel(&secret.ObjectMeta, provedLabel, labelTrue)
 	}
 }

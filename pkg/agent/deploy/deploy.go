@@ -77,6 +77,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	deployed, _ := state.release() // as this run has deployed or read it
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
+		if errors.Is(err, release.ErrUnproved) && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+			return
+		}
 		if errors.Is(err, release.ErrUnproved) {
 			d.log(key).Warnf("Deploying again: %v", err)
 			state.unproved = revision.String()
@@ -94,12 +97,11 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
+	// The status is written even if that fails.
+	var leftErr error
 	if isCurrent && !f.Paused {
 		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
-			if err := d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)); err != nil {
-				d.retryLater(ctx, key, state, err)
-				return
-			}
+			leftErr = errors.Join(leftErr, d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)))
 		}
 	}
 	if deployed != nil && len(d.index.of(key)) == 0 { // somebody removed the release
@@ -116,7 +118,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if deployed != nil && !d.objectsKnown(key, state, deployed) {
 		return
 	}
+	retries := state.retries
 	d.report(ctx, key, bd, state, f.Paused)
+	if leftErr != nil {
+		state.retries = retries // the pauses between removals grow, too
+		d.retryLater(ctx, key, state, leftErr)
+	}
 }
 
 // facts collects the input of decide.

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // forge stores a revision as a user can who may write Secrets in the namespace. Its text is JSON, and is repeated.
@@ -78,8 +78,79 @@ func TestRun_unprovedRevision(t *testing.T) {
 	s.forge("app", 2, string(text), 1, labels)
 	testenv.Eventually(t, func() (bool, string) {
 		bd := s.get("app")
-		assert.Empty(t, bd.Status.ModifiedStatus)
+		require.Empty(t, bd.Status.ModifiedStatus)
 		return bd.Status.Release == s.target+"/app:3" && bd.Status.Display.State == string(fleet.Ready), fmt.Sprintf("%+v", bd.Status)
 	})
 	s.value("a", "one")
+}
+
+// A user who may write Secrets in any namespace stores revisions with the labels of a BundleDeployment. Helm cannot remove them.
+func TestRun_forgedReleases(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	forge := func() {
+		for name, text := range map[string]string{
+			"damaged": `{"name":"damaged","version":1,"info":{"status":"failed"},"manifest":"kind: ["}`, "stateless": `{"name":"stateless","version":1}`,
+			"renamed": `{"name":"other","version":1,"info":{"status":"failed"}}`, "undecoded": "?",
+		} {
+			labels := maps.Clone(s.releases()[0].Labels)
+			maps.DeleteFunc(labels, func(key, _ string) bool { return !strings.Contains(key, "/") })
+			s.forge(name, 1, text, 1, labels)
+		}
+	}
+	history := func(want int) {
+		testenv.Eventually(t, func() (bool, string) {
+			found, err := s.Kubernetes.CoreV1().Secrets(s.target).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+			return err == nil && len(found.Items) == want, fmt.Sprint(err, len(found.Items), " revisions")
+		})
+	}
+	forge()
+	history(1)
+	s.put("app", configMap("a", "two"))
+	s.state("app", fleet.Ready)
+	history(2)
+	forge()
+	s.remove("app")
+	s.gone("a")
+	history(0)
+}
+
+func (s *stage) forgetHistoryKey() {
+	s.t.Helper()
+	require.NoError(s.t, s.Kubernetes.CoreV1().Secrets(s.agent).Delete(context.Background(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
+}
+
+// An agent that sets no labels has worked after this one, whose key is still there.
+func TestRun_releaseOfAnotherAgent_unproved(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	names := []string{"same", "paused", "moved"}
+	for _, name := range names {
+		s.put(name, configMap(name, "one"))
+		s.state(name, fleet.Ready)
+	}
+	require.NoError(t, stop())
+	for _, name := range names {
+		s.unlabel(name)
+	}
+	s.put("paused", configMap("paused", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
+	s.put("moved", configMap("moved", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
+	s.run()
+	for name, want := range map[string]string{"same": "same:2", "moved": "renamed:1"} {
+		testenv.Eventually(t, func() (bool, string) {
+			at := s.get(name).Status.Release
+			return at == s.target+"/"+want, "the release is " + at
+		})
+	}
+	s.still()
+	paused := s.get("paused")
+	require.Equal(t, s.target+"/paused:1", paused.Status.Release)
+	require.Equal(t, paused.Spec.DeploymentID, paused.Status.AppliedDeploymentID)
+	s.put("paused", configMap("paused", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = false })
+	testenv.Eventually(t, func() (bool, string) {
+		at := s.get("paused").Status.Release
+		return at == s.target+"/paused:2", "the release is " + at
+	})
 }
