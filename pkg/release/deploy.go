@@ -116,6 +116,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, err
 	}
+	if err := op.checkPlace(ctx, r, last(revisions)); err != nil {
+		return Deployed{}, err
+	}
 	mayTakeOver, err := op.mayTakeOver(ctx, r, last(revisions))
 	if err != nil {
 		return Deployed{}, err
