@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -153,4 +155,27 @@ func TestRun_releaseOfAnotherAgent_unproved(t *testing.T) {
 		at := s.get("paused").Status.Release
 		return at == s.target+"/paused:2", "the release is " + at
 	})
+}
+
+func TestRun_oldReleaseCannotBeRemoved(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("old", "one"))
+	s.state("app", fleet.Ready)
+	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/old") {
+			return nil, errors.New("broken")
+		}
+		return send()
+	})
+	s.put("app", configMap("new", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
+	bd := s.state("app", fleet.Ready)
+	require.Equal(t, s.target+"/renamed:1", bd.Status.Release, "the status is written")
+	require.Len(t, s.releases(), 2)
+	s.remove("app")
+	s.gone("new")
+	_, err := s.configMap("old")
+	require.NoError(t, err)
+	s.member.Inject(nil)
+	s.gone("old")
 }
