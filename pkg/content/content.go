@@ -28,7 +28,7 @@ const encodingBase64 = "base64"
 const (
 	namePrefix = "s-"
 	nameMax    = 63
-	// sizeMax bounds the unpacked size of a Content: a small object must not fill the memory of an agent.
+	// sizeMax bounds the unpacked size of a Content, and that of all its resources together: a small object must not fill the memory of an agent.
 	sizeMax = 64 << 20
 	// beginningMax is how much of a long name or encoding is kept for messages.
 	beginningMax = 200
@@ -102,7 +102,7 @@ func beginning(text string) string {
 // Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is not
 // the digest of its document: a deployment ID names the Content, and a changed one must not be deployed under the same ID.
 func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
-	data, err := unpack(c.Content)
+	data, err := unpack(c.Content, sizeMax)
 	if err != nil {
 		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
 	}
@@ -123,11 +123,13 @@ func DecodeDocument(id string, data []byte) ([]fleet.BundleResource, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, fmt.Errorf("the resources are damaged: %w", err)
 	}
+	left := sizeMax
 	for i := range m.Resources {
 		var err error
-		if m.Resources[i], err = plain(m.Resources[i]); err != nil {
+		if m.Resources[i], err = plain(m.Resources[i], left); err != nil {
 			return nil, err
 		}
+		left -= len(m.Resources[i].Content)
 	}
 	return m.Resources, nil
 }
@@ -177,7 +179,8 @@ func pack(data []byte) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
+// plain returns a resource as plain text, of which there may be as many bytes as limit if it is packed.
+func plain(r fleet.BundleResource, limit int) (fleet.BundleResource, error) {
 	switch r.Encoding {
 	case "":
 		return r, nil
@@ -187,7 +190,7 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 			return r, fmt.Errorf("resource %s is not valid base64: %w", r.Name, err)
 		}
 		if r.Encoding == EncodingBase64Gzip {
-			text, err = unpack(text)
+			text, err = unpack(text, limit)
 		}
 		if err != nil {
 			return r, fmt.Errorf("resource %s is damaged: %w", r.Name, err)
@@ -197,13 +200,15 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 	return r, unknownEncoding(r)
 }
 
-func unpack(data []byte) ([]byte, error) {
+// unpack decompresses what may be as large as limit, which is sizeMax or what earlier resources left of it.
+func unpack(data []byte, limit int) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
-	unpacked, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
-	if err == nil && len(unpacked) > sizeMax {
+	limit = max(limit, 0)
+	unpacked, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err == nil && len(unpacked) > limit {
 		return nil, fmt.Errorf("the unpacked size is more than %d MiB", sizeMax>>20)
 	}
 	return unpacked, err

@@ -101,6 +101,11 @@ func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
 	}
 	huge, err := pack([]byte(strings.Repeat("x", sizeMax+1)))
 	require.NoError(t, err)
+	half, err := pack([]byte(strings.Repeat("x", sizeMax/2+1)))
+	require.NoError(t, err)
+	packed := fleet.BundleResource{Name: "r", Content: base64.StdEncoding.EncodeToString(half), Encoding: "base64+gz"}
+	many, err := Encode([]fleet.BundleResource{packed, packed, packed})
+	require.NoError(t, err)
 	other := good.DeepCopy()
 	other.Name = "s-other"
 	for _, row := range []struct {
@@ -113,6 +118,7 @@ func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
 		{"no gzip", &fleet.Content{Content: []byte("text")}, "is damaged"},
 		{"cut off", &fleet.Content{Content: good.Content[:20]}, "is damaged"},
 		{"a bomb", &fleet.Content{Content: huge}, "more than 64 MiB"},
+		{"resources that are too large together", many, "resource r is damaged: the unpacked size is more than 64 MiB"},
 		{"a resource of unknown encoding", of(fleet.BundleResource{Name: "r", Encoding: "zip"}), `unknown encoding "zip"`},
 		{"a resource that is no base64", of(fleet.BundleResource{Name: "r", Content: "!", Encoding: "base64+gz"}), "resource r is not valid base64"},
 		{"a resource that is no gzip", of(fleet.BundleResource{Name: "r", Content: "eA==", Encoding: "base64+gz"}), "resource r is damaged"},

@@ -133,7 +133,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	if c.key != nil {
 		history = provedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
-	op.config.Releases = storage.Init(driver.NewSecrets(history))
+	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history)})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return op, nil
 }

@@ -54,8 +54,8 @@ type cluster struct {
 	// manager is the field manager of the action; with inherits it takes over the fields of others that agents used before.
 	manager  string
 	inherits bool
-	// deleteError is the last error of Delete, which Helm's uninstall action does not pass on.
-	deleteError error
+	// removeError is the last error of Delete, and of Build during a removal, which Helm's uninstall action does not pass on.
+	removeError error
 	// createdKinds are the kinds whose CustomResourceDefinitions the action has created.
 	createdKinds []string
 }
@@ -86,8 +86,9 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 			return !c.hasCreatedKind(err), nil
 		})
 	}
-	if c.removing != "" && utilerrors.FilterOut(err, isUnknownKind) == nil {
-		return infos, nil
+	if c.removing != "" {
+		c.removeError = utilerrors.FilterOut(err, isUnknownKind)
+		return infos, c.removeError
 	}
 	return infos, err
 }
@@ -123,14 +124,14 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
 	ours, err := c.existing(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
 	if err != nil {
-		c.deleteError = err
+		c.removeError = err
 		return nil, []error{err}
 	}
 	if len(ours) == 0 {
 		return &kube.Result{}, nil
 	}
 	result, errs := c.Client.Delete(ours, policy)
-	c.deleteError = errors.Join(errs...)
+	c.removeError = errors.Join(errs...)
 	return result, errs
 }
 

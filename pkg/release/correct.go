@@ -56,5 +56,8 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, fmt.Errorf("reading Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}
+	if !c.isProved(made) {
+		return Deployed{}, ErrUnproved // somebody stored another revision at the same time
+	}
 	return op.deployed(made)
 }

@@ -47,7 +47,8 @@ type Request struct {
 	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
 	ServiceAccountNamespace string
 	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their
-	// objects, but not those of other owners or of none.
+	// objects, but not those of other owners or of none. Deploy ignores those whose revision is not proved,
+	// except the recorded one.
 	HandOver []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
@@ -101,6 +102,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
+	if r.HandOver, err = c.provedHandOver(ctx, r); err != nil {
+		return Deployed{}, err
+	}
 	op, err := c.actionFor(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
@@ -110,6 +114,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	revisions, err := op.revisions(r.Name)
 	if err != nil {
+		return Deployed{}, err
+	}
+	if err := op.checkPlace(ctx, r, last(revisions)); err != nil {
 		return Deployed{}, err
 	}
 	mayTakeOver, err := op.mayTakeOver(ctx, r, last(revisions))
@@ -134,8 +141,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
-	if slices.ContainsFunc(revisions, func(r *helm.Release) bool { return !c.isProved(r) }) {
-		op.cluster.onlyMarked = r.Name // a forged revision may name any object to be removed by the upgrade
+	// A forged revision may name any object to be removed by the upgrade. So may one that was stored for somebody with other rights, even if
+	// its deployment failed for lack of them.
+	isForged := func(r *helm.Release) bool { return !c.isProved(r) }
+	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
+		op.cluster.onlyMarked = r.Name
 	}
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
@@ -176,6 +186,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
+	if !c.isProved(latest) {
+		return Deployed{}, ErrUnproved
+	}
 	deployed, err := op.deployed(latest)
 	if err != nil {
 		return deployed, err
@@ -334,15 +347,25 @@ func (r Request) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// objectsOf returns the objects of the revision that an upgrade starts from: the deployed one, or else the last.
-func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
-	from := last(revisions)
+// upgradedFrom returns the revision that an upgrade starts from: the deployed one, or else the last; nil if there is none.
+func upgradedFrom(revisions []*helm.Release) *helm.Release {
 	for _, r := range slices.Backward(revisions) {
 		if r.Info.Status == common.StatusDeployed {
-			from = r
-			break
+			return r
 		}
 	}
+	return last(revisions)
+}
+
+// hasDeployed reports whether a revision is of the same owner as the request, and was deployed with the same identity.
+func (r Request) hasDeployed(existing *helm.Release) bool {
+	account := cmp.Or(existing.Labels[ServiceAccountLabel], annotationsOf(existing)[serviceAccountAnnotation])
+	return checkOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
+}
+
+// objectsOf returns the objects of the revision that an upgrade starts from.
+func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
+	from := upgradedFrom(revisions)
 	infos, err := o.cluster.Build(bytes.NewBufferString(from.Manifest), false)
 	if err != nil {
 		return nil // every object is looked up

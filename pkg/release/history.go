@@ -15,11 +15,13 @@ import (
 	"helm.sh/helm/v4/pkg/release/v1/util"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/watch"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -296,18 +298,20 @@ func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 }
 
 // Annotated returns the BundleDeployment and the agent's namespace from the annotations of a revision's chart, which Fleet's own agent sets
-// too. Both are empty for a release of another program.
+// too. Both are empty for a release of another program, and for a Secret that Helm cannot decode or that exceeds the limits: no agent has
+// stored that, and it must not prevent that other releases are found.
 func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
-	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
-	if err != nil {
-		return "", "", err
-	}
-	kept, err := op.config.Releases.Get(f.Name, f.Version)
-	if errors.Is(err, driver.ErrReleaseNotFound) {
+	name := secretName(f.Name, f.Version)
+	secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
 		return "", "", nil
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	kept, err := driver.NewSecrets(limitedSecrets{readSecret{secret: secret}, c.history}).Get(name)
+	if err != nil {
+		return "", "", nil //nolint:nilerr // the Secret was read before, so its content is the cause
 	}
 	revision, ok := kept.(*helm.Release)
 	if !ok {
@@ -317,7 +321,19 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
 }
 
-// Get reads the objects of a revision, as Deploy returns them.
+// readSecret is a Secret that was read before.
+type readSecret struct {
+	corev1client.SecretInterface
+	secret *corev1.Secret
+}
+
+// Get returns the Secret.
+func (r readSecret) Get(context.Context, string, metav1.GetOptions) (*corev1.Secret, error) {
+	return r.secret, nil
+}
+
+// Get reads the objects of a revision, as Deploy returns them. It returns ErrUnproved for a revision that is not proved, see WithHistoryKey: it
+// may name any object, and Compare reads the objects with the client's own identity.
 func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
 	if err != nil {
@@ -326,6 +342,9 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	kept, err := op.config.Releases.Get(f.Name, f.Version)
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	if !c.isProved(kept) {
+		return nil, ErrUnproved
 	}
 	deployed, err := op.deployed(kept)
 	return &deployed, err

@@ -9,7 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"helm.sh/helm/v4/pkg/release"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -18,7 +22,8 @@ import (
 )
 
 // LimitHistory limits the history of one release that the client decodes. A revision is compressed, so a Secret of a few kilobytes could
-// take gigabytes of memory. The hub sets a limit, because the owner of a member writes its Secrets; an agent trusts its own cluster.
+// take gigabytes of memory. The hub sets a limit, because the owner of a member writes its Secrets, and so does the agent, because users of
+// the member write Secrets in their namespaces.
 func (c *Client) LimitHistory(limits transport.ResponseLimits) *Client {
 	limited := *c
 	limited.history = limits
@@ -71,4 +76,28 @@ func (s limitedSecrets) check(secrets ...corev1.Secret) error {
 		}
 	}
 	return nil
+}
+
+// soundReleases are the revisions in Secrets. It ignores a revision that has no state, as Helm ignores one that it cannot decode: Helm panics
+// when it reads the state.
+type soundReleases struct{ *driver.Secrets }
+
+// Get returns a revision.
+func (s soundReleases) Get(key string) (release.Releaser, error) {
+	found, err := s.Secrets.Get(key)
+	if err == nil && hasNoState(found) {
+		return nil, fmt.Errorf("the Secret %s of a Helm release has no state", key)
+	}
+	return found, err
+}
+
+// Query returns revisions.
+func (s soundReleases) Query(labels map[string]string) ([]release.Releaser, error) {
+	found, err := s.Secrets.Query(labels)
+	return slices.DeleteFunc(found, hasNoState), err
+}
+
+func hasNoState(found release.Releaser) bool {
+	r, ok := found.(*helm.Release)
+	return !ok || r.Info == nil
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"strings"
 
+	helmrelease "helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ErrUnproved is the error of Correct for a revision that the agent cannot have stored as it is. Another deployment replaces it.
+// ErrUnproved is the error of Get, Correct and Sweep for a revision that the agent cannot have stored as it is. Another deployment replaces it.
 var ErrUnproved = errors.New("the Secret of the last revision of the Helm release was not written by this agent, or was changed since")
 
 const (
@@ -123,8 +124,9 @@ func secretName(release string, version int) string {
 }
 
 // isProved reports whether the agent has stored a revision as it is. Without a key every revision counts.
-func (c *Client) isProved(r *helm.Release) bool {
-	return c.key == nil || r.Labels[provedLabel] == labelTrue
+func (c *Client) isProved(kept helmrelease.Releaser) bool {
+	r, ok := kept.(*helm.Release)
+	return c.key == nil || ok && r.Labels[provedLabel] == labelTrue
 }
 
 // proof computes the HMAC of the Secret of a revision: its place, its content, and the labels that an agent reads. The labels of the
@@ -141,6 +143,34 @@ func proof(key []byte, namespace string, secret *corev1.Secret) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write(text)
 	return hex.EncodeToString(mac.Sum(nil))
+}
+
+func hasProof(key []byte, secret *corev1.Secret) bool {
+	return hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(key, secret.Namespace, secret)))
+}
+
+// provedHandOver returns the older releases of a request whose revision is proved, and the one that the status of the BundleDeployment records,
+// which may be of an agent that proves nothing.
+func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found, err error) {
+	if c.key == nil {
+		return r.HandOver, nil
+	}
+	recorded := ParseRecord(r.Recorded)
+	for _, f := range r.HandOver {
+		if f.Namespace == recorded.Namespace && f.Name == recorded.Name {
+			proved = append(proved, f)
+			continue
+		}
+		secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+		case hasProof(c.key, secret):
+			proved = append(proved, f)
+		}
+	}
+	return proved, nil
 }
 
 // provedSecrets are the Secrets of Helm releases. Reading, it labels those with a valid proof; writing, it proves those that it has created
@@ -175,7 +205,7 @@ func (s provedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.
 func (s provedSecrets) label(secret *corev1.Secret) {
 	secret.Labels = maps.Clone(secret.Labels)
 	delete(secret.Labels, provedLabel)
-	if hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(s.key, s.namespace, secret))) {
+	if hasProof(s.key, secret) {
 		metav1.SetMetaDataLabel(&secret.ObjectMeta, provedLabel, labelTrue)
 	}
 }

@@ -1,6 +1,8 @@
 package release
 
 import (
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -8,9 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // keyed lets the client of a test prove what it stores, with a key in the test's namespace.
@@ -74,6 +79,78 @@ func TestUninstall_unproved(t *testing.T) {
 	})
 }
 
+func TestUninstall_damaged(t *testing.T) {
+	for name, text := range map[string]string{
+		"a manifest that is not YAML": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
+		"an object without a name":    `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
+		"too large":                   strings.Repeat(" ", 2<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			m.keyed()
+			m.Client = m.LimitHistory(transport.ResponseLimits{Bytes: 1 << 20})
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+			options := m.removal(m.namespace)
+			forged := stored(t, secretName("app", 2), text, 1)
+			forged.Namespace, forged.Labels = "", labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
+			_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Empty(t, m.mine())
+			assert.Empty(t, m.configMaps(), "the proved revision is uninstalled")
+		})
+	}
+	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
+		m := onMember(t)
+		m.keyed()
+		options := Options{Agent: owner.Namespace, Deployment: "app", DeleteNamespace: true, ServiceAccountNamespace: owner.Namespace}
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Nil(t, namespace.DeletionTimestamp)
+	})
+	t.Run("a request fails: the revision stays", func(t *testing.T) {
+		fails := false
+		m := onMember(t, func(c *rest.Config) {
+			c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(r *http.Request) (*http.Response, error) {
+					if fails && strings.HasSuffix(r.URL.Path, "/configmaps/a") {
+						return nil, errors.New("broken")
+					}
+					return next.RoundTrip(r)
+				})
+			})
+		})
+		m.keyed()
+		m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"))
+		options := m.removal(m.namespace)
+		fails = true
+		require.ErrorContains(t, m.Uninstall(t.Context(), m.namespace, "app", options), "broken")
+		assert.Len(t, m.mine(), 1)
+		fails = false
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Empty(t, m.configMaps())
+	})
+}
+
+// A forged older release must not keep a failed deployment from being rolled back.
+func TestDeploy_unprovedHandOver(t *testing.T) {
+	m := onMember(t)
+	m.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	forged := stored(t, secretName("old", 1), `{"name":"old","version":1,"info":{"status":"failed"}}`, 1)
+	forged.Namespace, forged.Labels = "", labels.Set{"owner": "helm", "name": "old", "version": "1", "status": "failed"}
+	_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r.HandOver = []Found{{Namespace: m.namespace, Name: "old", Version: 1}, {Namespace: m.namespace, Name: "gone", Version: 1}}
+	r.Options.Helm = &fleet.HelmOptions{Atomic: true}
+	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	_, err = m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "spec.ports[0].port")
+	assert.True(t, m.mine()[0].Deployed, "it is rolled back")
+}
+
 func TestDeploy_unproved(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
 		t.Run("an upgrade removes only what carries its marks"+name, func(t *testing.T) {
@@ -110,7 +187,13 @@ func TestCorrect_unproved(t *testing.T) {
 	m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil })
 	_, err := m.Correct(t.Context(), r)
 	require.ErrorIs(t, err, ErrUnproved)
+	_, err = m.Sweep(t.Context(), r)
+	require.ErrorIs(t, err, ErrUnproved)
+	_, err = m.Get(t.Context(), m.mine()[0])
+	require.ErrorIs(t, err, ErrUnproved)
 	m.deploy(r)
+	_, err = m.Get(t.Context(), m.mine()[0])
+	require.NoError(t, err)
 	_, err = m.Correct(t.Context(), r)
 	require.NoError(t, err)
 }
@@ -148,4 +231,27 @@ func TestEnsureHistoryKey(t *testing.T) {
 	client, err := m.WithHistoryKey(t.Context(), m.namespace)
 	require.NoError(t, err)
 	assert.Same(t, m.Client, client)
+}
+
+// A user who may write Secrets in one namespace must not prevent that an agent starts.
+func TestEnsureHistoryKey_unreadable(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"too large":   stored(t, "x", strings.Repeat(" ", 1<<20), 2).Data["release"],
+		"not a chart": []byte("?"),
+		"missing":     nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: secretName("x", 1), Labels: map[string]string{"owner": "helm", "name": "x", "version": "1"}},
+				Data:       map[string][]byte{"release": data},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			m.Client = m.LimitHistory(transport.ResponseLimits{Bytes: 1 << 20})
+			m.keyed()
+			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})
+			require.NoError(t, err)
+			assert.Empty(t, deployment+agent)
+		})
+	}
 }

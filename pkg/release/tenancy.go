@@ -4,9 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -39,6 +44,38 @@ func (c *Client) serviceAccount(ctx context.Context, r Request) (serviceAccount,
 		return serviceAccount{}, fmt.Errorf("looking for ServiceAccount %s/%s: %w", r.ServiceAccountNamespace, name, err)
 	}
 	return serviceAccount{r.ServiceAccountNamespace, name}, nil
+}
+
+// checkPlace refuses the first revision of a release in a namespace in which the identity of the operation may create or change nothing. The
+// history is written with the client's own identity, so without this check a tenant could take the names of releases in the namespaces of
+// others. It does not ask for rights to Secrets: an identity that deploys other kinds needs none. Namespace default is permitted, because it is
+// that of a Bundle that names no namespace, whose objects may be elsewhere.
+func (o *helmAction) checkPlace(ctx context.Context, r Request, existing *helm.Release) error {
+	if existing != nil || r.Options.ServiceAccount == "" || r.Namespace == metav1.NamespaceDefault {
+		return nil
+	}
+	review, err := o.member.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: r.Namespace},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("asking for the rights of ServiceAccount %s in namespace %s: %w", r.Options.ServiceAccount, r.Namespace, err)
+	}
+	if review.Status.Incomplete || slices.ContainsFunc(review.Status.ResourceRules, mayWrite) {
+		return nil
+	}
+	return fmt.Errorf("ServiceAccount %s/%s may create nothing in namespace %s of the release; give it the rights there, or use another namespace",
+		r.ServiceAccountNamespace, r.Options.ServiceAccount, r.Namespace)
+}
+
+// mayWrite reports whether a rule permits to write objects. Everybody may create reviews of their own rights.
+func mayWrite(rule authorizationv1.ResourceRule) bool {
+	isOther := func(group string) bool {
+		return group != authorizationv1.GroupName && group != authenticationv1.GroupName
+	}
+	isWrite := func(verb string) bool {
+		return slices.Contains([]string{"create", "update", "patch", rbacv1.VerbAll}, verb)
+	}
+	return slices.ContainsFunc(rule.APIGroups, isOther) && slices.ContainsFunc(rule.Verbs, isWrite)
 }
 
 // ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +29,49 @@ func (m *member) tenant(name string) {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: m.namespace, Name: name}},
 	}, metav1.CreateOptions{})
 	require.NoError(m.t, err)
+}
+
+// mayCreate lets a ServiceAccount in the namespace of the test create and read ConfigMaps in another namespace, and nothing else.
+func (m *member) mayCreate(name, namespace string) {
+	m.t.Helper()
+	_, err := m.core.RbacV1().Roles(namespace).Create(m.t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "create", "patch"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(m.t, err)
+	_, err = m.core.RbacV1().RoleBindings(namespace).Create(m.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: m.namespace, Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(m.t, err)
+}
+
+// The agent stores the history. Without any right in a namespace, a tenant must not take the names of releases there.
+func TestDeploy_releaseNamespaceOfOthers(t *testing.T) {
+	for _, account := range []string{"named", "fleet-default"} {
+		t.Run(account, func(t *testing.T) {
+			m, others := onMember(t), onMember(t)
+			m.tenant(account)
+			r := m.request("a.yaml", strings.Replace(configMap("a", "k", "one"), "name: a", "name: a\n  namespace: "+m.namespace, 1))
+			r.Namespace = others.namespace
+			if account == "named" {
+				r.Options.ServiceAccount = account
+			}
+			_, err := m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, "ServiceAccount "+m.namespace+"/"+account+" may create nothing in namespace "+others.namespace)
+			assert.Empty(t, others.mine())
+			elsewhere := r
+			elsewhere.Namespace, elsewhere.Name = metav1.NamespaceDefault, m.namespace
+			elsewhere.Resources = []fleet.BundleResource{{Name: "b.yaml", Content: strings.Replace(r.Resources[0].Content, "name: a", "name: b", 1)}}
+			m.deploy(elsewhere)
+			require.NoError(t, m.Uninstall(t.Context(), elsewhere.Namespace, elsewhere.Name, Options{}))
+			m.mayCreate(account, others.namespace)
+			m.deploy(r)
+			assert.Len(t, others.mine(), 1, "it needs no rights to Secrets")
+			assert.Equal(t, []string{"a"}, m.configMaps())
+		})
+	}
 }
 
 func TestDeploy_serviceAccount(t *testing.T) {
@@ -89,6 +133,36 @@ func TestRollback_releaseOfAnotherOwner(t *testing.T) {
 	assert.Equal(t, "one", m.configMap("a").Data["k"])
 }
 
+// A tenant who may read the objects of others stores a revision with one of them. The deployment fails, for lack of rights to change it.
+func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
+	for name, deployment := range map[string]string{"of another BundleDeployment": "other", "with another identity": "app"} {
+		t.Run(name, func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.keyed()
+			m.tenant("tenant")
+			_, err := m.core.RbacV1().RoleBindings(f.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+				Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: m.namespace, Name: "tenant"}},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			object := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
+			r := m.request("theirs.yaml", object)
+			r.BundleDeployment, r.Labels = deployment, owner.LabelsFor(deployment, "one")
+			r.Options.ServiceAccount, r.Options.Helm = "tenant", &fleet.HelmOptions{TakeOwnership: true}
+			_, err = m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, "forbidden")
+			require.Len(t, m.mine(), 1, "the failed revision is stored")
+
+			r = m.request("a.yaml", configMap("a", "k", "one"))
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			m.deploy(r)
+			assert.Equal(t, []string{"theirs"}, f.configMaps())
+			assert.Equal(t, []string{"a"}, m.configMaps())
+		})
+	}
+}
+
 func TestDeploy_valuesFromAsTenant(t *testing.T) {
 	m := onMember(t)
 	m.tenant("fleet-default")
@@ -123,6 +197,7 @@ func TestDeploy_copiesAsTenant(t *testing.T) {
 	}
 
 	r.Namespace = foreign.namespace
+	m.mayCreate("fleet-default", foreign.namespace)
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "copying Secret cred from the hub")
 	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default")

@@ -114,6 +114,7 @@ func TestUninstall_tenant(t *testing.T) {
 		r := m.request("a.yaml", configMap("a", "k", "one"))
 		r.Resources[0].Content = strings.Replace(r.Resources[0].Content, "name: a", "name: a\n  namespace: "+m.namespace, 1)
 		r.Namespace, r.Options.DeleteNamespace = f.namespace, true
+		m.mayCreate("fleet-default", f.namespace)
 		m.deploy(r)
 		require.NoError(t, m.Uninstall(t.Context(), f.namespace, "app", f.removal(m.namespace)))
 		found, err := f.core.CoreV1().Namespaces().Get(t.Context(), f.namespace, metav1.GetOptions{})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -43,14 +45,31 @@ type Options struct {
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
 // client removes the objects that carry the marks of the release with its own. Hooks, CustomResourceDefinitions, the namespace and objects
 // without marks are removed with the rights of the ServiceAccount, or stay: the manifest may name what its author may not touch.
-// The same applies to a revision that is not proved, see WithHistoryKey. A release that does not exist is no error.
+// The same applies to a revision that is not proved, see WithHistoryKey; if it cannot be removed as it is, only its Secret is deleted, because
+// it would prevent the removal for ever. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
+	err := c.uninstall(ctx, namespace, name, options)
+	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) {
+		return err
+	}
+	forgotten, forgetErr := c.forgetUnproved(ctx, namespace, name, options)
+	if forgetErr != nil || !forgotten {
+		return errors.Join(err, forgetErr)
+	}
+	return c.uninstall(ctx, namespace, name, options)
+}
+
+func (c *Client) uninstall(ctx context.Context, namespace, name string, options Options) error {
 	op, err := c.newAction(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
 	}
 	revisions, err := op.revisions(name)
 	if err != nil {
+		return err
+	}
+	if len(revisions) == 0 && c.key != nil { // Helm ignores what it cannot decode, and the options may be those of its labels
+		_, err := c.forgetUnproved(ctx, namespace, name, options)
 		return err
 	}
 	own := slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
@@ -99,6 +118,40 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, la
 	return op.uninstall(ctx, name, latest, false)
 }
 
+// forgetUnproved deletes the Secrets of revisions that have the labels of the owner and are not proved, whatever they contain. It reports
+// whether there were any.
+func (c *Client) forgetUnproved(ctx context.Context, namespace, name string, options Options) (forgotten bool, err error) {
+	client := c.core.CoreV1().Secrets(namespace)
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
+		helmOwnerLabel: "helm", helmNameLabel: name, AgentLabel: options.Agent, DeploymentLabel: options.Deployment,
+	}.String()})
+	if err != nil {
+		return false, fmt.Errorf("reading the history of Helm release %s/%s: %w", namespace, name, err)
+	}
+	for i := range list.Items {
+		secret := &list.Items[i]
+		if hasProof(c.key, secret) {
+			continue
+		}
+		err := client.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("removing the history of Helm release %s/%s: %w", namespace, name, err)
+		}
+		forgotten = true
+	}
+	return forgotten, nil
+}
+
+// mayPass reports whether an error is of a request that may work later. Other errors are caused by what the revision contains.
+func mayPass(err error) bool {
+	var request *url.Error
+	var answer apierrors.APIStatus
+	isRefused := func(err error) bool {
+		return apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err)
+	}
+	return errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
+}
+
 // isForbidden checks the text as well, because Helm does not wrap the errors of several objects.
 func isForbidden(err error) bool {
 	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), " is forbidden: ")
@@ -117,7 +170,7 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return errors.Join(err, o.cluster.deleteError)
+		return errors.Join(err, o.cluster.removeError)
 	}
 	if !deleteCRDs || latest.Chart == nil {
 		return nil

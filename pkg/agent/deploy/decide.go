@@ -27,7 +27,8 @@ type facts struct {
 	Paused bool
 	// Current: the release on the cluster is what is to be deployed.
 	Current bool
-	// TakenOver: this run deployed what is to be deployed, and another BundleDeployment has taken over the release since.
+	// TakenOver: this run deployed what is to be deployed, and another BundleDeployment has taken over the release since; or the agent has not
+	// stored the last revision as it is.
 	TakenOver bool
 	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
 	OldCopies bool

@@ -78,6 +78,15 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	deployed, _ := state.release() // as this run has deployed or read it
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
+		if errors.Is(err, release.ErrUnproved) && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+			return
+		}
+		if errors.Is(err, release.ErrUnproved) {
+			d.log(key).Warnf("Deploying again: %v", err)
+			state.unproved = revision.String()
+			d.queue.Add(key)
+			return
+		}
 		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -89,12 +98,11 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
+	// The status is written even if that fails.
+	var leftErr error
 	if isCurrent && !f.Paused {
 		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
-			if err := d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)); err != nil {
-				d.retryLater(ctx, key, state, err)
-				return
-			}
+			leftErr = errors.Join(leftErr, d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)))
 		}
 	}
 	if deployed != nil && len(d.index.of(key)) == 0 { // somebody removed the release
@@ -111,7 +119,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if deployed != nil && !d.objectsKnown(key, state, deployed) {
 		return
 	}
+	retries := state.retries
 	d.report(ctx, key, bd, state, f.Paused)
+	if leftErr != nil {
+		state.retries = retries // the pauses between removals grow, too
+		d.retryLater(ctx, key, state, leftErr)
+	}
 }
 
 // facts collects the input of decide.
@@ -124,7 +137,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.TakenOver = !f.Current && isRevision(deployed, revision)
+	f.TakenOver = !f.Current && (isRevision(deployed, revision) || state.unproved == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -229,14 +242,14 @@ func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
 // deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
-// if this run deployed it: another BundleDeployment took over the release.
+// if this run deployed it: another BundleDeployment took over the release. Nor is one whose Secret the agent has not stored as it is.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, f.Deployed || f.Pending && isRevision(deployed, f)
+			return f, state.unproved != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
 		}
 	}
 	return release.Found{}, false
@@ -315,6 +328,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.log(key).Infof("%s Helm release %s", map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done], made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
+	state.unproved = ""
 	state.retries, state.retryAt = nil, time.Time{}
 	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""

@@ -48,11 +48,13 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			return
 		}
 	}
+	var errs []error
 	for _, f := range found {
-		if err := d.uninstall(ctx, key, f, f.Options()); err != nil {
-			d.retryLater(ctx, key, state, err)
-			return
-		}
+		errs = append(errs, d.uninstall(ctx, key, f, f.Options()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		d.retryLater(ctx, key, state, err)
+		return
 	}
 	d.states.drop(key)
 }

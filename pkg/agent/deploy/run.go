@@ -56,6 +56,10 @@ type reconciler struct {
 	clusterDeleted sync.Once
 }
 
+// historyLimits limit the history of one release, decompressed: all its revisions together. The API server limits the Secret of a revision to
+// a mebibyte, which charts fill with less than ten mebibytes of text.
+var historyLimits = transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}
+
 // errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.
 var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")
 
@@ -78,7 +82,7 @@ func Run(parent context.Context, c Config) error {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
 	d := &reconciler{
-		Config: c, releases: releases, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
+		Config: c, releases: releases.LimitHistory(historyLimits), states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 	}

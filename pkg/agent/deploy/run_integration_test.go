@@ -861,6 +861,7 @@ func TestRun_releaseOfAnotherAgent(t *testing.T) {
 	for _, name := range names {
 		s.unlabel(name)
 	}
+	s.forgetHistoryKey() // an agent that sets no labels has none
 	pause := func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true }
 	s.put("paused", configMap("paused", "one"), pause)
 	s.put("kept", configMap("kept", "two"), pause)

@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -207,9 +208,9 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 	return nil
 }
 
-// removeReleases uninstalls the Helm releases that the agent deployed for this Cluster. For the release of the agent itself, it deletes only
-// the history: removeAll deletes the objects of that release by name, and leaves those that must stay, such as the namespace's default
-// ServiceAccount.
+// removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
+// it deletes only the history: removeAll deletes the objects of that release by name, and leaves those that must stay, such as the namespace's
+// default ServiceAccount.
 func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace string) error {
 	member, err := u.member.asAgent(agentNamespace)
 	if err != nil {
@@ -225,17 +226,15 @@ func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace stri
 		return err
 	}
 	own := registration.LabelValue(registration.AgentBundleName(u.cluster.Name))
+	var errs []error
 	for _, r := range found {
 		if r.Labels[release.DeploymentLabel] == own {
-			err = client.Forget(ctx, r.Namespace, r.Name)
+			errs = append(errs, client.Forget(ctx, r.Namespace, r.Name))
 		} else {
-			err = client.Uninstall(ctx, r.Namespace, r.Name, r.Options())
-		}
-		if err != nil {
-			return err
+			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, r.Options()))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // objects are the agent's objects in the order of their removal.

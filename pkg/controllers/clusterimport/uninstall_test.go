@@ -70,6 +70,7 @@ func TestAgentIdentity_belongsTo(t *testing.T) {
 type workloads struct {
 	found    []release.Found
 	err      error
+	fails    string // the name of the release whose removal fails
 	selector string
 	removed  []string
 	on       *fakeMember
@@ -83,6 +84,9 @@ func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release
 }
 
 func (w *workloads) Uninstall(_ context.Context, namespace, name string, _ release.Options) error {
+	if name == w.fails {
+		return errors.New("the manifest is damaged")
+	}
 	w.removed = append(w.removed, "uninstalled "+namespace+"/"+name)
 	return nil
 }
@@ -204,6 +208,12 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonMemberError, problem.reason)
 	assert.Contains(t, problem.message, "removing what the agent deployed")
 	assert.NotContains(t, problem.message, "helm fails", "the error may contain an answer of the member")
+	assert.Contains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent", "the agent is recognized next time")
+
+	w.err, w.fails = nil, "shop"
+	problem = w.uninstall(t, deletedCluster())
+	require.NotNil(t, problem)
+	assert.Equal(t, []string{"forgot " + system + "/fleet-agent-m"}, w.removed, "the other releases are removed")
 	assert.Contains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent", "the agent is recognized next time")
 
 	m.fault = failAt(len(m.requests)+2, "forbid")
