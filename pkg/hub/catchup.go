@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -24,7 +23,7 @@ const (
 
 // catchUp waits until the caches contain what another hub wrote before this one acquired the Lease. Who holds an identity, and
 // which request was counted, is decided from the caches. With a cache that lags behind, this hub could grant an identity that the
-// previous hub has just granted to another agent.
+// previous hub has just granted to another agent, or delete a BundleDeployment because it does not know the Bundle.
 type catchUp struct {
 	*app.Context
 	kinds []awaitedVersions
@@ -37,14 +36,24 @@ type awaitedVersions struct {
 	cached  func(key string) (version string, found bool)
 }
 
-// newCatchUp waits for Clusters, requests and credential Secrets. Writes to other kinds name the version that they are based on.
+// newCatchUp waits for the kinds of whose objects also the absence decides something. Writes to other kinds name the version that they are
+// based on.
 func newCatchUp(c *app.Context) *catchUp {
-	resource := func(name string) schema.GroupVersionResource { return fleet.SchemeGroupVersion.WithResource(name) }
+	resource := func(name string) metadata.ResourceInterface {
+		return c.Metadata.Resource(fleet.SchemeGroupVersion.WithResource(name))
+	}
 	secrets := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(c.RegistrationNamespace())
+	accounts := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
+	all, managed := metav1.ListOptions{}, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 	return &catchUp{Context: c, kinds: []awaitedVersions{
-		{c.Metadata.Resource(resource("clusterregistrations")), metav1.ListOptions{}, versions(c.Fleet.ClusterRegistration().Informer())},
-		{c.Metadata.Resource(resource("clusters")), metav1.ListOptions{}, versions(c.Fleet.Cluster().Informer())},
-		{secrets, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}, versions(c.Core.Secret().Informer())},
+		{resource("clusterregistrations"), all, versions(c.Fleet.ClusterRegistration().Informer())},
+		{resource("clusterregistrationtokens"), all, versions(c.Fleet.ClusterRegistrationToken().Informer())},
+		{resource("clusters"), all, versions(c.Fleet.Cluster().Informer())},
+		{resource("clustergroups"), all, versions(c.Fleet.ClusterGroup().Informer())},
+		{resource("bundles"), all, versions(c.Fleet.Bundle().Informer())},
+		{resource("bundledeployments"), all, versions(c.Fleet.BundleDeployment().Informer())},
+		{secrets, managed, versions(c.Core.Secret().Informer())},
+		{accounts, managed, versions(c.Core.ServiceAccount().Informer())},
 	}}
 }
 

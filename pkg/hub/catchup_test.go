@@ -8,10 +8,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/metadata"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 // listed is a kind on the API server, which may change from one list to the next.
@@ -72,4 +79,23 @@ func TestCatchUpErrors(t *testing.T) {
 	stop()
 	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cached: func(string) (string, bool) { return "", false }}}
 	require.ErrorIs(t, b.await(ctx), context.Canceled)
+}
+
+// The absence of an object of each of these kinds decides something, such as the deletion of a BundleDeployment.
+func TestCatchUpKinds(t *testing.T) {
+	client := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
+	var listed []string
+	client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		listed = append(listed, action.GetResource().Resource)
+		return true, &metav1.List{}, nil
+	})
+	factory, err := newFactory(&rest.Config{}, "system")
+	require.NoError(t, err)
+	c := &app.Context{
+		Metadata: client, Clock: clock.RealClock{}, Fleet: fleetcontrollers.New(factory), Core: corecontrollers.New(factory),
+	}
+	require.NoError(t, newCatchUp(c).await(t.Context()))
+	assert.ElementsMatch(t, []string{
+		"bundledeployments", "bundles", "clustergroups", "clusterregistrations", "clusterregistrationtokens", "clusters", "secrets", "serviceaccounts",
+	}, listed)
 }
