@@ -58,6 +58,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Done(fleet.ReasonAgentInitiated, "")
 	case cluster.Spec.Quarantined:
 		return result.Skip() // an import would give the agent a new registration; condition Registered shows the quarantine
+	case i.Config.Problem() != "":
+		return result.Stalled(fleet.ReasonConfigInvalid, i.Config.Problem()).In(i.RecheckDelay())
 	case agentspec.LocalDisabled(hub, cluster):
 		return i.removeLocalAgent(ctx, hub, cluster)
 	}
