@@ -281,9 +281,12 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 	case err != nil:
 		return failed(err)
 	case token == nil || token.DeletionTimestamp != nil:
-		return denied(fmt.Sprintf("%s: the request was created by %s, which is not the ServiceAccount of a ClusterRegistrationToken or of an agent of "+
+		// The token may be created again, which enqueues no request.
+		out := denied(fmt.Sprintf("%s: the request was created by %s, which is not the ServiceAccount of a ClusterRegistrationToken or of an agent of "+
 			"this cluster, and which the hub's configuration does not map to a token", fleet.ReasonTokenNotFound,
 			cmp.Or(registration.Brief(creator), "an unknown user")))
+		out.after = h.RecheckDelay()
+		return out
 	}
 	r := &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{

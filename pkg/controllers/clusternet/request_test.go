@@ -1,0 +1,41 @@
+package clusternet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+type inForce struct{ app.Admission }
+
+func (inForce) InForce() (time.Time, bool) { return noon, true }
+func (inForce) NotRecorded() string        { return "" }
+
+type noTokens struct {
+	fleetcontrollers.ClusterRegistrationTokenCache
+}
+
+func (noTokens) List(string, labels.Selector) ([]*fleet.ClusterRegistrationToken, error) {
+	return nil, nil
+}
+
+// No event enqueues a request when its token is created again.
+func TestRegisterWithoutToken(t *testing.T) {
+	h := handlerAt(clocktesting.NewFakeClock(noon))
+	h.Config, h.Admission, h.tokens, h.Recheck = &config.Store{}, inForce{}, noTokens{}, time.Minute
+	request := &v1beta1.ClusterRegistrationRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}
+	d := h.register(t.Context(), request, "system:serviceaccount:clusters:token")
+	assert.Equal(t, v1beta1.ResultDenied, d.status.Result)
+	assert.Contains(t, d.status.ErrorMessage, fleet.ReasonTokenNotFound)
+	assert.Equal(t, time.Minute, d.after)
+}
