@@ -180,7 +180,8 @@ func (i *Importer) settleDelay(last *fleet.ImportStatus, secret *corev1.Secret, 
 	if last == nil || !(last.APIServerURLFromSecret && !info.urlFromSecret || last.APIServerCAFromSecret && !info.caFromSecret) {
 		return 0
 	}
-	return settlePeriod - i.Clock.Since(secret.CreationTimestamp.Time)
+	// The clock of the hub may be behind the one of the API server.
+	return min(settlePeriod, settlePeriod-i.Clock.Since(secret.CreationTimestamp.Time))
 }
 
 // installCall is the call that installs objects on the member.

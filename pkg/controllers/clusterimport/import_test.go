@@ -768,3 +768,9 @@ func TestImportWithInvalidConfiguration(t *testing.T) {
 	h.Wait()
 	assert.Equal(t, before, m.transcript())
 }
+
+func TestSettleDelay_clockOfTheHubIsBehind(t *testing.T) {
+	h := newHarness(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(start.Add(time.Hour))}}
+	assert.Equal(t, settlePeriod, h.settleDelay(&fleet.ImportStatus{APIServerURLFromSecret: true}, secret, hubInfo{}))
+}
