@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,14 @@ type catchUp struct {
 type awaitedVersions struct {
 	list    metadata.ResourceInterface
 	options metav1.ListOptions
-	cached  func(key string) (version string, found bool)
+	cache   cacheVersions
+}
+
+// cacheVersions are those of the objects in a cache.
+type cacheVersions interface {
+	of(key string) (version string, found bool)
+	// latest is the version up to which the cache has received events.
+	latest() string
 }
 
 // newCatchUp waits for the kinds of whose objects also the absence decides something. Writes to other kinds name the version that they are
@@ -46,26 +54,28 @@ func newCatchUp(c *app.Context) *catchUp {
 	accounts := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
 	all, managed := metav1.ListOptions{}, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 	return &catchUp{Context: c, kinds: []awaitedVersions{
-		{resource("clusterregistrations"), all, versions(c.Fleet.ClusterRegistration().Informer())},
-		{resource("clusterregistrationtokens"), all, versions(c.Fleet.ClusterRegistrationToken().Informer())},
-		{resource("clusters"), all, versions(c.Fleet.Cluster().Informer())},
-		{resource("clustergroups"), all, versions(c.Fleet.ClusterGroup().Informer())},
-		{resource("bundles"), all, versions(c.Fleet.Bundle().Informer())},
-		{resource("bundledeployments"), all, versions(c.Fleet.BundleDeployment().Informer())},
-		{secrets, managed, versions(c.Core.Secret().Informer())},
-		{accounts, managed, versions(c.Core.ServiceAccount().Informer())},
+		{resource("clusterregistrations"), all, informer{c.Fleet.ClusterRegistration().Informer()}},
+		{resource("clusterregistrationtokens"), all, informer{c.Fleet.ClusterRegistrationToken().Informer()}},
+		{resource("clusters"), all, informer{c.Fleet.Cluster().Informer()}},
+		{resource("clustergroups"), all, informer{c.Fleet.ClusterGroup().Informer()}},
+		{resource("bundles"), all, informer{c.Fleet.Bundle().Informer()}},
+		{resource("bundledeployments"), all, informer{c.Fleet.BundleDeployment().Informer()}},
+		{secrets, managed, informer{c.Core.Secret().Informer()}},
+		{accounts, managed, informer{c.Core.ServiceAccount().Informer()}},
 	}}
 }
 
-func versions(informer cache.SharedIndexInformer) func(key string) (string, bool) {
-	return func(key string) (string, bool) {
-		object, found, err := informer.GetStore().GetByKey(key)
-		if m, ok := object.(metav1.Object); err == nil && found && ok {
-			return m.GetResourceVersion(), true
-		}
-		return "", false
+type informer struct{ cache.SharedIndexInformer }
+
+func (i informer) of(key string) (string, bool) {
+	object, found, err := i.GetStore().GetByKey(key)
+	if m, ok := object.(metav1.Object); err == nil && found && ok {
+		return m.GetResourceVersion(), true
 	}
+	return "", false
 }
+
+func (i informer) latest() string { return i.LastSyncResourceVersion() }
 
 // await lists the metadata of all objects of the kinds, and waits until the caches contain these versions.
 func (u *catchUp) await(ctx context.Context) error {
@@ -79,9 +89,15 @@ func (u *catchUp) await(ctx context.Context) error {
 
 func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 	for {
+		latest := kind.cache.latest()
 		all, err := kind.list.List(ctx, kind.options)
 		if err != nil {
 			return err
+		}
+		// A watch that continues from a later version than the API server has gets no event until the API server has passed it.
+		if order, err := resourceversion.CompareResourceVersion(latest, all.ResourceVersion); err == nil && order > 0 {
+			return fmt.Errorf("the caches are of version %s, and the API server is at version %s: was etcd restored? "+
+				"The hub has to start with empty caches", latest, all.ResourceVersion)
 		}
 		missing := kind.missing(all.Items)
 		for poll := 0; len(missing) > 0 && poll < pollsPerList; poll++ {
@@ -101,7 +117,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 // missing returns the listed objects that the cache does not contain in this or a newer version.
 func (k awaitedVersions) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
-		version, found := k.cached(object.Namespace + "/" + object.Name)
+		version, found := k.cache.of(object.Namespace + "/" + object.Name)
 		order, err := resourceversion.CompareResourceVersion(version, object.ResourceVersion)
 		if !found || err == nil && order < 0 {
 			missing = append(missing, object)

@@ -25,6 +25,7 @@ import (
 type listed struct {
 	metadata.ResourceInterface
 	answers []map[string]string
+	version string
 	err     error
 	asked   int
 }
@@ -35,12 +36,18 @@ func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjec
 	}
 	answer := l.answers[min(l.asked, len(l.answers)-1)]
 	l.asked++
-	list := &metav1.PartialObjectMetadataList{}
+	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: l.version}}
 	for name, version := range answer {
 		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}})
 	}
 	return list, nil
 }
+
+// cachedVersions is a cache that has received events up to version 20.
+type cachedVersions func(key string) (version string, found bool)
+
+func (c cachedVersions) of(key string) (string, bool) { return c(key) }
+func (c cachedVersions) latest() string               { return "20" }
 
 func TestCatchUp(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -57,12 +64,12 @@ func TestCatchUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, pollsPerList := &listed{answers: test.lists}, 0
-			kind := awaitedVersions{list: list, cached: func(key string) (string, bool) {
+			kind := awaitedVersions{list: list, cache: cachedVersions(func(key string) (string, bool) {
 				cache := test.cache[min(pollsPerList, len(test.cache)-1)]
 				pollsPerList++
 				version, found := cache[key]
 				return version, found
-			}}
+			})}
 			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
 			require.NoError(t, b.await(t.Context()))
 			assert.Equal(t, test.pollsPerList, pollsPerList)
@@ -72,13 +79,20 @@ func TestCatchUp(t *testing.T) {
 }
 
 func TestCatchUpErrors(t *testing.T) {
-	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}}}}
+	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}, cache: cachedVersions(nil)}}}
 	require.ErrorContains(t, b.await(t.Context()), "no answer")
 
+	empty := cachedVersions(func(string) (string, bool) { return "", false })
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cached: func(string) (string, bool) { return "", false }}}
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cache: empty}}
 	require.ErrorIs(t, b.await(ctx), context.Canceled)
+
+	// The watch of a standby continues after the restore of a backup of etcd, and waits for versions of the future.
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "20"}, cache: empty}}
+	require.NoError(t, b.await(t.Context()))
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "19"}, cache: empty}}
+	require.ErrorContains(t, b.await(t.Context()), "the caches are of version 20, and the API server is at version 19")
 }
 
 // The absence of an object of each of these kinds decides something, such as the deletion of a BundleDeployment.
