@@ -10,6 +10,7 @@ import (
 type Store struct {
 	mu        sync.RWMutex
 	current   Hub
+	problem   string // why current is in place of the configuration
 	listeners []func(before, after Hub)
 }
 
@@ -23,12 +24,27 @@ func (s *Store) Get() Hub {
 	return s.current
 }
 
+// SetFallback holds hub in place of a configuration that is invalid or missing, until Set is called. It calls no listeners.
+func (s *Store) SetFallback(hub Hub, problem string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current, s.problem = hub, problem
+}
+
+// Problem returns the problem of SetFallback, or "" if the configuration is valid. While there is one, nothing that agents already have is
+// changed to follow the configuration.
+func (s *Store) Problem() string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.problem
+}
+
 // Set replaces the configuration. If it has changed, listeners are called one after another before Set returns. They must be quick: Set
 // is called by a worker.
 func (s *Store) Set(hub Hub) (changed bool) {
 	s.mu.Lock()
 	before := s.current
-	s.current = hub
+	s.current, s.problem = hub, ""
 	listeners := s.listeners
 	s.mu.Unlock()
 	if reflect.DeepEqual(before, hub) {

@@ -2,11 +2,11 @@ package hub
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -24,7 +24,7 @@ const (
 
 // catchUp waits until the caches contain what another hub wrote before this one acquired the Lease. Who holds an identity, and
 // which request was counted, is decided from the caches. With a cache that lags behind, this hub could grant an identity that the
-// previous hub has just granted to another agent.
+// previous hub has just granted to another agent, or delete a BundleDeployment because it does not know the Bundle.
 type catchUp struct {
 	*app.Context
 	kinds []awaitedVersions
@@ -34,29 +34,48 @@ type catchUp struct {
 type awaitedVersions struct {
 	list    metadata.ResourceInterface
 	options metav1.ListOptions
-	cached  func(key string) (version string, found bool)
+	cache   cacheVersions
 }
 
-// newCatchUp waits for Clusters, requests and credential Secrets. Writes to other kinds name the version that they are based on.
+// cacheVersions are those of the objects in a cache.
+type cacheVersions interface {
+	of(key string) (version string, found bool)
+	// latest is the version up to which the cache has received events.
+	latest() string
+}
+
+// newCatchUp waits for the kinds of whose objects also the absence decides something. Writes to other kinds name the version that they are
+// based on.
 func newCatchUp(c *app.Context) *catchUp {
-	resource := func(name string) schema.GroupVersionResource { return fleet.SchemeGroupVersion.WithResource(name) }
+	resource := func(name string) metadata.ResourceInterface {
+		return c.Metadata.Resource(fleet.SchemeGroupVersion.WithResource(name))
+	}
 	secrets := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(c.RegistrationNamespace())
+	accounts := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("serviceaccounts"))
+	all, managed := metav1.ListOptions{}, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 	return &catchUp{Context: c, kinds: []awaitedVersions{
-		{c.Metadata.Resource(resource("clusterregistrations")), metav1.ListOptions{}, versions(c.Fleet.ClusterRegistration().Informer())},
-		{c.Metadata.Resource(resource("clusters")), metav1.ListOptions{}, versions(c.Fleet.Cluster().Informer())},
-		{secrets, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}, versions(c.Core.Secret().Informer())},
+		{resource("clusterregistrations"), all, informer{c.Fleet.ClusterRegistration().Informer()}},
+		{resource("clusterregistrationtokens"), all, informer{c.Fleet.ClusterRegistrationToken().Informer()}},
+		{resource("clusters"), all, informer{c.Fleet.Cluster().Informer()}},
+		{resource("clustergroups"), all, informer{c.Fleet.ClusterGroup().Informer()}},
+		{resource("bundles"), all, informer{c.Fleet.Bundle().Informer()}},
+		{resource("bundledeployments"), all, informer{c.Fleet.BundleDeployment().Informer()}},
+		{secrets, managed, informer{c.Core.Secret().Informer()}},
+		{accounts, managed, informer{c.Core.ServiceAccount().Informer()}},
 	}}
 }
 
-func versions(informer cache.SharedIndexInformer) func(key string) (string, bool) {
-	return func(key string) (string, bool) {
-		object, found, err := informer.GetStore().GetByKey(key)
-		if m, ok := object.(metav1.Object); err == nil && found && ok {
-			return m.GetResourceVersion(), true
-		}
-		return "", false
+type informer struct{ cache.SharedIndexInformer }
+
+func (i informer) of(key string) (string, bool) {
+	object, found, err := i.GetStore().GetByKey(key)
+	if m, ok := object.(metav1.Object); err == nil && found && ok {
+		return m.GetResourceVersion(), true
 	}
+	return "", false
 }
+
+func (i informer) latest() string { return i.LastSyncResourceVersion() }
 
 // await lists the metadata of all objects of the kinds, and waits until the caches contain these versions.
 func (u *catchUp) await(ctx context.Context) error {
@@ -70,9 +89,15 @@ func (u *catchUp) await(ctx context.Context) error {
 
 func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 	for {
+		latest := kind.cache.latest()
 		all, err := kind.list.List(ctx, kind.options)
 		if err != nil {
 			return err
+		}
+		// A watch that continues from a later version than the API server has gets no event until the API server has passed it.
+		if order, err := resourceversion.CompareResourceVersion(latest, all.ResourceVersion); err == nil && order > 0 {
+			return fmt.Errorf("the caches are of version %s, and the API server is at version %s: was etcd restored? "+
+				"The hub has to start with empty caches", latest, all.ResourceVersion)
 		}
 		missing := kind.missing(all.Items)
 		for poll := 0; len(missing) > 0 && poll < pollsPerList; poll++ {
@@ -92,7 +117,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 // missing returns the listed objects that the cache does not contain in this or a newer version.
 func (k awaitedVersions) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
-		version, found := k.cached(object.Namespace + "/" + object.Name)
+		version, found := k.cache.of(object.Namespace + "/" + object.Name)
 		order, err := resourceversion.CompareResourceVersion(version, object.ResourceVersion)
 		if !found || err == nil && order < 0 {
 			missing = append(missing, object)

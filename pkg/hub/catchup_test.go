@@ -8,16 +8,24 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/metadata"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 // listed is a kind on the API server, which may change from one list to the next.
 type listed struct {
 	metadata.ResourceInterface
 	answers []map[string]string
+	version string
 	err     error
 	asked   int
 }
@@ -28,12 +36,18 @@ func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjec
 	}
 	answer := l.answers[min(l.asked, len(l.answers)-1)]
 	l.asked++
-	list := &metav1.PartialObjectMetadataList{}
+	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: l.version}}
 	for name, version := range answer {
 		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}})
 	}
 	return list, nil
 }
+
+// cachedVersions is a cache that has received events up to version 20.
+type cachedVersions func(key string) (version string, found bool)
+
+func (c cachedVersions) of(key string) (string, bool) { return c(key) }
+func (c cachedVersions) latest() string               { return "20" }
 
 func TestCatchUp(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -50,12 +64,12 @@ func TestCatchUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, pollsPerList := &listed{answers: test.lists}, 0
-			kind := awaitedVersions{list: list, cached: func(key string) (string, bool) {
+			kind := awaitedVersions{list: list, cache: cachedVersions(func(key string) (string, bool) {
 				cache := test.cache[min(pollsPerList, len(test.cache)-1)]
 				pollsPerList++
 				version, found := cache[key]
 				return version, found
-			}}
+			})}
 			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
 			require.NoError(t, b.await(t.Context()))
 			assert.Equal(t, test.pollsPerList, pollsPerList)
@@ -65,11 +79,37 @@ func TestCatchUp(t *testing.T) {
 }
 
 func TestCatchUpErrors(t *testing.T) {
-	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}}}}
+	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}, cache: cachedVersions(nil)}}}
 	require.ErrorContains(t, b.await(t.Context()), "no answer")
 
+	empty := cachedVersions(func(string) (string, bool) { return "", false })
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cached: func(string) (string, bool) { return "", false }}}
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cache: empty}}
 	require.ErrorIs(t, b.await(ctx), context.Canceled)
+
+	// The watch of a standby continues after the restore of a backup of etcd, and waits for versions of the future.
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "20"}, cache: empty}}
+	require.NoError(t, b.await(t.Context()))
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "19"}, cache: empty}}
+	require.ErrorContains(t, b.await(t.Context()), "the caches are of version 20, and the API server is at version 19")
+}
+
+// The absence of an object of each of these kinds decides something, such as the deletion of a BundleDeployment.
+func TestCatchUpKinds(t *testing.T) {
+	client := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
+	var listed []string
+	client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		listed = append(listed, action.GetResource().Resource)
+		return true, &metav1.List{}, nil
+	})
+	factory, err := newFactory(&rest.Config{}, "system")
+	require.NoError(t, err)
+	c := &app.Context{
+		Metadata: client, Clock: clock.RealClock{}, Fleet: fleetcontrollers.New(factory), Core: corecontrollers.New(factory),
+	}
+	require.NoError(t, newCatchUp(c).await(t.Context()))
+	assert.ElementsMatch(t, []string{
+		"bundledeployments", "bundles", "clustergroups", "clusterregistrations", "clusterregistrationtokens", "clusters", "secrets", "serviceaccounts",
+	}, listed)
 }

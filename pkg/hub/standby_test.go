@@ -106,7 +106,7 @@ func TestRunWithElection(t *testing.T) {
 
 			for _, request := range second.sent.Settle(t) {
 				assert.False(t, request.IsWrite(), "nothing has changed, and the new leader sent %s", request)
-				assert.False(t, strings.HasSuffix(request.Path, "/serviceaccounts") || strings.HasSuffix(request.Path, "/roles"),
+				assert.False(t, strings.HasSuffix(request.Path, "/rolebindings") || strings.HasSuffix(request.Path, "/roles"),
 					"the caches were filled before, and the new leader sent %s", request)
 			}
 			requireAdopted(t, cluster, namespace, "after")

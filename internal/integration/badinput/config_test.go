@@ -53,7 +53,7 @@ func TestInvalidConfiguration(t *testing.T) {
 	first := newScene(t, hub, member)
 	first.goodSecret()
 	first.cluster()
-	hub.ClusterCondition(t, first.ns, object, fleet.ConditionImported, "False APIServerURLMissing")
+	hub.ClusterCondition(t, first.ns, object, fleet.ConditionImported, "False ConfigInvalid")
 	settings := hub.Reachable()
 	settings["apiServerCA"] = []byte("garbage")
 	hub.Configure(t, settings)

@@ -82,6 +82,11 @@ func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle) err
 		c.made.Expect(name)
 		return nil, nil
 	})
+	if err != nil { // no event of a Content would drop the entry
+		c.mu.Lock()
+		delete(c.needed, name)
+		c.mu.Unlock()
+	}
 	return err
 }
 

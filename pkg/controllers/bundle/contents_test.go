@@ -49,6 +49,7 @@ func TestContentsEnsure(t *testing.T) {
 			for range 2 { // the second time it has been created and is not in the cache yet
 				err := s.contents.ensure(t.Context(), name, toAlice())
 				assert.Equal(t, row.fails, err != nil, "%v", err)
+				assert.Equal(t, row.fails, len(s.contents.needed) == 0, "a Content that does not exist is not remembered")
 			}
 			assert.Equal(t, slices.Repeat([]string{"create Content " + name + " true"}, row.created), append([]string{}, s.taken()...))
 		})

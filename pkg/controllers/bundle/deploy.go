@@ -121,6 +121,33 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		})
 	}
 
+	// Keep a BundleDeployment that no Bundle asks for unless the API server confirms that the caches are current: at a takeover they may
+	// lag behind those of the previous hub, and the agent uninstalls what is deleted.
+	wanted := map[string]bool{}
+	for _, a := range assignments {
+		wanted[a.bundle.Name] = true
+	}
+	for _, deployment := range current {
+		wanted[deployment.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(existing)) {
+		old := existing[name]
+		if wanted[name] || !isFrom(old, cluster.Namespace) || d.isDeleted(old) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return current, after, err
+		}
+		isCurrent, err := d.isCacheCurrent(ctx, bundleOf(old))
+		if err != nil {
+			failures = append(failures, err)
+		}
+		if !isCurrent {
+			keep(old)
+			after = expectations.Timeout // a Bundle whose status is up to date enqueues no Clusters when the cache receives it
+		}
+	}
+
 	var secretNames []string
 	kept := slices.Clone(current)
 	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
@@ -291,7 +318,12 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 // isOutdated reports whether a BundleDeployment is being deleted, or older than what this hub wrote last. The event of its next version
 // enqueues the Cluster.
 func (d *Deployer) isOutdated(deployment *fleet.BundleDeployment) bool {
-	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID)) || d.written.IsStale(deployment)
+	return d.isDeleted(deployment) || d.written.IsStale(deployment)
+}
+
+// isDeleted reports whether a BundleDeployment is being deleted, or was deleted by this hub.
+func (d *Deployer) isDeleted(deployment *fleet.BundleDeployment) bool {
+	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID))
 }
 
 // setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub.
@@ -322,6 +354,43 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 		}
 	}
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
+}
+
+// isCacheCurrent reports whether the caches contain what the API server has of a Bundle and, if its targets select ClusterGroups, of the
+// groups. A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
+func (d *Deployer) isCacheCurrent(ctx context.Context, bundle key) (bool, error) {
+	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	isCached := err == nil
+	if isCached && cached.DeletionTimestamp != nil {
+		return true, nil
+	}
+	// The metadata is enough: a Bundle may be as large as the API server permits.
+	resource := fleet.SchemeGroupVersion.WithResource
+	live, err := d.Metadata.Resource(resource("bundles")).Namespace(bundle.Namespace).Get(ctx, bundle.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.DeletionTimestamp != nil:
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
+	case !isCached || live.UID != cached.UID || live.Generation != cached.Generation:
+		return false, nil
+	case !d.plans.of(cached).selectsGroups():
+		return true, nil
+	}
+	groups, err := d.Metadata.Resource(resource("clustergroups")).Namespace(bundle.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: listing the ClusterGroups: %w", bundle, err)
+	}
+	for _, group := range groups.Items {
+		known, err := d.groupCache.Get(group.Namespace, group.Name)
+		if err != nil || known.UID != group.UID || known.Generation != group.Generation || !maps.Equal(known.Labels, group.Labels) {
+			return false, nil //nolint:nilerr // a group that is not in the cache
+		}
+	}
+	return true, nil
 }
 
 // delete deletes a BundleDeployment, once.

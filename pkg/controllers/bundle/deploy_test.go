@@ -42,7 +42,7 @@ func TestReconcile(t *testing.T) {
 
 	s.lost(t, toAlice())
 	cluster, out = s.reconcile(t, alice)
-	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken())
+	assert.Equal(t, []string{"confirm app", "delete " + atHome + " uid-of-app"}, s.taken())
 	assert.Equal(t, "0/0", cluster.Status.Display.ReadyBundles)
 	assert.True(t, out.IsDone())
 	s.reconcile(t, alice)
@@ -152,7 +152,7 @@ func TestReconcileDeletes(t *testing.T) {
 		done  bool
 		again int
 	}{
-		"an error: repeated":          {errInternal, false, 1},
+		"an error: repeated":          {errInternal, false, 2},
 		"it is deleted already: done": {errNotFound, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,9 +161,61 @@ func TestReconcileDeletes(t *testing.T) {
 			s.errors = map[string]error{"delete": row.err}
 			_, out := s.reconcile(t, clusterNamed("alice"))
 			assert.Equal(t, row.done, out.IsDone())
-			assert.Len(t, s.taken(), 1)
+			assert.Len(t, s.taken(), 2)
 			s.reconcile(t, clusterNamed("alice"))
 			assert.Len(t, s.taken(), row.again)
+		})
+	}
+}
+
+func TestReconcileConfirmsDeletions(t *testing.T) {
+	ofGroup := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterGroup: "edge"}} })
+	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
+	newer, deleting := toAlice(), toAlice()
+	newer.Generation, deleting.DeletionTimestamp = 2, &metav1.Time{Time: noon}
+	group := func(generation int64, ownLabels map[string]string) *fleet.ClusterGroup {
+		return &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "uid", Generation: generation, Labels: ownLabels}}
+	}
+	for name, row := range map[string]struct {
+		cached, uncached []metav1.Object
+		errors           map[string]error
+		requests         []string
+		deletes          bool
+	}{
+		"the Bundle is not in the cache yet":     {nil, []metav1.Object{toAlice()}, nil, []string{"confirm app"}, false},
+		"the Bundle targets the Cluster now":     {[]metav1.Object{elsewhere}, []metav1.Object{newer}, nil, []string{"confirm app"}, false},
+		"the API server does not answer":         {nil, nil, map[string]error{"confirm": errInternal}, []string{"confirm app"}, false},
+		"the Bundle targets another Cluster":     {[]metav1.Object{elsewhere}, nil, nil, []string{"confirm app"}, true},
+		"the Bundle is being deleted":            {nil, []metav1.Object{deleting}, nil, []string{"confirm app"}, true},
+		"the cache has the deletion":             {[]metav1.Object{deleting}, nil, nil, nil, true},
+		"the ClusterGroup is not in the cache":   {[]metav1.Object{ofGroup}, []metav1.Object{group(1, nil)}, nil, []string{"confirm app", "confirm groups"}, false},
+		"the ClusterGroup selects another label": {[]metav1.Object{ofGroup, group(1, nil)}, nil, nil, []string{"confirm app", "confirm groups"}, true},
+		"the selector of the group has changed": {
+			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(2, nil)}, nil, []string{"confirm app", "confirm groups"}, false,
+		},
+		"the labels of the group have changed": {
+			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(1, map[string]string{"a": "b"})}, nil, []string{"confirm app", "confirm groups"}, false,
+		},
+		"the groups cannot be listed": {
+			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errInternal}, []string{"confirm app", "confirm groups"}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, append(row.cached, clusterNamed("alice"), isReady(deployed(t, toAlice())))...)
+			s.uncached, s.errors = row.uncached, row.errors
+			cluster, out := s.reconcile(t, clusterNamed("alice"))
+			if row.deletes {
+				assert.Equal(t, append(row.requests, "delete "+atHome+" uid-of-app"), s.taken())
+				return
+			}
+			assert.Equal(t, row.requests, s.taken())
+			assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles, "it stays")
+			if row.errors == nil {
+				assert.Equal(t, expectations.Timeout, out.After)
+			} else {
+				assert.Equal(t, fleet.ReasonError, out.Reason)
+			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,12 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubernetesfake "k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -62,6 +65,8 @@ type stage struct {
 	errors map[string]error                   // the answer to a request, by the beginning of its line in the log
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 	bundle *fleet.Bundle                      // what the API server has
+	// uncached are the Bundles and ClusterGroups that the API server has beside those in the caches.
+	uncached []metav1.Object
 }
 
 func newStage(t testing.TB) *stage {
@@ -85,8 +90,11 @@ func newStage(t testing.TB) *stage {
 		err := s.note("%s Secret %s/%s", action.GetVerb(), action.GetNamespace(), name)
 		return err != nil, nil, err
 	})
+	metadataClient := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
+	metadataClient.PrependReactor("*", "*", s.answerMetadata)
 	c := &app.Context{
-		Clock: s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
+		Metadata: metadataClient,
+		Clock:    s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Kubernetes:  s.kubernetes,
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
@@ -147,6 +155,36 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 		return true, b, errors.Join(err, s.note("patch Bundle %s [%s] %s", a.GetName(), a.GetSubresource(), a.GetPatch()))
 	}
 	return true, nil, fmt.Errorf("unexpected request %v", action)
+}
+
+// answerMetadata plays the API server for the metadata of Bundles and ClusterGroups: it has those in the caches and those in uncached.
+func (s *stage) answerMetadata(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
+	kind := map[string]string{"bundles": "*v1alpha1.Bundle", "clustergroups": "*v1alpha1.ClusterGroup"}[action.GetResource().Resource]
+	live := map[string]metav1.PartialObjectMetadata{}
+	for _, object := range s.indexers[kind].List() {
+		o := object.(metav1.Object)
+		live[o.GetName()] = *meta.AsPartialObjectMetadata(o)
+	}
+	for _, o := range s.uncached {
+		if fmt.Sprintf("%T", o) == kind {
+			live[o.GetName()] = *meta.AsPartialObjectMetadata(o)
+		}
+	}
+	if get, ok := action.(clienttesting.GetAction); ok {
+		found, exists := live[get.GetName()]
+		if err := s.note("confirm %s", get.GetName()); err != nil || !exists {
+			return true, nil, cmp.Or(err, error(errNotFound))
+		}
+		return true, &found, nil
+	}
+	if err := s.note("confirm groups"); err != nil {
+		return true, nil, err
+	}
+	list := &metav1.List{}
+	for _, o := range live {
+		list.Items = append(list.Items, runtime.RawExtension{Object: &o})
+	}
+	return true, list, nil
 }
 
 func (s *stage) note(format string, args ...any) error {

@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,6 +87,13 @@ func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
 		}
 	}
 	return chosen
+}
+
+// selectsGroups reports whether the ClusterGroups decide which Clusters a Bundle targets.
+func (p *plan) selectsGroups() bool {
+	selectsGroup := func(c criteria) bool { return c.group != "" || c.groups != nil }
+	return slices.ContainsFunc(p.restrictions, selectsGroup) ||
+		slices.ContainsFunc(p.targets, func(t target) bool { return selectsGroup(t.criteria) })
 }
 
 // candidate has the properties of a Cluster by which targets select it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,12 +36,9 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
 	}
-	// The time for the member starts with the deletion, or with the start of this hub: while no hub ran, no hub could ask the
-	// agent. If the hub can access the member itself, the last third of the time is for that.
-	began := cluster.DeletionTimestamp.Time
-	if h.started.After(began) {
-		began = h.started
-	}
+	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
+	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
+	began := h.finalizing.since(cluster, h.Clock.Now())
 	deadline := began.Add(h.FarewellGrace)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
@@ -88,6 +86,39 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	// Report what may be left on the member, once.
 	h.reportLeft(cluster, byAgent, byHub)
 	return latest, nil
+}
+
+// finalizingSince has the time at which this hub saw the deletion of each Cluster that it finalizes.
+type finalizingSince struct {
+	mu    sync.Mutex
+	times map[string]seenDeletion // by the key of the Cluster
+}
+
+type seenDeletion struct {
+	uid  types.UID
+	time time.Time
+}
+
+// since returns when the deletion of the Cluster was seen first; if it was not seen before, that is now.
+func (f *finalizingSince) since(cluster *fleet.Cluster, now time.Time) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := cluster.Namespace + "/" + cluster.Name
+	if seen, found := f.times[key]; found && seen.uid == cluster.UID {
+		return seen.time
+	}
+	if f.times == nil {
+		f.times = map[string]seenDeletion{}
+	}
+	f.times[key] = seenDeletion{cluster.UID, now}
+	return now
+}
+
+// forget drops the time of a Cluster that is gone.
+func (f *finalizingSince) forget(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.times, key)
 }
 
 func without(list []string, item string) []string {

@@ -149,7 +149,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 		},
 		created:      expectations.New(d.clock),
 		clusterCache: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, clusters: queue{},
-		subReconcilers: SubReconcilers{Import: d.importer}, started: noon.Add(-10 * time.Minute),
+		subReconcilers: SubReconcilers{Import: d.importer},
 	}
 	return d
 }
@@ -470,23 +470,35 @@ func TestFinalize_deadlines(t *testing.T) {
 	for _, row := range []struct {
 		name       string
 		kubeconfig string
-		started    time.Duration // after the deletion
+		deleted    time.Duration // by the clock of the API server
 		until      time.Duration
 	}{
-		{"the whole grace period", "", -time.Minute, grace},
-		{"two thirds of it if the hub has a kubeconfig", "kubeconfig", -time.Minute, grace * 2 / 3},
-		{"from the start of a hub that was down", "", time.Hour, time.Hour + grace},
+		{"the whole grace period", "", 0, grace},
+		{"two thirds of it if the hub has a kubeconfig", "kubeconfig", 0, grace * 2 / 3},
+		{"from the start of a hub that was down, or whose clock is ahead", "", -time.Hour, grace},
+		{"the clock of the hub is behind", "", time.Hour, grace},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
-			d.cluster.Spec.KubeConfigSecret, d.started = row.kubeconfig, noon.Add(row.started)
+			d.cluster.Spec.KubeConfigSecret, d.cluster.DeletionTimestamp.Time = row.kubeconfig, noon.Add(row.deleted)
+			require.False(t, d.finalized(t))
 			d.clock.Step(row.until - time.Nanosecond)
-			assert.False(t, d.finalized(t))
+			require.False(t, d.finalized(t))
 			d.clock.Step(time.Nanosecond)
-			assert.True(t, d.finalized(t))
+			require.True(t, d.finalized(t))
 			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: FarewellTimeout: ")
 		})
 	}
+	t.Run("for each Cluster of a name", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		require.False(t, d.finalized(t))
+		d.clock.Step(grace)
+		d.cluster.UID = "the next"
+		require.False(t, d.finalized(t))
+		d.clock.Step(grace)
+		d.finalizing.forget("ws/member")
+		require.False(t, d.finalized(t))
+	})
 }
 
 func TestDeleteBundle(t *testing.T) {

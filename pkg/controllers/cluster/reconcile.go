@@ -273,12 +273,15 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 	switch {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
+	case namespace.DeletionTimestamp != nil && namespacekey.Names(namespace, cluster):
+		if !h.isFor(namespace, cluster) {
+			cluster.Status.Namespace = "" // it has the key of an earlier Cluster with this name
+		}
+		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of the earlier Namespace %s", name))
 	case !h.isFor(namespace, cluster):
 		cluster.Status.Namespace = "" // nothing may be created in it
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Namespace %s exists and was not created by the hub for this Cluster; rename the Cluster or delete the Namespace", name)).In(h.RecheckDelay())
-	case namespace.DeletionTimestamp != nil:
-		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of the earlier Namespace %s", name))
 	}
 	cluster.Status.Namespace = name
 	if !h.created.IsExpected(index.Key(cluster.Namespace, cluster.Name)) {

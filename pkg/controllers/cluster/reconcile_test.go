@@ -440,3 +440,31 @@ func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {
 		})
 	}
 }
+
+// A Cluster that is created again waits for the deletion of the Namespace of the earlier one, whose key it does not have.
+func TestEnsureNamespace_ofAnEarlierCluster(t *testing.T) {
+	for name, row := range map[string]struct {
+		annotated bool
+		deleting  bool
+		reason    string
+	}{
+		"it is being deleted":                   {true, true, fleet.ReasonNamespaceDeleting},
+		"it exists":                             {true, false, fleet.ReasonNameConflict},
+		"one of somebody else is being deleted": {false, true, fleet.ReasonNameConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: memberNamespace}}
+			if row.annotated {
+				namespace.Annotations = map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"}
+			}
+			if row.deleting {
+				namespace.DeletionTimestamp = &metav1.Time{Time: noon}
+			}
+			d.namespaces = cachedNamespace{Namespace: namespace}
+			d.cluster.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: "of another key"}
+			assert.Equal(t, row.reason, d.ensureNamespace(t.Context(), d.cluster).Reason)
+			assert.Empty(t, d.cluster.Status.Namespace)
+		})
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +37,7 @@ type handler struct {
 	subReconcilers SubReconcilers
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
-	started        time.Time                  // when this hub started its controllers
+	finalizing     finalizingSince
 }
 
 // Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a refused request
@@ -55,7 +54,6 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 		deployments:    c.Fleet.BundleDeployment().Cache(),
 		subReconcilers: subReconcilers,
 		created:        expectations.New(c.Clock),
-		started:        c.Clock.Now(),
 	}
 
 	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be
@@ -71,6 +69,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
 			sub.Forget(key)
 		}
+		h.finalizing.forget(key)
 		if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
 			h.NamespaceKeys.Forget(namespace, name)
 		}

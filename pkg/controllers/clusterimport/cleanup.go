@@ -62,8 +62,16 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 }
 
 // removeStaleAgent removes the agent from a namespace that it has left. Its own Helm release is not uninstalled, because some of
-// the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too.
+// the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too. An agent of another Cluster
+// stays: another hub may have installed it there since.
 func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, namespace string, last *fleet.ImportStatus) *failure {
+	identity, err := m.agentIdentity(ctx, namespace)
+	if err != nil {
+		return diagnose(m.server, "removing the agent from its earlier namespace: checking which Cluster it belongs to", err)
+	}
+	if identity.exists && !identity.belongsTo(cluster) {
+		return nil
+	}
 	if problem := m.stopAgent(ctx, namespace); problem != nil {
 		return problem
 	}

@@ -1,7 +1,9 @@
 package clusterimport
 
 import (
+	"encoding/base64"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -176,6 +178,21 @@ func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
 	assert.Contains(t, transcript, "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1")
 	assert.Contains(t, transcript, release.AgentLabel+": new")
 	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/old/secrets", "the earlier agent's own release is deleted")
+}
+
+// Another hub may have installed its agent in the namespace that this agent has left.
+func TestRemoveStaleAgent_ofAnotherCluster(t *testing.T) {
+	m := newFakeMember(t)
+	m.objects["/api/v1/namespaces/old/secrets/"+registration.CredentialSecret] = map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
+			registration.CredentialWorkspace: base64.StdEncoding.EncodeToString([]byte("ns")), registration.CredentialClusterName: "b3RoZXI=",
+		},
+	}
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), "old", &fleet.ImportStatus{AgentNamespace: "new"}))
+	for _, request := range m.requests {
+		assert.True(t, strings.HasPrefix(request, "GET "), request)
+	}
+	assert.NotEmpty(t, m.requests)
 }
 
 func TestRemoveStaleAgent_failures(t *testing.T) {

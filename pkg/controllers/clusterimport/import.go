@@ -58,6 +58,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Done(fleet.ReasonAgentInitiated, "")
 	case cluster.Spec.Quarantined:
 		return result.Skip() // an import would give the agent a new registration; condition Registered shows the quarantine
+	case i.Config.Problem() != "":
+		return result.Stalled(fleet.ReasonConfigInvalid, i.Config.Problem()).In(i.RecheckDelay())
 	case agentspec.LocalDisabled(hub, cluster):
 		return i.removeLocalAgent(ctx, hub, cluster)
 	}
@@ -178,7 +180,8 @@ func (i *Importer) settleDelay(last *fleet.ImportStatus, secret *corev1.Secret, 
 	if last == nil || !(last.APIServerURLFromSecret && !info.urlFromSecret || last.APIServerCAFromSecret && !info.caFromSecret) {
 		return 0
 	}
-	return settlePeriod - i.Clock.Since(secret.CreationTimestamp.Time)
+	// The clock of the hub may be behind the one of the API server.
+	return min(settlePeriod, settlePeriod-i.Clock.Since(secret.CreationTimestamp.Time))
 }
 
 // installCall is the call that installs objects on the member.

@@ -773,3 +773,23 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		assert.False(t, h.isPullSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "other"}}))
 	})
 }
+
+// A hub that started with an invalid configuration would install the agent again, with defaults.
+func TestImportWithInvalidConfiguration(t *testing.T) {
+	h, m, c := importedCluster(t)
+	before := m.transcript()
+	h.Config.SetFallback(config.Hub{}, "correct it")
+	c.Spec.RedeployAgentGeneration++
+	out := h.Reconcile(t.Context(), c)
+	assert.Equal(t, fleet.ReasonConfigInvalid, out.Reason)
+	assert.Equal(t, "correct it", out.Message)
+	assert.Positive(t, out.After)
+	h.Wait()
+	assert.Equal(t, before, m.transcript())
+}
+
+func TestSettleDelay_clockOfTheHubIsBehind(t *testing.T) {
+	h := newHarness(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(start.Add(time.Hour))}}
+	assert.Equal(t, settlePeriod, h.settleDelay(&fleet.ImportStatus{APIServerURLFromSecret: true}, secret, hubInfo{}))
+}

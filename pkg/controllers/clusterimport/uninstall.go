@@ -144,7 +144,7 @@ func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 		return cluster.DeletionTimestamp.Sub(cluster.CreationTimestamp.Time) < unreportedFor
 	}
 	switch imported.Reason {
-	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
+	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonConfigInvalid, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
 		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
 		return true
 	}

@@ -45,7 +45,7 @@ func TestUntilRead(t *testing.T) {
 			clock := clocktesting.NewFakeClock(noon)
 			h := handlerAt(clock)
 			request := &v1beta1.ClusterRegistrationRequest{ObjectMeta: metav1.ObjectMeta{UID: "request"}}
-			h.answered.Store(request.UID, noon)
+			h.answered.Store(request.Name, approvalTime{request.UID, noon})
 			cluster := &fleet.Cluster{}
 			if row.heartbeat != 0 {
 				cluster.Status.Agent.LastSeen = metav1.NewTime(noon.Add(row.heartbeat))

@@ -56,8 +56,14 @@ type handler struct {
 
 	written        expectations.Expectations // of requests
 	writtenMembers expectations.Expectations
-	answered       sync.Map // the time at which this hub approved a request, or first saw it approved, by its UID
+	answered       sync.Map // the approval of each request by its name
 	heartbeats     sync.Map // the last heartbeat in a ManagedCluster, by its key
+}
+
+// approvalTime is when this hub approved a request, or first saw it approved.
+type approvalTime struct {
+	request types.UID
+	time    time.Time
 }
 
 // Register sets up the controller. It watches ClusterRegistrationRequests and ManagedClusters; the ClusterRegistrations made of the

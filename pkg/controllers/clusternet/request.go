@@ -38,6 +38,7 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	if request == nil || request.DeletionTimestamp != nil {
+		h.answered.Delete(name)
 		return request, h.deleteReader(ctx, name)
 	}
 	if h.written.IsStale(request) {
@@ -59,7 +60,7 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	if written {
 		h.written.Wrote(latest)
 		if d.status.Result == v1beta1.ResultApproved {
-			h.answered.Store(request.UID, h.Clock.Now())
+			h.answered.Store(name, approvalTime{request.UID, h.Clock.Now()})
 		}
 	}
 	if d.after > 0 {
@@ -172,8 +173,13 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 // the hub both times count from the first look at the request.
 func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster *fleet.Cluster) nextStep {
 	now := h.Clock.Now()
-	at, _ := h.answered.LoadOrStore(request.UID, now)
-	answered, _ := at.(time.Time)
+	stored, _ := h.answered.LoadOrStore(request.Name, approvalTime{request.UID, now})
+	given, _ := stored.(approvalTime)
+	if given.request != request.UID { // of an earlier request with this name
+		given = approvalTime{request.UID, now}
+		h.answered.Store(request.Name, given)
+	}
+	answered := given.time
 	end := answered.Add(unreadLifetime)
 	if !cluster.Status.Agent.LastSeen.Time.Before(answered.Truncate(time.Second)) {
 		end = answered.Add(readAfter)
@@ -281,9 +287,12 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 	case err != nil:
 		return failed(err)
 	case token == nil || token.DeletionTimestamp != nil:
-		return denied(fmt.Sprintf("%s: the request was created by %s, which is not the ServiceAccount of a ClusterRegistrationToken or of an agent of "+
+		// The token may be created again, which enqueues no request.
+		out := denied(fmt.Sprintf("%s: the request was created by %s, which is not the ServiceAccount of a ClusterRegistrationToken or of an agent of "+
 			"this cluster, and which the hub's configuration does not map to a token", fleet.ReasonTokenNotFound,
 			cmp.Or(registration.Brief(creator), "an unknown user")))
+		out.after = h.RecheckDelay()
+		return out
 	}
 	r := &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
@@ -326,7 +335,7 @@ func (h *handler) remove(ctx context.Context, request *v1beta1.ClusterRegistrati
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting ClusterRegistrationRequest %s: %w", request.Name, err)
 	}
-	h.answered.Delete(request.UID)
+	h.answered.Delete(request.Name)
 	return nil
 }
 

@@ -87,6 +87,9 @@ func (a *AgentBundles) Forget(string) {}
 
 // Reconcile creates, repairs or deletes the Bundle of a Cluster's agent.
 func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	if problem := a.Config.Problem(); problem != "" {
+		return result.Stalled(fleet.ReasonConfigInvalid, problem).In(a.RecheckDelay())
+	}
 	existing, err := a.bundleCache.Get(cluster.Namespace, registration.AgentBundleName(cluster.Name))
 	if apierrors.IsNotFound(err) {
 		existing = nil

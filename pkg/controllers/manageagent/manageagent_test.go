@@ -609,3 +609,19 @@ func TestForAgents(t *testing.T) {
 		GarbageCollectionInterval: metav1.Duration{Duration: 1},
 	}))
 }
+
+// A hub that started with an invalid configuration would replace what agents have by defaults.
+func TestReconcileWithInvalidConfiguration(t *testing.T) {
+	s := newStage(t)
+	c := imported()
+	s.done(t, c)
+	s.server.writes = nil
+	s.Config.SetFallback(config.Hub{}, "correct it")
+	out := s.run(t, c)
+	assert.Equal(t, fleet.ReasonConfigInvalid, out.Reason)
+	assert.Equal(t, "correct it", out.Message)
+	assert.Positive(t, out.After)
+	assert.Empty(t, s.server.writes)
+	s.Config.Set(hubConfig)
+	s.done(t, c)
+}

@@ -4,11 +4,13 @@ package settings
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -25,22 +27,41 @@ const (
 )
 
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
-// apply.
+// apply. If there was one, agents keep what they have until there is one again, and registrations wait for the approval of a person.
 func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(c.SystemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
+		clusters, err := c.Fleet.Cluster().Cache().List(metav1.NamespaceAll, labels.Everything())
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(clusters, isConfigured) {
+			problem := fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s exists again", c.SystemNamespace, registration.HubConfigMap)
+			logrus.Warn("Starting without a configuration: " + problem)
+			c.Config.SetFallback(config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}, problem)
+		}
 		return &Watcher{Context: c}, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
 	w := &Watcher{Context: c, started: true, version: configMap.Annotations[fleet.VersionAnnotation]}
-	// An invalid document is reported when the ConfigMap is watched. Until it is corrected, the defaults apply.
-	hub, _, err := parse(configMap.Data[registration.ConfigKey])
+	// An invalid document is reported when the ConfigMap is watched. Until it is corrected, the defaults apply to what is new, and agents
+	// keep what an earlier hub gave them with the previous configuration.
+	document := configMap.Data[registration.ConfigKey]
+	hub, _, err := parse(document)
 	if err != nil {
-		hub = safeDefaults(configMap.Data[registration.ConfigKey])
+		w.Config.SetFallback(safeDefaults(document), fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s is corrected: %s",
+			configMap.Namespace, configMap.Name, err))
+		return w, nil
 	}
 	w.Config.Set(hub)
 	return w, nil
+}
+
+// isConfigured reports whether the agent of a Cluster got the address of the hub from the ConfigMap, so that there was one.
+func isConfigured(cluster *fleet.Cluster) bool {
+	status := cluster.Status
+	return status.APIServerURL != "" && status.Import != nil && !status.Import.APIServerURLFromSecret
 }
 
 // safeDefaults returns the defaults to use in place of an invalid document. If the document has rules for registrations, or may have, every
@@ -97,7 +118,11 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	}
 	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])
 	if err != nil {
-		w.warn(configMap, reasonInvalid, err.Error()+"; the previous configuration stays in effect")
+		effect := "the previous configuration stays in effect"
+		if w.Config.Problem() != "" {
+			effect = "the hub started with it, and changes no agent until it is corrected"
+		}
+		w.warn(configMap, reasonInvalid, err.Error()+"; "+effect)
 		return
 	}
 	for _, warning := range warnings {

@@ -188,6 +188,8 @@ const (
 	ReasonMemberError = "MemberError"
 	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other.
 	ReasonSettingsInvalid = "SettingsInvalid"
+	// ReasonConfigInvalid (False): the hub started while its configuration was invalid or deleted, and changes no agent until that is corrected.
+	ReasonConfigInvalid = "ConfigInvalid"
 	// ReasonPullSecretMissing: an image pull Secret that the configuration names does not exist on the hub.
 	ReasonPullSecretMissing = "PullSecretMissing"
 )
