@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/clock"
 )
 
 // Config describes the Lease and this process as a candidate for it. All candidates must have the same Times.
@@ -183,7 +182,7 @@ func (e Config) contest(ctx context.Context, leading chan<- context.Context, hol
 	if err != nil {
 		return nil, err
 	}
-	lock := &renewals{Interface: lease, clock: clock.RealClock{}}
+	lock := newRenewals(lease)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
 		LeaseDuration: e.LeaseDuration,

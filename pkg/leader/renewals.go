@@ -10,13 +10,35 @@ import (
 )
 
 // renewals records when the Lease was last renewed. The elector alone would end a term too late if the API server does not
-// answer: it counts the renew deadline from its next attempt, one retry period later. By then another process may hold the Lease.
+// answer: it counts the renew deadline from its next attempt, one retry period later. By then another process may hold the Lease. Nor
+// does the elector end the term when it reads that another process holds the Lease, before the renew deadline.
 type renewals struct {
 	resourcelock.Interface
 	clock clock.Clock
+	taken chan struct{} // closed when another process holds the Lease
 
 	mu   sync.Mutex
 	last time.Time
+	once sync.Once
+}
+
+func newRenewals(lease resourcelock.Interface) *renewals {
+	return &renewals{Interface: lease, clock: clock.RealClock{}, taken: make(chan struct{})}
+}
+
+// Get ends the term if another process holds the Lease that this one had acquired.
+func (r *renewals) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := r.Interface.Get(ctx)
+	if err == nil && record.HolderIdentity != "" && record.HolderIdentity != r.Identity() && r.wasAcquired() {
+		r.once.Do(func() { close(r.taken) })
+	}
+	return record, raw, err
+}
+
+func (r *renewals) wasAcquired() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.last.IsZero()
 }
 
 // Create records when the Lease was acquired.
@@ -41,11 +63,14 @@ func (r *renewals) note(record resourcelock.LeaderElectionRecord, write func() e
 	return err
 }
 
-// watch calls end when the Lease has not been renewed for the deadline, unless ctx ends first.
+// watch calls end when the Lease has not been renewed for the deadline, or another process holds it, unless ctx ends first.
 func (r *renewals) watch(ctx context.Context, deadline time.Duration, end func()) {
 	for left := r.left(deadline); left > 0; left = r.left(deadline) {
 		select {
 		case <-ctx.Done():
+			return
+		case <-r.taken:
+			end()
 			return
 		case <-r.clock.After(left):
 		}

@@ -10,14 +10,18 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/clock"
 )
 
 // slow is a Lease whose API server takes its time, and answers with an error from some moment on.
 type slow struct {
 	resourcelock.Interface
-	takes time.Duration
-	fails bool
+	takes  time.Duration
+	fails  bool
+	holder string
+}
+
+func (s *slow) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: s.holder}, nil, nil
 }
 
 func (s *slow) Identity() string { return "me" }
@@ -63,11 +67,21 @@ func TestRenewalsEndTheTerm(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			_ = r.Update(context.Background(), resourcelock.LeaderElectionRecord{})
 		}, deadline - 2*time.Second},
+		"another process has taken it": {func(r *renewals, s *slow) {
+			time.Sleep(3 * time.Second)
+			s.holder = "another"
+			_, _, _ = r.Get(context.Background())
+		}, 3 * time.Second},
+		"it is read": {func(r *renewals, s *slow) {
+			for _, s.holder = range []string{"me", ""} {
+				_, _, _ = r.Get(context.Background())
+			}
+		}, deadline - 2*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lock := &slow{takes: 2 * time.Second}
-				r := &renewals{Interface: lock, clock: clock.RealClock{}}
+				r := newRenewals(lock)
 				require.NoError(t, r.Create(t.Context(), mine))
 				ended := watched(t.Context(), r)
 				test.then(r, lock)
@@ -81,7 +95,7 @@ func TestRenewalsEndTheTerm(t *testing.T) {
 
 func TestRenewalsStopWithTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &renewals{Interface: &slow{}, clock: clock.RealClock{}}
+		r := newRenewals(&slow{})
 		require.NoError(t, r.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := watched(ctx, r)
@@ -90,4 +104,15 @@ func TestRenewalsStopWithTheTerm(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, *ended)
 	})
+}
+
+func TestRenewalsBeforeTheTerm(t *testing.T) {
+	r := newRenewals(&slow{holder: "another"})
+	_, _, err := r.Get(t.Context())
+	require.NoError(t, err)
+	select {
+	case <-r.taken:
+		assert.Fail(t, "this process has not acquired the Lease yet")
+	default:
+	}
 }
