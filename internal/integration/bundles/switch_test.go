@@ -24,6 +24,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // recordedBundle is a Bundle, and what Fleet's own Bundle controller made of it.
@@ -279,6 +280,8 @@ func TestSwitch(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+	// Fleet's agent makes no key. Where this agent has worked before, it deploys again what another agent deployed since.
+	require.NoError(t, stage.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Delete(t.Context(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
 	before := deployed(t, stage.Member, namespaces...)
 	require.NotEmpty(t, before)
 
