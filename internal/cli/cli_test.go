@@ -351,7 +351,7 @@ stringData:
   regToken: "the.bearer.token"
 `, out.String())
 
-	require.EqualError(t, printClusternetSecret(&out, token, []byte("{"), now), "Secret ns/tok of the token: the values are not a YAML document without aliases")
+	require.EqualError(t, printClusternetSecret(&out, token, []byte("{"), now), "Secret ns/tok of the token: the values are not valid YAML, or contain an alias")
 }
 
 func TestProgressLine(t *testing.T) {

@@ -44,6 +44,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
+		state.endConflict()
 		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
 	}
 	state.mu.Lock()
@@ -84,6 +85,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		if errors.Is(err, release.ErrUnproved) {
 			d.log(key).Warnf("Deploying again: %v", err)
 			state.unproved = revision.String()
+			state.endConflict()
 			d.queue.Add(key)
 			return
 		}
@@ -361,8 +363,20 @@ func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deplo
 func needsChange(err error) bool {
 	var unsupported *release.UnsupportedError
 	var invalid *release.InvalidError
+	return errors.As(err, &unsupported) || errors.As(err, &invalid) || isConflict(err)
+}
+
+// endConflict ends the pause after a conflict: the release was of another owner, and is of this one now. After the agent has moved to another
+// namespace, the hub labels its releases for it.
+func (s *deploymentState) endConflict() {
+	if isConflict(s.failure) {
+		s.failedID, s.failure, s.retryAt = "", nil, time.Time{}
+	}
+}
+
+func isConflict(err error) bool {
 	var conflict *release.ConflictError
-	return errors.As(err, &unsupported) || errors.As(err, &invalid) || errors.As(err, &conflict)
+	return errors.As(err, &conflict)
 }
 
 func isLeftover(err error) bool {
