@@ -79,10 +79,10 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	deployed, _ := state.release() // as this run has deployed or read it
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
-		if errors.Is(err, release.ErrUnproved) && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
-			return
-		}
 		if errors.Is(err, release.ErrUnproved) {
+			if f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+				return
+			}
 			d.log(key).Warnf("Deploying again: %v", err)
 			state.unproved = revision.String()
 			state.endConflict()

@@ -103,7 +103,7 @@ type seenDeletion struct {
 func (f *finalizingSince) since(cluster *fleet.Cluster, now time.Time) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := cluster.Namespace + "/" + cluster.Name
+	key := index.Key(cluster.Namespace, cluster.Name)
 	if seen, found := f.times[key]; found && seen.uid == cluster.UID {
 		return seen.time
 	}
