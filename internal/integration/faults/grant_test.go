@@ -22,10 +22,7 @@ func TestRegistration_heartbeatBeforeTheGrant(t *testing.T) {
 	wire := &testenv.Recorder{}
 	hub.Hub(t, wire.Wrap, testenv.FastRecheck)
 	ns, agentNS, cluster := hub.Namespace(t), member.Namespace(t), registration.ClusterName("edge")
-	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),
-		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	hub.WaitCondition(t, testenv.KindToken, ns, "tok", fleet.ConditionReady, "True")
+	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
 
 	wire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
 		if req.Method == http.MethodPatch && strings.Contains(req.URL.Path, "/clusterregistrations/") && strings.HasSuffix(req.URL.Path, "/status") {
@@ -33,7 +30,7 @@ func TestRegistration_heartbeatBeforeTheGrant(t *testing.T) {
 		}
 		return send()
 	})
-	testenv.BootstrapAgent(t, member, agentNS, hub.Values(t, ns, "tok"), map[string]string{"config": `{"clientID":"edge"}`})
+	testenv.BootstrapAgent(t, member, agentNS, values, map[string]string{"config": `{"clientID":"edge"}`})
 	member.Agent(t, agentNS)
 	testenv.Eventually(t, func() (bool, string) {
 		c, err := hub.Fleet.Clusters(ns).Get(t.Context(), cluster, metav1.GetOptions{})
