@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/demo"
 	"github.com/muster-fleet/muster/internal/launch"
+	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
@@ -213,10 +214,19 @@ func shorten(text string) string {
 	return string(runes[:limit-1]) + "…"
 }
 
-// PlainLog formats errors that the programs log as messages of a command line tool.
+// PlainLog formats errors that the programs log as messages of a command line tool. Errors contain texts of objects, which tenants and agents
+// write, so characters that a terminal interprets are replaced.
 type PlainLog struct{}
 
 // Format formats one message.
 func (PlainLog) Format(entry *logrus.Entry) ([]byte, error) {
-	return []byte("muster: " + strings.TrimRight(entry.Message, "\n") + "\n"), nil
+	lines := strings.Split("muster: "+strings.TrimRight(entry.Message, "\n"), "\n")
+	for i, line := range lines {
+		text := strings.TrimLeft(line, " ")
+		lines[i] = line[:len(line)-len(text)]
+		if text != "" {
+			lines[i] += view.Printable(text)
+		}
+	}
+	return []byte(strings.Join(lines, "\n") + "\n"), nil
 }

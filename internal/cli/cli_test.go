@@ -96,7 +96,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"token create t --ttl 1d":  "ttl",
 		"token create UP":          `"UP" is not a valid object name`,
 
-		"token create t --usage-limit 0":                   "--usage-limit is 0: it must be at least 1",
+		"token create t --usage-limit 0":                   "--usage-limit is 0: it must be between 1 and 2147483647",
 		"token create t --usage-limit 2147483648":          "--usage-limit is 2147483648",
 		"token create t --usage-limit x":                   "usage-limit",
 		"token create t --approval Maybe":                  `--approval is "Maybe": it must be Auto or Manual`,
@@ -360,12 +360,18 @@ func TestProgressLine(t *testing.T) {
 	v.Reason = "Unreachable"
 	assert.Equal(t, "   0.0 s  WaitingForAgent (Unreachable): no agent yet", progressLine(v, 0))
 	assert.Equal(t, "   0.0 s  Registered", progressLine(view.Cluster{State: "Registered"}, 0))
+	v.Message = "\x1b]52;c;eA==\a\u202enone"
+	assert.Equal(t, "   0.0 s  WaitingForAgent (Unreachable):  ]52;c;eA==  none", progressLine(v, 0))
 }
 
 func TestPlainLog(t *testing.T) {
 	line, err := PlainLog{}.Format(&logrus.Entry{Message: "no way\n"})
 	require.NoError(t, err)
 	require.Equal(t, "muster: no way\n", string(line))
+
+	line, err = PlainLog{}.Format(&logrus.Entry{Message: "it names \x1b[2J\u200bx:\n  a\r\n\n- b"})
+	require.NoError(t, err)
+	require.Equal(t, "muster: it names  [2J x:\n  a\n\n- b\n", string(line))
 }
 
 // writeConfig writes a kubeconfig with one context "ctx" and changes to it.

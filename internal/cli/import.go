@@ -45,7 +45,7 @@ It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains 
 the files that it refers to. If one of several clusters cannot be imported, the others are imported nevertheless; a table at the end shows
 which failed, and the exit code is 1. Several clusters are named after their files without the extension, or after their contexts.
 
-The hub runs no programs, so it refuses a kubeconfig with an exec plugin, a program that obtains the credential, as clouds issue it. With
+The hub runs no programs, so it refuses a kubeconfig with an exec plugin, a program that obtains the credential; kubeconfigs of cloud providers have one. With
 --create-service-account, that program runs here. The command creates a ServiceAccount with the ClusterRole cluster-admin on the
 member, in namespace kube-system, and gives the hub a kubeconfig with its token, which does not expire. Your user needs the same rights
 there. muster remove deletes the ServiceAccount if it gets --member-kubeconfig; otherwise it prints the command that does.`,
@@ -57,7 +57,7 @@ there. muster remove deletes the ServiceAccount if it gets --member-kubeconfig; 
 			&cli.BoolFlag{Name: flagCreateAccount, Usage: "create a ServiceAccount with all rights on each cluster, and give the hub its token instead of your credential"},
 			&cli.BoolFlag{Name: flagDryRun, Usage: "have the hub check what would be created, and create nothing"},
 			&cli.BoolFlag{Name: flagWait, Usage: "wait until the clusters are registered, and print their states"},
-			timeoutFlag("of --wait", 5*time.Minute),
+			timeoutFlag("to import one cluster, with --wait until it is registered", 5*time.Minute),
 		),
 		Action: func(c *cli.Context) error { return importClusters(c, s) },
 	}
@@ -98,8 +98,6 @@ func importClusters(c *cli.Context, s Streams) error {
 		return err
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
-	defer cancel()
 	var output sync.Mutex
 	say := func(w io.Writer, format string, arguments ...any) {
 		output.Lock()
@@ -107,24 +105,26 @@ func importClusters(c *cli.Context, s Streams) error {
 		fmt.Fprintf(w, format, arguments...)
 	}
 	one := func(m toImport) error {
+		ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+		defer cancel()
 		kubeconfig, err := prepare(m, c.Bool(flagCreateAccount))
 		if err != nil {
 			return err
 		}
-		order := admin.Import{Namespace: hub.namespace, Name: m.name, Kubeconfig: kubeconfig, Labels: labels, DryRun: c.Bool(flagDryRun)}
+		wanted := admin.Import{Namespace: hub.namespace, Name: m.name, Kubeconfig: kubeconfig, Labels: labels, DryRun: c.Bool(flagDryRun)}
 		if c.Bool(flagCreateAccount) {
-			err = importWithAccount(ctx, hub, m, order, say, s)
+			err = importWithAccount(ctx, hub, m, wanted, say, s)
 		} else {
-			err = hub.Import(c.Context, order)
+			err = hub.Import(ctx, wanted)
 		}
 		if err != nil {
 			return err
 		}
-		if order.DryRun {
-			say(s.Out, "Cluster %s/%s would be created, with Secret %s.\n", order.Namespace, m.name, order.SecretName())
+		if wanted.DryRun {
+			say(s.Out, "Cluster %s/%s would be created, with Secret %s.\n", wanted.Namespace, m.name, wanted.SecretName())
 			return nil
 		}
-		say(s.Out, "Cluster %s/%s created, with Secret %s.\n", order.Namespace, m.name, order.SecretName())
+		say(s.Out, "Cluster %s/%s created, with Secret %s.\n", wanted.Namespace, m.name, wanted.SecretName())
 		if !c.Bool(flagWait) {
 			return nil
 		}
@@ -132,16 +132,16 @@ func importClusters(c *cli.Context, s Streams) error {
 		if len(members) > 1 {
 			prefix = m.name + ": "
 		}
-		_, err = hub.AwaitRegistered(ctx, order.Namespace, m.name, func(v view.Cluster) {
+		_, err = hub.AwaitRegistered(ctx, wanted.Namespace, m.name, func(v view.Cluster) {
 			say(s.Err, "%s%s\n", prefix, progressLine(v, s.Now().Sub(began)))
 		})
 		if err == nil {
-			say(s.Out, "Cluster %s/%s is registered.\n", order.Namespace, m.name)
+			say(s.Out, "Cluster %s/%s is registered.\n", wanted.Namespace, m.name)
 		}
 		return err
 	}
 
-	const atOnce = 8 // more would not be faster: the hub limits how many agents it installs at a time
+	const atOnce = 8
 	failures := make([]error, len(members))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -222,14 +222,14 @@ func prepare(m toImport, withoutUser bool) ([]byte, error) {
 // importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first sends both API servers a dry
 // run of what it creates.
 func importWithAccount(
-	ctx context.Context, hub *namespacedHub, m toImport, order admin.Import, say func(io.Writer, string, ...any), s Streams,
+	ctx context.Context, hub *namespacedHub, m toImport, wanted admin.Import, say func(io.Writer, string, ...any), s Streams,
 ) error {
-	account, err := hub.AccountOf(ctx, order.Namespace, order.Name)
+	account, err := hub.AccountOf(ctx, wanted.Namespace, wanted.Name)
 	if err != nil {
 		return err
 	}
-	order.Annotations = map[string]string{fleet.MemberAccountAnnotation: account.String()}
-	dryRun := order
+	wanted.Annotations = map[string]string{fleet.MemberAccountAnnotation: account.String()}
+	dryRun := wanted
 	dryRun.DryRun = true
 	if err := hub.Import(ctx, dryRun); err != nil {
 		return err
@@ -239,17 +239,17 @@ func importWithAccount(
 		return err
 	}
 	say(s.Err, "%s: ServiceAccount %s on the member gets every right there, by ClusterRole %s, as the agent that the hub installs. "+
-		"Its token does not expire; Secret %s/%s on the hub contains it.\n", m.name, account, admin.AccountRole, order.Namespace, order.SecretName())
-	if _, err := account.Ensure(ctx, member, true); err != nil || order.DryRun {
+		"Its token does not expire; Secret %s/%s on the hub contains it.\n", m.name, account, admin.AccountRole, wanted.Namespace, wanted.SecretName())
+	if _, err := account.Ensure(ctx, member, true); err != nil || wanted.DryRun {
 		return err
 	}
 
 	token, err := account.Ensure(ctx, member, false)
 	if err == nil {
-		order.Kubeconfig, err = selfContained(m.file, m.context, &clientcmdapi.AuthInfo{Token: token})
+		wanted.Kubeconfig, err = selfContained(m.file, m.context, &clientcmdapi.AuthInfo{Token: token})
 	}
 	if err == nil {
-		err = hub.Import(ctx, order)
+		err = hub.Import(ctx, wanted)
 	}
 	if err != nil {
 		return fmt.Errorf("%w. The same command continues from here. To undo what it has made on the member: %s", err, removeAccount(account, m.file, m.context))
@@ -283,14 +283,14 @@ func printImports(w io.Writer, c *cli.Context, members []toImport, failures []er
 }
 
 func progressLine(v view.Cluster, after time.Duration) string {
-	line := fmt.Sprintf("%6.1f s  %s", after.Seconds(), v.State)
+	state := v.State
 	if v.Reason != "" && v.Reason != v.State {
-		line += " (" + v.Reason + ")"
+		state += " (" + v.Reason + ")"
 	}
 	if v.Message != "" {
-		line += ": " + v.Message
+		state += ": " + v.Message
 	}
-	return line
+	return fmt.Sprintf("%6.1f s  %s", after.Seconds(), view.Printable(state))
 }
 
 // selfContained returns one context of a kubeconfig in a form that works on another machine: it embeds files, and fails if the user needs a

@@ -29,7 +29,7 @@ func removeCommand(s Streams) *cli.Command {
 		Name:      "remove",
 		Usage:     "remove a cluster, with what was deployed to it",
 		ArgsUsage: "CLUSTER",
-		Description: `It first lists what belongs to the cluster, and says what will go and what will stay. Without --yes that is all. A connected
+		Description: `It first lists what belongs to the cluster, and says what will be deleted and what remains. Without --yes, it removes nothing. A connected
 agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub gives up after
 half a minute, and the command then says what may be left on the member.
 
@@ -77,9 +77,9 @@ func remove(c *cli.Context, s Streams) error {
 	case member != nil && !hasAccount:
 		return fmt.Errorf("muster import has created no ServiceAccount for Cluster %s/%s: omit --%s", hub.namespace, name, flagMemberKubeconfig)
 	case hasAccount && noted != account.String():
-		return fmt.Errorf("the annotation %s of Cluster %s/%s names ServiceAccount %s, and muster import creates %s: somebody has changed the annotation, "+
-			"or has created Namespace %s again. If that ServiceAccount on the member is only for this Cluster, delete the ClusterRoleBinding of its name "+
-			"there. Then remove the annotation, and repeat the command; nothing was removed",
+		return fmt.Errorf("the annotation %s of Cluster %s/%s names ServiceAccount %q, and muster import creates %s: somebody has changed the annotation, "+
+			"or has created Namespace %s again. Do not trust the name in the annotation: look on the member which ServiceAccount the import has created, "+
+			"and delete its ClusterRoleBinding. Then remove the annotation, and repeat the command; nothing was removed",
 			fleet.MemberAccountAnnotation, hub.namespace, name, noted, account, hub.namespace)
 	}
 	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
@@ -94,9 +94,9 @@ func remove(c *cli.Context, s Streams) error {
 	fmt.Fprintf(s.Out, "%s\n%s", d.Tree(), consequences(cluster, d, keep))
 	switch {
 	case member != nil:
-		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, goes.\n", account)
+		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, is deleted.\n", account)
 	case hasAccount:
-		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, stays there with every right, unless you pass --%s.\n", account, flagMemberKubeconfig)
+		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, remains there, bound to ClusterRole %s, unless you pass --%s.\n", account, admin.AccountRole, flagMemberKubeconfig)
 	}
 	switch {
 	case c.Bool(flagDryRun):
@@ -126,7 +126,7 @@ func remove(c *cli.Context, s Streams) error {
 	left, err := hub.AwaitRemoved(ctx, hub.namespace, name, cluster.UID, progress)
 	switch {
 	case err != nil && hasAccount: // a repeated command does not find the Cluster
-		return fmt.Errorf("%w. To remove the ServiceAccount of the import: %s", err, removeAccount(account, file, memberContext))
+		return fmt.Errorf("%w. To remove the ServiceAccount of the import, with the kubeconfig of the member: %s", err, removeAccount(account, file, memberContext))
 	case err != nil:
 		return err
 	}
@@ -180,7 +180,7 @@ func consequences(cluster *fleet.Cluster, d *describe.Description, keep bool) st
 	default:
 		text = fmt.Sprintf("The agent is not connected: the agent and what it deployed (%s) will be left on the member.\n", strings.Join(bundles, ", "))
 	}
-	return text + "These stay: " + strings.Join(append(stays, "the namespaces on the member"), ", ") + ". Everything else in the tree goes.\n"
+	return text + "These stay: " + strings.Join(append(stays, "the namespaces on the member"), ", ") + ". Everything else in the tree is deleted.\n"
 }
 
 func rotateCommand(s Streams) *cli.Command {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
@@ -366,7 +367,7 @@ func PrintTable(w io.Writer, header []string, rows [][]string) error {
 // Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
 func Printable(cell string) string {
 	cell = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
