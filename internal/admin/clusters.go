@@ -211,7 +211,7 @@ func Each[L runtime.Object, T any](
 // ends or do fails. It lists them again when the API server ends the watch and has forgotten the version from which to continue.
 func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav1.ListOptions, do func(c *fleet.Cluster, deleted bool) error) error {
 	clusters := h.Fleet.Clusters(namespace)
-	attempt, err := clusters.Watch(ctx, options) // what follows retries all errors
+	attempt, err := clusters.Watch(ctx, options) // a missing right fails here: UntilWithSync retries every error
 	if err != nil {
 		return fmt.Errorf("watch Clusters: %w", h.Explain(err, namespace))
 	}
@@ -236,7 +236,7 @@ func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav
 		return false, nil
 	})
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the person has seen enough
+		return nil //nolint:nilerr // interrupted
 	}
 	return err
 }

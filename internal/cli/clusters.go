@@ -177,9 +177,12 @@ func totals(clusters []view.Cluster) string {
 			parts = append(parts, fmt.Sprintf("%d %s", count[state], state))
 		}
 	}
-	text := fmt.Sprintf("%d clusters: %s", len(clusters), strings.Join(parts, ", "))
-	if len(clusters) == 0 {
-		text = "0 clusters"
+	text := fmt.Sprintf("%d clusters", len(clusters))
+	if len(clusters) == 1 {
+		text = "1 cluster"
+	}
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
 	}
 	if pending+unapplied > 0 {
 		text += fmt.Sprintf("; %d with pending settings, %d with unapplied Bundles", pending, unapplied)

@@ -88,7 +88,7 @@ func TestClusters(t *testing.T) {
 	out, said, err = p.run("clusters", "us-off", "mars")
 	require.EqualError(t, err, "there is no Cluster mars in namespace "+p.namespace+" (-A for all)")
 	require.Contains(t, out, "us-off")
-	require.Equal(t, "1 clusters: 1 Offline\n", said)
+	require.Equal(t, "1 cluster: 1 Offline\n", said)
 }
 
 // The API server returns at most a page of 500 at once.

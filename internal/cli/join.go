@@ -24,7 +24,7 @@ func joinCommand(s Streams) *cli.Command {
 		Name:      "join",
 		Usage:     "register this cluster with a hub, by the values of a registration token",
 		ArgsUsage: "VALUES-FILE",
-		Description: `It runs against the member, and needs no access to the hub but the values. On the hub, muster token create NAME -o values prints
+		Description: `It runs against the member, and needs only the values, no access to the hub. On the hub, muster token create NAME -o values prints
 them; - reads them from the standard input:
 
     muster --context hub -n fleet-default token create east -o values | muster join - --context east

@@ -18,7 +18,7 @@ const flagFile = "file"
 func reportCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "report",
-		Usage:     "write a zip file for somebody who helps, without values of Secrets",
+		Usage:     "write a support bundle, a zip file without the values of Secrets",
 		ArgsUsage: "[CLUSTER]",
 		Description: `It has the objects and events of the namespace and of the hub, the log and metrics of the hub, and the result of muster check; with
 CLUSTER those of its cluster namespace, and with --member-kubeconfig those of the agent. Secrets have keys and sizes only. Their values

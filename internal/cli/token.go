@@ -152,7 +152,7 @@ func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err err
 	}
 	if limit := c.Int(flagUsageLimit); c.IsSet(flagUsageLimit) {
 		if limit < 1 || limit > math.MaxInt32 {
-			problems = append(problems, fmt.Errorf("--usage-limit is %d: it must be at least 1", limit))
+			problems = append(problems, fmt.Errorf("--usage-limit is %d: it must be between 1 and %d", limit, math.MaxInt32))
 		}
 		number := int32(limit) //nolint:gosec // checked above
 		spec.UsageLimit = &number
@@ -186,8 +186,9 @@ func printInstructions(w io.Writer, hub kubeConnection, t view.Token, chart, rel
 	}
 	fmt.Fprintf(w, `Token %[1]s/%[2]s is ready; it expires %[5]s.
 
-1. On the hub, save its values. They contain a secret with which clusters can be registered.
+1. On the hub, save its values in a file that nobody else can read. They contain a secret with which clusters can be registered.
 
+     umask 077
      %[3]s | base64 -d > values.yaml
 
 2. On the cluster to register, install the agent with them:

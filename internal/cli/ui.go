@@ -16,7 +16,7 @@ func uiCommand(s Streams) *cli.Command {
 		Name:  "ui",
 		Usage: "show the clusters in a browser on this machine",
 		Description: `The command prints the address of the page, and serves it until Ctrl-C. The page is read-only, shows what the kubeconfig may read,
-and never reads a Secret. The address contains a secret, which is another one after each start: only a browser that has opened it sees
+and never reads a Secret. The address contains a secret that changes at each start; only a browser that has opened this address can show
 the page.`,
 		Flags: append(slices.DeleteFunc(hubFlags(), func(f cli.Flag) bool { return slices.Contains(f.Names(), flagNamespace) }),
 			&cli.StringFlag{Name: flagNamespace, Aliases: []string{"n"}, Usage: "show only the clusters of this `NAMESPACE`; default: all namespaces"},

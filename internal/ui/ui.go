@@ -134,7 +134,7 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	default:
 		if c, err := r.Cookie(cookie); err != nil || !p.isSecret(c.Value) {
-			http.Error(w, "Open the address that muster ui has printed: it contains a secret, which is another one after each start.", http.StatusUnauthorized)
+			http.Error(w, "Open the address that muster ui has printed: it contains a secret that changes at each start.", http.StatusUnauthorized)
 			return
 		}
 		p.mux.ServeHTTP(w, r)

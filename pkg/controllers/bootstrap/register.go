@@ -58,7 +58,7 @@ func New(c *app.Context) func(*corev1.ConfigMap) error {
 	return h.onSettings
 }
 
-// onSettings retries errors, but for an object of somebody else with a name that it needs: a person has to act.
+// onSettings retries errors, except a ForeignError: an object of another owner has a name that the hub needs, and a person must act.
 func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 	bootstrap := h.Config.Get().Bootstrap
 	if !bootstrap.Enabled() {
