@@ -106,7 +106,17 @@ func (l *loaded) atSize(ctx context.Context, size int) error {
 	if err := l.agents.Authenticate(ctx, some, l.InFlight); err != nil {
 		return err
 	}
-	err = l.operation(ctx, size, "heartbeat", "a heartbeat", len(some), func(ctx context.Context) error { return l.beat(ctx, some, "") })
+	// The API server collects garbage after some seconds of heartbeats, which takes the longer the more objects it has. One round could have none of
+	// that, or more than its share.
+	const rounds = 10
+	err = l.operation(ctx, size, "heartbeat", "a heartbeat", rounds*len(some), func(ctx context.Context) error {
+		for range rounds {
+			if err := l.beat(ctx, some, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
