@@ -88,24 +88,30 @@ func provesOrigin(object *unstructured.Unstructured) bool {
 	return slices.Contains([]string{CreatorPolicy, RegistrationTokenPolicy, ClusternetCreatorPolicy}, object.GetName())
 }
 
-// The policies of the chart for an API server that serves MutatingAdmissionPolicies in version v1, and for one that serves none.
-var (
-	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", file, false) })
-	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", file, false) })
+// rendering is one way to render the policies of the chart.
+type rendering struct {
+	file     string
+	mutating bool // the API server serves MutatingAdmissionPolicies
+	adopt    bool // the hub stores the credentials of the clusters of Clusternet agents
+}
 
-	clusternetWithMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile, false) })
-	clusternetWithoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile, false) })
-	adoptingWithMutating      = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile, true) })
-	adoptingWithoutMutating   = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile, true) })
-)
+// renderings caches the result of render, which takes some milliseconds.
+var renderings sync.Map
 
-func render(kubernetes, file string, adopt bool) ([]*unstructured.Unstructured, error) {
-	values := map[string]any{"clusternet": map[string]any{"enabled": true, "adopt": adopt}}
+func (r rendering) render() ([]*unstructured.Unstructured, error) {
+	if known, ok := renderings.Load(r); ok {
+		return known.([]*unstructured.Unstructured), nil
+	}
+	kubernetes := "v1.30.0" // serves none
+	if r.mutating {
+		kubernetes = "" // the newest
+	}
+	values := map[string]any{"clusternet": map[string]any{"enabled": true, "adopt": r.adopt}}
 	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, values)
 	if err != nil {
 		return nil, err
 	}
-	documents, err := charts.Documents(rendered[path.Join(charts.Hub, "templates", file)])
+	documents, err := charts.Documents(rendered[path.Join(charts.Hub, "templates", r.file)])
 	if err != nil {
 		return nil, fmt.Errorf("reading the embedded admission policies: %w", err)
 	}
@@ -117,39 +123,29 @@ func render(kubernetes, file string, adopt bool) ([]*unstructured.Unstructured, 
 		}
 		objects = append(objects, object)
 	}
+	renderings.Store(r, objects)
 	return objects, nil
 }
 
 // Objects returns new objects of the policies and their bindings, for an API server that serves MutatingAdmissionPolicies in that
 // version: v1, v1beta1 or v1alpha1; "" if it serves none.
 func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
-	if mutatingVersion == "" {
-		return inVersion(mutatingVersion, withoutMutating)
-	}
-	return inVersion(mutatingVersion, withMutating)
+	return inVersion(mutatingVersion, rendering{file: file, mutating: mutatingVersion != ""})
 }
 
 // ClusternetObjects returns the further policies of a hub that serves Clusternet agents. With adopt it stores the credentials of their
 // clusters.
 func ClusternetObjects(mutatingVersion string, adopt bool) ([]*unstructured.Unstructured, error) {
-	switch {
-	case adopt && mutatingVersion == "":
-		return inVersion(mutatingVersion, adoptingWithoutMutating)
-	case adopt:
-		return inVersion(mutatingVersion, adoptingWithMutating)
-	case mutatingVersion == "":
-		return inVersion(mutatingVersion, clusternetWithoutMutating)
-	}
-	return inVersion(mutatingVersion, clusternetWithMutating)
+	return inVersion(mutatingVersion, rendering{file: clusternetFile, mutating: mutatingVersion != "", adopt: adopt})
 }
 
-func inVersion(mutatingVersion string, policies func() ([]*unstructured.Unstructured, error)) ([]*unstructured.Unstructured, error) {
-	parsed, err := policies()
+func inVersion(mutatingVersion string, policies rendering) ([]*unstructured.Unstructured, error) {
+	rendered, err := policies.render()
 	if err != nil {
 		return nil, err
 	}
-	objects := make([]*unstructured.Unstructured, 0, len(parsed))
-	for _, object := range parsed {
+	objects := make([]*unstructured.Unstructured, 0, len(rendered))
+	for _, object := range rendered {
 		object = object.DeepCopy()
 		if policyOf(object).Kind == KindMutating {
 			object.SetAPIVersion(Group + "/" + mutatingVersion)
