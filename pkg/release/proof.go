@@ -155,6 +155,17 @@ func hasProof(key []byte, secret *corev1.Secret) bool {
 	return hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(key, secret.Namespace, secret)))
 }
 
+// MoveProof returns the annotations that prove a revision to the agent that it moves to, or nil if the earlier agent cannot have stored the
+// revision as it is. The keys are those of Secret registration.HistoryKeySecret in the namespaces of the two agents. The proof is of the
+// revision as it was read, so it does not hold for one that somebody changes at the same time.
+func MoveProof(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
+	earlier, later := earlierKey.Data[historyKey], laterKey.Data[historyKey]
+	if len(earlier) < keyLength || len(later) < keyLength || !hasProof(earlier, revision) {
+		return nil
+	}
+	return map[string]string{proofAnnotation: proof(later, revision.Namespace, revision)}
+}
+
 // provedHandOver returns the older releases of a request whose revision is proved, and the one that the status of the BundleDeployment records,
 // which may be of an agent that proves nothing.
 func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found, err error) {

@@ -364,6 +364,37 @@ func TestEnsureHistoryKey(t *testing.T) {
 	assert.Same(t, m.Client, client)
 }
 
+// The agent moves to another namespace, and the hub labels its releases for it.
+func TestMoveProof(t *testing.T) {
+	m, there := onMember(t), onMember(t)
+	m.keyed()
+	there.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	read := func(namespace, name string) *corev1.Secret {
+		secret, err := m.core.CoreV1().Secrets(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		return secret
+	}
+	earlier, later := read(m.namespace, registration.HistoryKeySecret), read(there.namespace, registration.HistoryKeySecret)
+	revision := read(m.namespace, secretName("app", 1))
+	assert.Nil(t, MoveProof(revision, &corev1.Secret{}, later))
+	assert.Nil(t, MoveProof(revision, earlier, &corev1.Secret{}))
+	forged := revision.DeepCopy()
+	forged.Labels[deleteNamespaceLabel] = labelTrue
+	assert.Nil(t, MoveProof(forged, earlier, later))
+
+	proof := MoveProof(revision, earlier, later)
+	_, err := there.Get(t.Context(), m.mine()[0])
+	require.ErrorIs(t, err, ErrUnproved)
+	m.changeHistory(func(s *corev1.Secret) { s.Annotations, s.Labels[AgentLabel] = proof, there.namespace })
+	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
+	require.NoError(t, err)
+	m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
+	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
+	require.ErrorIs(t, err, ErrUnproved)
+}
+
 // A user who may write Secrets in one namespace must not prevent that an agent starts.
 func TestEnsureHistoryKey_unreadable(t *testing.T) {
 	for name, data := range map[string][]byte{
