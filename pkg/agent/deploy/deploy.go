@@ -332,7 +332,7 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
 	if made.Kept {
-		what = "Deployed nothing, because it is the same, and took over"
+		what = "Kept and proved"
 	}
 	d.log(key).Infof("%s Helm release %s", what, made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})

@@ -144,10 +144,11 @@ func paused(s *fleet.BundleDeploymentStatus) {
 // creates the Secret first; TestRun_valuesThatComeLater has the other order.
 var secretFirst = otherErrors{why: "the Secret with the values is there before the BundleDeployment"}
 
-// scenes are the recordings. Of these scenes more was recorded than can be replayed: what the log of an unchanged agent counts in scene 14,
-// because its pauses between attempts are longer than those of this test; the requests of scenes 24, 25 and 27 before an agent is registered,
-// which TestWire of internal/integration/registration sends; the deletion of a Cluster in scene 26, with the credential of the agent, for which
-// there is TestRun_clusterDeletedWithItsCredential, and the writes of the hub, which TestWire of internal/integration/leaving compares.
+// scenes are the recordings. What else was recorded cannot be replayed here, or is compared elsewhere:
+//   - 14: how often each error came, because the pauses between the attempts of this test are shorter;
+//   - 24, 25, 27: the requests that register an agent. TestWire of internal/integration/registration sends them to the hub of this project;
+//   - 26: the deletion of a Cluster takes the credential of the agent, and here the agent impersonates a user, which always works. See
+//     TestRun_clusterDeletedWithItsCredential, and for the writes of the hub TestWire of internal/integration/leaving.
 var scenes = map[string]scene{
 	"01-plain.yaml": {}, "02-helm-empty.yaml": {}, "04-chart-values.yaml": {}, "19-names.yaml": {},
 	"06-target-customisation.yaml": {says: map[string]otherErrors{"s06-all": secretFirst, "s06-first": secretFirst}},
@@ -272,7 +273,7 @@ var scenes = map[string]scene{
 			"restarted":  func(r *replay) { r.restart() },
 		},
 		differs: map[string]difference{
-			"deleted fleet-agent-m1": {why: "a namespace that was deleted by mistake looks the same", left: ptr.To(1)},
+			"deleted fleet-agent-m1": {why: "the agent removes nothing while its own BundleDeployment is gone, which may be a mistake", left: ptr.To(1)},
 		},
 		answers: map[string]int{"/api/v1/namespaces/cattle-fleet-system/secrets/sh.helm.release.v1.fleet-agent-m1.v1": 200},
 	},
@@ -364,7 +365,7 @@ func TestWire(t *testing.T) {
 	}
 	assert.Greater(t, removals, 12)
 	assert.Greater(t, compared, 46)
-	assert.Equal(t, 20, comparedErrors)
+	assert.Greater(t, comparedErrors, 19)
 }
 
 // removals counts the releases whose removal was compared.
