@@ -246,6 +246,15 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
 	s.workload(t)
 	s.runs(t, cluster.Name)
+	revisions := func() (names []string) {
+		list, err := s.member.Kubernetes.CoreV1().Secrets("hello").List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+		require.NoError(t, err)
+		for _, secret := range list.Items {
+			names = append(names, secret.Name)
+		}
+		return names
+	}
+	before := revisions()
 	for _, namespace := range []string{"elsewhere", ""} {
 		s.patch(t, cluster.Name, fmt.Sprintf(`{"spec":{"agentNamespace":%q}}`, namespace))
 		here, there := cmp.Or(namespace, system), "elsewhere"
@@ -273,6 +282,7 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 			return len(requests.Items) == 1 && requests.Items[0].Status.Granted, "want one granted request and no other"
 		})
 		s.runs(t, cluster.Name)
+		require.Equal(t, before, revisions(), "nothing is deployed again")
 	}
 }
 

@@ -54,6 +54,8 @@ type Request struct {
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
 	// and may be taken over. So may one whose chart is annotated for the BundleDeployment.
 	Recorded string
+	// Applied: that status has the deployment ID of Labels for the recorded release, and the generation of Copies.
+	Applied bool
 	// NoWait does not wait for resources to be ready. An agent that deploys itself would wait for its own end.
 	NoWait bool
 }
@@ -67,6 +69,8 @@ type Deployed struct {
 	Labels map[string]string
 	// Objects are the objects of the release, without hooks.
 	Objects []Object
+	// Kept: the revision was there already, and nothing was deployed.
+	Kept bool
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -95,7 +99,8 @@ func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
 // InvalidError or a ConflictError if a repetition cannot help, and a LeftoverError if the release is deployed and something of
-// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues.
+// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. A revision of another agent, or of this
+// one for another Cluster, that is the same as what Deploy would store stays, see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	source, err := makeSource(r)
 	if err != nil {
@@ -135,6 +140,16 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	values, err := readValues(ctx, op.member, r) // a tenant deploys only values that they may read
 	if err != nil {
 		return Deployed{}, err
+	}
+
+	kept, err := op.keepRevision(ctx, r, source, values, last(revisions))
+	if err != nil {
+		return Deployed{}, err
+	}
+	if kept != nil {
+		deployed, err := op.deployed(kept)
+		deployed.Kept = true
+		return deployed, err
 	}
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -10,9 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
+	"helm.sh/helm/v4/pkg/action"
 	helmrelease "helm.sh/helm/v4/pkg/release"
+	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -149,6 +155,17 @@ func hasProof(key []byte, secret *corev1.Secret) bool {
 	return hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(key, secret.Namespace, secret)))
 }
 
+// MoveProof returns the annotations that prove a revision to the agent that it moves to, or nil if the earlier agent cannot have stored the
+// revision as it is. The keys are those of Secret registration.HistoryKeySecret in the namespaces of the two agents. The proof is of the
+// revision as it was read, so it does not hold for one that somebody changes at the same time.
+func MoveProof(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
+	earlier, later := earlierKey.Data[historyKey], laterKey.Data[historyKey]
+	if len(earlier) < keyLength || len(later) < keyLength || !hasProof(earlier, revision) {
+		return nil
+	}
+	return map[string]string{proofAnnotation: proof(later, revision.Namespace, revision)}
+}
+
 // provedHandOver returns the older releases of a request whose revision is proved, and the one that the status of the BundleDeployment records,
 // which may be of an agent that proves nothing.
 func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found, err error) {
@@ -171,6 +188,73 @@ func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found,
 		}
 	}
 	return proved, nil
+}
+
+// mayBeSame reports whether the last revision may be what a request would deploy, by a source that a user who may write Secrets in the namespace
+// cannot forge: the status of the BundleDeployment, which only agents of this cluster write; or the proof of a revision that this agent
+// deployed for another Cluster.
+func (c *Client) mayBeSame(r Request, latest *helm.Release) bool {
+	if c.key == nil || latest == nil || latest.Info.Status != common.StatusDeployed || len(r.HandOver) > 0 || !r.hasDeployed(latest) {
+		return false
+	}
+	if c.isProved(latest) {
+		isEqual := func(label string) bool { return latest.Labels[label] == r.Labels[label] }
+		return !isEqual(ClusterLabel) && isEqual(DeploymentIDLabel) && isEqual(CopiesLabel)
+	}
+	return r.Applied && r.Recorded == Found{Namespace: latest.Namespace, Name: latest.Name, Version: latest.Version}.String()
+}
+
+// keepRevision keeps the last revision in place of deploying the same again: after Fleet's own agent has deployed meanwhile, or after the agent
+// has registered as another Cluster. It renders the request, and if the revision has the same objects, hooks and values, stores what it
+// rendered under the number of that revision, with a proof. The agent then trusts nothing that somebody else has stored, but for texts that
+// only people and Fleet's agent read. The result is nil if the revision is another one; so it is if the output of a chart differs each time.
+func (o *helmAction) keepRevision(ctx context.Context, r Request, source chartSource, values map[string]any, latest *helm.Release) (*helm.Release, error) {
+	if !o.client.mayBeSame(r, latest) {
+		return nil, nil
+	}
+	annotations := source.chart.Metadata.Annotations
+	source, err := makeSource(r) // an action of Helm changes the chart and the values
+	if err != nil {
+		return nil, err
+	}
+	source.chart.Metadata.Annotations = annotations
+	install := o.install(ctx, r, source)
+	install.DryRunStrategy, install.IsUpgrade = action.DryRunServer, latest.Version > 1
+	rendered, err := install.RunWithContext(context.WithoutCancel(ctx), source.chart, (&fleet.GenericMap{Data: values}).DeepCopy().Data)
+	made, ok := rendered.(*helm.Release)
+	if err != nil || !ok || !isSame(made, latest) {
+		return nil, nil //nolint:nilerr // the deployment returns the error
+	}
+	made.Version, made.ApplyMethod = latest.Version, latest.ApplyMethod
+	made.SetStatus(common.StatusDeployed, latest.Info.Description)
+	made.Info.FirstDeployed, made.Info.LastDeployed = latest.Info.FirstDeployed, latest.Info.LastDeployed
+	delete(made.Labels, FieldManagerLabel) // another agent may have applied the objects
+	if manager := latest.Labels[FieldManagerLabel]; manager != "" && o.client.isProved(latest) {
+		made.Labels[FieldManagerLabel] = manager
+	}
+	made.Labels[provedLabel] = labelTrue
+	err = o.config.Releases.Update(made)
+	delete(made.Labels, provedLabel)
+	if err != nil {
+		return nil, fmt.Errorf("proving revision %d of Helm release %s/%s: %w", made.Version, made.Namespace, made.Name, err)
+	}
+	return made, nil
+}
+
+// isSame reports whether two revisions have the same objects, hooks and values.
+func isSame(a, b *helm.Release) bool {
+	areSame := func(a, b string) bool {
+		objectsOfA, err := decodeObjects([]byte(a))
+		objectsOfB, otherErr := decodeObjects([]byte(b))
+		return a == b || err == nil && otherErr == nil && reflect.DeepEqual(objectsOfA, objectsOfB)
+	}
+	areSameHooks := func(a, b *helm.Hook) bool {
+		return a.Weight == b.Weight && slices.Equal(a.Events, b.Events) && areSame(a.Manifest, b.Manifest)
+	}
+	valuesOfA, err := json.Marshal(a.Config)
+	valuesOfB, otherErr := json.Marshal(b.Config)
+	areSameValues := len(a.Config)+len(b.Config) == 0 || err == nil && otherErr == nil && bytes.Equal(valuesOfA, valuesOfB)
+	return areSameValues && slices.EqualFunc(a.Hooks, b.Hooks, areSameHooks) && areSame(a.Manifest, b.Manifest)
 }
 
 // provedSecrets are the Secrets of Helm releases. Reading, it labels those with a valid proof; writing, it proves those that it has created

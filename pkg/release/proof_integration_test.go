@@ -2,12 +2,15 @@ package release
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/release/common"
+	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -81,9 +84,8 @@ func TestUninstall_unproved(t *testing.T) {
 
 func TestUninstall_damaged(t *testing.T) {
 	for name, text := range map[string]string{
-		"a manifest that is not YAML": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
-		"an object without a name":    `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
-		"too large":                   strings.Repeat(" ", 2<<20),
+		"an object without a name": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
+		"too large":                strings.Repeat(" ", 2<<20),
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
@@ -198,6 +200,135 @@ func TestCorrect_unproved(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// rewrite changes the last revision as a user can who may write Secrets in the namespace.
+func (m *member) rewrite(change func(*helm.Release)) {
+	m.t.Helper()
+	config, err := Configuration(m.config, m.namespace)
+	require.NoError(m.t, err)
+	found, err := config.Releases.Last("app")
+	require.NoError(m.t, err)
+	change(found.(*helm.Release))
+	require.NoError(m.t, config.Releases.Update(found))
+}
+
+// Another agent has deployed what this one would deploy, or this one has, for another Cluster.
+func TestDeploy_sameRevision(t *testing.T) {
+	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}", 1)
+	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
+	setUp := func(t *testing.T) (*member, Request, func() []string) {
+		m := onMember(t)
+		m.keyed()
+		r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "{{ .Values.text }}{{ .Release.IsUpgrade }}"), "templates/hook.yaml", hook)
+		r.Values = map[string]any{"text": "one", "number": int64(1_000_000), "list": []any{map[string]any{"a": nil}}}
+		return m, r, func() []string {
+			a, hook := m.configMap("a"), m.configMap("hook")
+			return []string{string(a.UID), a.ResourceVersion, string(hook.UID)}
+		}
+	}
+	byAnother := func(m *member, r Request, deployments int) Request {
+		m.t.Helper()
+		other, err := New(m.config)
+		require.NoError(m.t, err)
+		r.Labels = before
+		for i := range deployments {
+			r.Values["text"] = fmt.Sprint("text ", i)
+			made, err := other.Deploy(m.t.Context(), r)
+			require.NoError(m.t, err)
+			r.Recorded, r.Applied = made.String(), true
+		}
+		r.Labels = owner.LabelsFor("app", "one")
+		return r
+	}
+	for _, deployments := range []int{1, 2} {
+		t.Run(fmt.Sprintf("recorded as revision %d: it stays, and is proved", deployments), func(t *testing.T) {
+			m, r, objects := setUp(t)
+			r = byAnother(m, r, deployments)
+			m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel], s.Labels[CopiesLabel] = labelTrue, "1" })
+			was := objects()
+			made := m.deploy(r)
+			assert.True(t, made.Kept)
+			assert.Equal(t, r.Recorded, made.String())
+			assert.Equal(t, was, objects(), "no object changes, and no hook runs")
+			found := m.mine()[0]
+			assert.Equal(t, r.Recorded, found.String())
+			assert.Equal(t, DeploymentIDValue("one"), found.Labels[DeploymentIDLabel])
+			assert.Equal(t, Options{ServiceAccountNamespace: owner.Namespace, Agent: owner.Namespace, Deployment: "app"}, found.Options(), "no label of others stays")
+			deployed, err := m.Get(t.Context(), found)
+			require.NoError(t, err)
+			assert.Len(t, deployed.Objects, 1)
+			_, err = m.Correct(t.Context(), r)
+			require.NoError(t, err)
+			assert.NotEqual(t, was[2], objects()[2], "now it is rolled back to, with its hooks")
+		})
+	}
+	for name, forge := range map[string]func(*member, *Request){
+		"nothing is recorded":               func(_ *member, r *Request) { r.Recorded = "" },
+		"an earlier revision is recorded":   func(m *member, r *Request) { r.Recorded = m.namespace + "/app:1" },
+		"another deployment ID is recorded": func(_ *member, r *Request) { r.Applied = false },
+		"a byte of the manifest": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Manifest = strings.Replace(r.Manifest, "text 1", "text 2", 1) })
+		},
+		"one more object": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Manifest += "---\n" + configMap("theirs", "k", "v") })
+		},
+		"no manifest": func(m *member, _ *Request) { m.rewrite(func(r *helm.Release) { r.Manifest = "" }) },
+		"one more hook": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Hooks = append(r.Hooks, r.Hooks[0]) })
+		},
+		"a byte of a hook": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Hooks[0].Manifest = strings.Replace(r.Hooks[0].Manifest, "k: v", "k: w", 1) })
+		},
+		"another event of a hook": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Hooks[0].Events[0] = helm.HookPostRollback })
+		},
+		"other values": func(m *member, _ *Request) { m.rewrite(func(r *helm.Release) { r.Config["list"] = []any{} }) },
+		"it failed":    func(m *member, _ *Request) { m.rewrite(func(r *helm.Release) { r.Info.Status = common.StatusFailed }) },
+		"another ServiceAccount": func(m *member, _ *Request) {
+			m.rewrite(func(r *helm.Release) { r.Chart.Metadata.Annotations[serviceAccountAnnotation] = "admin" })
+		},
+	} {
+		t.Run(name+": it is deployed again", func(t *testing.T) {
+			m, r, objects := setUp(t)
+			r = byAnother(m, r, 2)
+			forge(m, &r)
+			was := objects()
+			made := m.deploy(r)
+			assert.Equal(t, 3, made.Version)
+			assert.False(t, made.Kept)
+			assert.NotEqual(t, was[2], objects()[2], "the hooks run")
+		})
+	}
+	other := Owner{Namespace: owner.Namespace, Workspace: "fleet-default", ClusterName: "two"}
+	t.Run("proved, of another Cluster: it stays", func(t *testing.T) {
+		m, r, objects := setUp(t)
+		r.Labels = other.LabelsFor("app", "one")
+		m.deploy(r)
+		was := objects()
+		r.Labels = owner.LabelsFor("app", "one")
+		made := m.deploy(r)
+		assert.True(t, made.Kept)
+		assert.Equal(t, was, objects())
+		require.Len(t, m.mine(), 1)
+		assert.Equal(t, objectManager, m.mine()[0].Labels[FieldManagerLabel])
+		_, err := m.Get(t.Context(), m.mine()[0])
+		require.NoError(t, err)
+	})
+	for name, change := range map[string]func(*member, *Request){
+		"of another deployment ID": func(_ *member, r *Request) { r.Labels[DeploymentIDLabel] = DeploymentIDValue("two") },
+		"with other copies":        func(_ *member, r *Request) { r.Labels[CopiesLabel] = "2" },
+		"not proved":               func(m *member, _ *Request) { m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil }) },
+	} {
+		t.Run("of another Cluster, "+name+": it is deployed again", func(t *testing.T) {
+			m, r, _ := setUp(t)
+			r.Labels = other.LabelsFor("app", "one")
+			m.deploy(r)
+			r.Labels = owner.LabelsFor("app", "one")
+			change(m, &r)
+			assert.Equal(t, 2, m.deploy(r).Version)
+		})
+	}
+}
+
 // changeHistory changes the Secrets of all revisions.
 func (m *member) changeHistory(change func(*corev1.Secret)) {
 	m.t.Helper()
@@ -231,6 +362,37 @@ func TestEnsureHistoryKey(t *testing.T) {
 	client, err := m.WithHistoryKey(t.Context(), m.namespace)
 	require.NoError(t, err)
 	assert.Same(t, m.Client, client)
+}
+
+// The agent moves to another namespace, and the hub labels its releases for it.
+func TestMoveProof(t *testing.T) {
+	m, there := onMember(t), onMember(t)
+	m.keyed()
+	there.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	read := func(namespace, name string) *corev1.Secret {
+		secret, err := m.core.CoreV1().Secrets(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		return secret
+	}
+	earlier, later := read(m.namespace, registration.HistoryKeySecret), read(there.namespace, registration.HistoryKeySecret)
+	revision := read(m.namespace, secretName("app", 1))
+	assert.Nil(t, MoveProof(revision, &corev1.Secret{}, later))
+	assert.Nil(t, MoveProof(revision, earlier, &corev1.Secret{}))
+	forged := revision.DeepCopy()
+	forged.Labels[deleteNamespaceLabel] = labelTrue
+	assert.Nil(t, MoveProof(forged, earlier, later))
+
+	proof := MoveProof(revision, earlier, later)
+	_, err := there.Get(t.Context(), m.mine()[0])
+	require.ErrorIs(t, err, ErrUnproved)
+	m.changeHistory(func(s *corev1.Secret) { s.Annotations, s.Labels[AgentLabel] = proof, there.namespace })
+	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
+	require.NoError(t, err)
+	m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
+	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
+	require.ErrorIs(t, err, ErrUnproved)
 }
 
 // A user who may write Secrets in one namespace must not prevent that an agent starts.

@@ -43,6 +43,7 @@ type wireBundle struct {
 			}
 			Config   map[string]any
 			Manifest string
+			Hooks    []*helm.Hook
 		}
 	}
 }
@@ -99,6 +100,7 @@ func TestWire(t *testing.T) {
 				assert.Len(t, want.Chart.Templates, len(templates))
 				assert.Equal(t, wireJSON(t, want.Config), wireJSON(t, made.Config))
 				assert.Equal(t, wireObjects(t, want.Manifest), wireObjects(t, made.Manifest))
+				assert.True(t, isSame(made, &helm.Release{Config: want.Config, Manifest: want.Manifest, Hooks: want.Hooks}), "this agent would not keep it")
 				compared++
 			})
 		}

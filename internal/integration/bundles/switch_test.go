@@ -270,17 +270,23 @@ func TestSwitch(t *testing.T) {
 	stage.Stop(t)
 	namespaces := make([]string, 0, len(bundles))
 	for _, b := range bundles {
-		namespace := b.BundleDeployments[0].Spec.Options.DefaultNamespace
-		namespaces = append(namespaces, namespace)
-		secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-		require.NoError(t, err)
-		for i := range secrets.Items {
-			maps.DeleteFunc(secrets.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, "muster.") })
-			_, err = stage.Member.Kubernetes.CoreV1().Secrets(namespace).Update(t.Context(), &secrets.Items[i], metav1.UpdateOptions{})
+		namespaces = append(namespaces, b.BundleDeployments[0].Spec.Options.DefaultNamespace)
+	}
+	// byFleet makes the revisions those of Fleet's own agent, which sets no labels and proves nothing.
+	byFleet := func(t *testing.T) {
+		t.Helper()
+		for _, namespace := range namespaces {
+			secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
 			require.NoError(t, err)
+			for i := range secrets.Items {
+				secrets.Items[i].Annotations = nil
+				maps.DeleteFunc(secrets.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, "muster.") })
+				_, err = stage.Member.Kubernetes.CoreV1().Secrets(namespace).Update(t.Context(), &secrets.Items[i], metav1.UpdateOptions{})
+				require.NoError(t, err)
+			}
 		}
 	}
-	// Fleet's agent makes no key. Where this agent has worked before, it deploys again what another agent deployed since.
+	byFleet(t)
 	require.NoError(t, stage.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Delete(t.Context(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
 	before := deployed(t, stage.Member, namespaces...)
 	require.NotEmpty(t, before)
@@ -353,5 +359,23 @@ func TestSwitch(t *testing.T) {
 			requireSame(t)
 		}))
 	}
+	t.Run("Step 2 once more, after Fleet's agent has deployed", func(t *testing.T) {
+		byFleet(t)
+		running = true
+		stage.Member.Agent(t, agentNamespace)
+		testenv.Eventually(t, func() (bool, string) {
+			for _, namespace := range namespaces {
+				secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+				require.NoError(t, err)
+				for _, s := range secrets.Items {
+					if len(s.Annotations) == 0 {
+						return false, fmt.Sprintf("Secret %s/%s has no proof", namespace, s.Name)
+					}
+				}
+			}
+			return true, ""
+		})
+		requireSame(t)
+	})
 	assert.Less(t, controllers.writes.Load(), int64(5), "nobody fights over a BundleDeployment")
 }

@@ -83,7 +83,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			if f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 				return
 			}
-			d.log(key).Warnf("Deploying again: %v", err)
+			d.log(key).Warnf("Comparing with what is to be deployed, and deploying again if that is not the same: %v", err)
 			state.unproved = revision.String()
 			state.endConflict()
 			d.queue.Add(key)
@@ -284,7 +284,9 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Recorded:                bd.Status.Release,
-		NoWait:                  key == d.ownKey,
+		Applied: bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID &&
+			(len(options.DownstreamResources) == 0 || bd.Status.DownstreamResourcesGeneration == bd.Spec.DownstreamResourcesGeneration),
+		NoWait: key == d.ownKey,
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
@@ -297,6 +299,7 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 			return made, err
 		}
 		d.log(key).Warnf("Deploying again to undo a difference: %v", release.ErrUnproved)
+		request.Applied = false // the release differs, so it must not stay
 	default:
 	}
 	var err error
@@ -327,7 +330,11 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 
 // succeeded records what an operation deployed. repeated: it deployed again what this run had deployed before.
 func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
-	d.log(key).Infof("%s Helm release %s", map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done], made)
+	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
+	if made.Kept {
+		what = "Kept and proved"
+	}
+	d.log(key).Infof("%s Helm release %s", what, made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.unproved = ""

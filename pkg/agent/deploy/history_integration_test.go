@@ -14,16 +14,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // forge stores a revision as a user can who may write Secrets in the namespace. Its text is JSON, and is repeated.
-func (s *stage) forge(release string, version int, text string, count int, labels map[string]string) {
+func (s *stage) forge(name string, version int, text string, count int, labels map[string]string) {
 	s.t.Helper()
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
@@ -33,8 +35,8 @@ func (s *stage) forge(release string, version int, text string, count int, label
 	}
 	require.NoError(s.t, zip.Close())
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version), Labels: map[string]string{
-			"owner": "helm", "name": release, "version": fmt.Sprint(version), "status": "deployed",
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("sh.helm.release.v1.%s.v%d", name, version), Labels: map[string]string{
+			"owner": "helm", "name": name, "version": fmt.Sprint(version), "status": "deployed",
 		}},
 		Data: map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(packed.Bytes()))},
 	}
@@ -140,21 +142,139 @@ func TestRun_releaseOfAnotherAgent_unproved(t *testing.T) {
 	s.put("paused", configMap("paused", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
 	s.put("moved", configMap("moved", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
 	s.run()
-	for name, want := range map[string]string{"same": "same:2", "moved": "renamed:1"} {
-		testenv.Eventually(t, func() (bool, string) {
-			at := s.get(name).Status.Release
-			return at == s.target+"/"+want, "the release is " + at
-		})
-	}
+	testenv.Eventually(t, func() (bool, string) {
+		at := s.get("moved").Status.Release
+		return at == s.target+"/renamed:1", "the release is " + at
+	})
+	s.proved("same", 1)
 	s.still()
 	paused := s.get("paused")
 	require.Equal(t, s.target+"/paused:1", paused.Status.Release)
 	require.Equal(t, paused.Spec.DeploymentID, paused.Status.AppliedDeploymentID)
 	s.put("paused", configMap("paused", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = false })
-	testenv.Eventually(t, func() (bool, string) {
-		at := s.get("paused").Status.Release
-		return at == s.target+"/paused:2", "the release is " + at
+	s.proved("paused", 1)
+	for _, name := range []string{"same", "paused"} {
+		require.Equal(t, s.target+"/"+name+":1", s.state(name, fleet.Ready).Status.Release)
+	}
+}
+
+// proved waits until the last revision of a release is one with a valid proof.
+func (s *stage) proved(name string, version int) {
+	s.t.Helper()
+	client, err := release.New(s.RESTConfig())
+	require.NoError(s.t, err)
+	client, err = client.WithHistoryKey(s.t.Context(), s.agent)
+	require.NoError(s.t, err)
+	testenv.Eventually(s.t, func() (bool, string) {
+		_, err := client.Get(context.Background(), release.Found{Namespace: s.target, Name: name, Version: version})
+		return err == nil, fmt.Sprint(name, ": ", err)
 	})
+}
+
+// What another agent has deployed, or this one for another Cluster, stays if it is the same as what this agent would deploy.
+func TestRun_deployedByAnotherAgent(t *testing.T) {
+	files := func(value string) []fleet.BundleResource {
+		return []fleet.BundleResource{
+			{Name: "Chart.yaml", Content: "apiVersion: v2\nname: app\nversion: 1.0.0\n"},
+			{Name: "templates/all.yaml", Content: configMap("a", value) +
+				"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hook, annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}}\n"},
+		}
+	}
+	correct := func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} }
+	// byFleet deploys as an agent that sets no labels: Helm copies those of the revision before.
+	byFleet := func(s *stage) {
+		s.putFiles("app", files("two"), correct)
+		bd := s.get("app")
+		client, err := release.New(s.RESTConfig())
+		require.NoError(t, err)
+		made, err := client.Deploy(t.Context(), release.Request{
+			Namespace: s.target, Name: "app", BundleDeployment: "app", Resources: files("two"), Options: bd.Spec.Options,
+			Labels:                  release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}.LabelsFor("app", bd.Status.AppliedDeploymentID),
+			ServiceAccountNamespace: s.agent,
+		})
+		require.NoError(t, err)
+		bd.Status.AppliedDeploymentID, bd.Status.Release = bd.Spec.DeploymentID, made.String()
+		_, err = s.Fleet.BundleDeployments(s.hub).UpdateStatus(t.Context(), bd, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	for name, row := range map[string]struct {
+		meanwhile func(*stage)
+		// kept is the revision that stays; 0 if the agent deploys again.
+		kept int
+	}{
+		"Fleet's own agent": {byFleet, 2},
+		"Fleet's own agent, and the values were changed": {func(s *stage) {
+			byFleet(s)
+			config, err := release.Configuration(s.RESTConfig(), s.target)
+			require.NoError(t, err)
+			forged, err := config.Releases.Last("app")
+			require.NoError(t, err)
+			forged.(*helm.Release).Config = map[string]any{"theirs": "x"}
+			require.NoError(t, config.Releases.Update(forged))
+		}, 0},
+		"the agent for another Cluster": {func(s *stage) {
+			bd := s.get("app")
+			bd.Status = fleet.BundleDeploymentStatus{}
+			_, err := s.Fleet.BundleDeployments(s.hub).UpdateStatus(t.Context(), bd, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			s.cluster = "other"
+		}, 1},
+		"an agent in another namespace": {func(s *stage) {
+			before := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}
+			s.agent = s.Namespace(t)
+			client, err := release.New(s.RESTConfig())
+			require.NoError(t, err)
+			after := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}
+			_, err = client.EnsureHistoryKey(t.Context(), after)
+			require.NoError(t, err)
+			revisions, err := client.List(t.Context(), before.Selector())
+			require.NoError(t, err)
+			for _, r := range revisions { // as the hub
+				testenv.Merge(t, s.Kubernetes.CoreV1().Secrets(r.Namespace).Patch, fmt.Sprintf("sh.helm.release.v1.%s.v%d", r.Name, r.Version),
+					map[string]any{"metadata": map[string]any{"labels": after.Labels()}})
+			}
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			stop := s.run()
+			s.putFiles("app", files("one"), correct)
+			s.state("app", fleet.Ready)
+			require.NoError(t, stop())
+			row.meanwhile(s)
+			hook := func() string {
+				o, err := s.configMap("hook")
+				require.NoError(t, err)
+				return string(o.UID)
+			}
+			was := hook()
+			s.run()
+			if row.kept == 0 {
+				s.proved("app", 3)
+				testenv.Eventually(t, func() (bool, string) {
+					at := s.get("app").Status.Release
+					return at == s.target+"/app:3", "the release is " + at
+				})
+				require.NotEqual(t, was, hook())
+				s.value("a", "two")
+				return
+			}
+			s.proved("app", row.kept)
+			require.Equal(t, fmt.Sprintf("%s/app:%d", s.target, row.kept), s.state("app", fleet.Ready).Status.Release)
+			require.Equal(t, was, hook(), "no hook runs")
+
+			s.change("theirs")
+			testenv.Eventually(t, func() (bool, string) {
+				o, err := s.configMap("a")
+				return err == nil && o.Data["k"] != "theirs", "the difference stays"
+			})
+			testenv.Eventually(t, func() (bool, string) {
+				at := s.get("app").Status.Release
+				return at == fmt.Sprintf("%s/app:%d", s.target, row.kept+1), "the release is " + at
+			})
+			require.NotEqual(t, was, hook(), "it is rolled back to")
+		})
+	}
 }
 
 func TestRun_oldReleaseCannotBeRemoved(t *testing.T) {

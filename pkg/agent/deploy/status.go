@@ -75,8 +75,12 @@ func assess(v view) fleet.BundleDeploymentStatus {
 
 // assessObjects counts the objects of the release and lists those that are not ready or differ.
 func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
-	for _, o := range v.deployed.Objects {
+	kinds := map[string]int{} // in the order of the release
+	for i, o := range v.deployed.Objects {
 		kind, apiVersion, namespace, name := o.Desired.GetKind(), o.Desired.GetAPIVersion(), o.Desired.GetNamespace(), o.Desired.GetName()
+		if _, found := kinds[apiVersion+kind]; !found {
+			kinds[apiVersion+kind] = i
+		}
 		live, difference := v.live(o), v.drift.objects[objectID(o)].Difference
 		if difference.Tolerated {
 			continue
@@ -121,7 +125,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 	s.IncompleteState = len(nonReady) < len(s.NonReadyStatus) || len(modified) < len(s.ModifiedStatus) || len(s.Resources) > maxListedResources
 	s.NonReadyStatus, s.ModifiedStatus = nonReady, modified
 	slices.SortFunc(s.Resources, func(a, b fleet.BundleDeploymentResource) int { // as Fleet's own agent lists them
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(kinds[a.APIVersion+a.Kind], kinds[b.APIVersion+b.Kind]), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	s.Resources = s.Resources[:min(maxListedResources, len(s.Resources))]
 }

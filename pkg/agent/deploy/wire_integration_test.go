@@ -25,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -95,6 +98,10 @@ type scene struct {
 	follows map[string]string
 	// writes are the sequences of this agent where they differ from sequences.txt on purpose, by Bundle.
 	writes map[string]otherSequence
+	// says are the errors of this agent where they differ from 14-agent-errors.txt on purpose, by Bundle.
+	says map[string]otherErrors
+	// cluster is the name of the Cluster if its own BundleDeployment is in the scene.
+	cluster string
 }
 
 type difference struct {
@@ -133,9 +140,20 @@ func paused(s *fleet.BundleDeploymentStatus) {
 	}
 }
 
+// secretFirst: an unchanged hub creates the Secret with the values after the BundleDeployment, and its agent may look in between. This test
+// creates the Secret first; TestRun_valuesThatComeLater has the other order.
+var secretFirst = otherErrors{why: "the Secret with the values is there before the BundleDeployment"}
+
+// scenes are the recordings. What else was recorded cannot be replayed here, or is compared elsewhere:
+//   - 14: how often each error came, because the pauses between the attempts of this test are shorter;
+//   - 24, 25, 27: the requests that register an agent. TestWire of internal/integration/registration sends them to the hub of this project;
+//   - 26: the deletion of a Cluster takes the credential of the agent, and here the agent impersonates a user, which always works. See
+//     TestRun_clusterDeletedWithItsCredential, and for the writes of the hub TestWire of internal/integration/leaving.
 var scenes = map[string]scene{
-	"01-plain.yaml": {}, "02-helm-empty.yaml": {}, "04-chart-values.yaml": {}, "06-target-customisation.yaml": {}, "19-names.yaml": {},
-	"22-gitrepo-labels.yaml": {before: map[string]func(*replay){"b1-ready": func(r *replay) { r.running.Store("s22b", true) }}},
+	"01-plain.yaml": {}, "02-helm-empty.yaml": {}, "04-chart-values.yaml": {}, "19-names.yaml": {},
+	"06-target-customisation.yaml": {says: map[string]otherErrors{"s06-all": secretFirst, "s06-first": secretFirst}},
+	"05-templating.yaml":           {says: map[string]otherErrors{"s05-nopre": secretFirst}},
+	"22-gitrepo-labels.yaml":       {before: map[string]func(*replay){"b1-ready": func(r *replay) { r.running.Store("s22b", true) }}},
 	"03-drift.yaml": {
 		before: map[string]func(*replay){
 			"corrected": func(r *replay) {
@@ -168,6 +186,11 @@ var scenes = map[string]scene{
 		writes: map[string]otherSequence{
 			"s12-cr2": {"the custom resource is gone with its definition, and reported as missing", sequence{{hasFailed, 1}, {isReady, 1}, {isModified, 1}}},
 		},
+		says: map[string]otherErrors{
+			"s12-cr2": {"a kind that is gone neither prevents a status nor a removal", []string{
+				"dependent bundle(s) are not ready: [s12-only-del]",
+			}},
+		},
 	},
 	"13-dependson.yaml": {
 		before: map[string]func(*replay){
@@ -198,6 +221,18 @@ var scenes = map[string]scene{
 			"after-change s14-timeout":   {why: "Pods are not replaced here", change: nil, release: true},
 		},
 		writes: map[string]otherSequence{"s14-conflict": {"what is not deployed is not applied", sequence{{hasFailed, 1}}}},
+		says: map[string]otherErrors{
+			"s14-yaml": {"the message names the file", []string{
+				"error while running post render on files: cm.yaml: yaml: line 3: mapping values are not allowed in this context",
+			}},
+			"s14-clusterscoped": {"the message says what to do", []string{
+				"error while running post render on files: Namespace s14-made is cluster-scoped, and the option namespace puts everything into " +
+					"namespace s14l; take it out of the Bundle, or use defaultNamespace",
+			}},
+			"s14-timeout": {"there are no Pods here, which could be terminating", []string{
+				"resource Deployment/s14g/slow not ready. status: InProgress, message: Available: 0/1 context deadline exceeded",
+			}},
+		},
 	},
 	"15-paused.yaml": {
 		before: map[string]func(*replay){
@@ -214,8 +249,9 @@ var scenes = map[string]scene{
 			"s15-first": {"what waits says for what", sequence{{waitsForEnd, 1}, {isReady, 1}}},
 			"s15-later": {"a change by a person does not stop a deployment", sequence{{isReady, 2}}},
 		},
+		says: map[string]otherErrors{"s15-later": {why: "a change by a person does not stop a deployment"}},
 	},
-	"05-templating.yaml": {}, "08-nested.yaml": {}, "09-kustomize.yaml": {}, "10-overlays.yaml": {}, "21-helmop.yaml": {},
+	"08-nested.yaml": {}, "09-kustomize.yaml": {}, "10-overlays.yaml": {}, "21-helmop.yaml": {},
 	"17-downstream.yaml": {
 		differs: map[string]difference{
 			"settled s17-copy":    {why: "an unchanged agent deploys once more to note the generation", change: revision("s17/s17-copy:1"), release: true},
@@ -225,6 +261,28 @@ var scenes = map[string]scene{
 			"deleted s17-missing": {why: "what waits says for what", change: missingCopy},
 		},
 		writes: map[string]otherSequence{"s17-missing": {"what waits says for what", sequence{{hasFailed, 1}}}},
+		says: map[string]otherErrors{"s17-missing": {"the message names the option, and not the namespace on the hub", []string{
+			`fetching Secret not-there, which downstreamResources names: secrets "not-there" not found`,
+		}}},
+	},
+	// Restarted, an agent writes nothing. The recording of scene 26 has the history of the agent's own release removed.
+	"24-registration.yaml": {
+		cluster: "m1",
+		before: map[string]func(*replay){
+			"registered": func(r *replay) { r.install("24-registration.yaml") },
+			"restarted":  func(r *replay) { r.restart() },
+		},
+		differs: map[string]difference{
+			"deleted fleet-agent-m1": {why: "the agent removes nothing while its own BundleDeployment is gone, which may be a mistake", left: ptr.To(1)},
+		},
+		answers: map[string]int{"/api/v1/namespaces/cattle-fleet-system/secrets/sh.helm.release.v1.fleet-agent-m1.v1": 200},
+	},
+	// A person has started the agent, so that its Deployment comes with the Bundle.
+	"27-registration-agent-initiated.yaml": {
+		cluster: "cluster-764acf17d075",
+		before: map[string]func(*replay){
+			"registered": func(r *replay) { r.install("27-registration-agent-initiated.yaml", "Deployment") },
+		},
 	},
 	"18-keep.yaml": {
 		differs: map[string]difference{
@@ -237,6 +295,7 @@ var scenes = map[string]scene{
 // replay is an unchanged hub, a member, and an agent of this project between them.
 type replay struct {
 	*stage
+	restart func()   // stops the agent and starts it again
 	running sync.Map // namespaces whose Pods run although their image says never
 	charts  string   // the URL of a chart repository
 	last    map[string]fleet.BundleDeploymentStatus
@@ -260,13 +319,19 @@ func TestWire(t *testing.T) {
 			_, err := r.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.agent}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			go r.markDeployments(t.Context())
-			written := r.recordSequences()
+			r.cluster = cmp.Or(scene.cluster, r.cluster)
+			written := r.recordWrites()
 			hub := r.asRecordedAgent()
-			r.run(func(c *deploy.Config) {
+			asRecorded := func(c *deploy.Config) {
 				c.Hub, c.Watching, c.HubCore = versioned.NewForConfigOrDie(hub), versioned.NewForConfigOrDie(hub), kubernetes.NewForConfigOrDie(hub)
 				c.Resync = time.Second // an object that somebody created without labels is no event
 				c.Timing.Depend = time.Hour
-			})
+			}
+			stop := r.run(asRecorded)
+			r.restart = func() {
+				require.NoError(t, stop())
+				stop = r.run(asRecorded)
+			}
 			stages := recording.Stages[recordedStage](t, filepath.Join("testdata", "wire", file))
 			for _, stage := range stages {
 				if act := scene.before[stage.Stage]; act != nil && len(r.last) == 0 {
@@ -294,11 +359,13 @@ func TestWire(t *testing.T) {
 				}
 			}
 			r.requireSequences(stages, written, scene.writes)
+			r.requireErrors(stages, written, scene.says)
 			r.requireRemovals()
 		})
 	}
 	assert.Greater(t, removals, 12)
-	assert.Greater(t, compared, 44)
+	assert.Greater(t, compared, 46)
+	assert.Greater(t, comparedErrors, 19)
 }
 
 // removals counts the releases whose removal was compared.
@@ -463,14 +530,37 @@ func (r *replay) require(stage string, b recordedBundle, d difference) {
 		if d.why != "" || want.GetKind() == "Namespace" && want.GetName() == metav1.NamespaceDefault {
 			continue
 		}
-		resource := strings.ToLower(want.GetKind()) + "s"
-		got, err := r.read(want.GetAPIVersion(), resource, want.GetNamespace(), want.GetName())
+		resource, _ := meta.UnsafeGuessKindToResource(want.GroupVersionKind())
+		got, err := r.read(want.GetAPIVersion(), resource.Resource, want.GetNamespace(), want.GetName())
 		require.NoError(r.t, err, name)
 		annotations := got.GetAnnotations()
 		delete(annotations, "deployment.kubernetes.io/revision")
 		assert.Equal(r.t, want.GetLabels(), got.GetLabels(), "%s: labels of %s %s", name, want.GetKind(), want.GetName())
 		assert.Equal(r.t, want.GetAnnotations(), annotations, "%s: annotations of %s %s", name, want.GetKind(), want.GetName())
 		assert.Equal(r.t, want.Object["data"], got.Object["data"], "%s: data of %s %s", name, want.GetKind(), want.GetName())
+	}
+}
+
+// install creates the objects of the agent as a hub does that imports a cluster.
+func (r *replay) install(scene string, without ...string) {
+	r.t.Helper()
+	var contents struct{ Resources []fleet.BundleResource }
+	stages := recording.Stages[recordedStage](r.t, filepath.Join("testdata", "wire", scene))
+	require.NoError(r.t, json.Unmarshal([]byte(stages[0].Bundles[0].Contents[0].Unpacked), &contents))
+	for document := range strings.SplitSeq(contents.Resources[0].Content, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		require.NoError(r.t, yaml.Unmarshal([]byte(document), &o.Object))
+		if slices.Contains(without, o.GetKind()) {
+			continue
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+		data, err := o.MarshalJSON()
+		require.NoError(r.t, err)
+		collection := strings.TrimSuffix(path(o.GetAPIVersion(), resource.Resource, o.GetNamespace(), ""), "/")
+		err = r.Kubernetes.CoreV1().RESTClient().Post().AbsPath(collection).Param("fieldManager", "fleetcontroller").Body(data).Do(r.t.Context()).Error()
+		if !apierrors.IsAlreadyExists(err) { // as the ServiceAccount that each namespace has
+			require.NoError(r.t, err)
+		}
 	}
 }
 
@@ -504,7 +594,6 @@ func (r *replay) requireRelease(name string, b recordedBundle) {
 // the column of kubectl.
 func comparableStatus(s, want fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
 	s = *s.DeepCopy()
-	oneLine := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	var conditions []genericcondition.GenericCondition
 	for _, c := range s.Conditions {
 		if c.Type == fleet.ConditionReady && want.Display.State == string(fleet.ErrApplied) {
@@ -523,6 +612,9 @@ func comparableStatus(s, want fleet.BundleDeploymentStatus) fleet.BundleDeployme
 	}
 	return s
 }
+
+// oneLine returns a text without line breaks.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // eventually is testenv.Eventually with a shorter timeout, and continues after a failure.
 func eventually(t *testing.T, check func() (bool, string)) {

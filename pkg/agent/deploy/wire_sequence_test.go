@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -109,17 +111,23 @@ func (s sequence) differsFrom(recorded sequence) string {
 	return ""
 }
 
-// compared counts the BundleDeployments whose sequence was compared.
-var compared int
+// compared and comparedErrors count the BundleDeployments whose sequence and whose errors were compared.
+var compared, comparedErrors int
 
-// recordSequences records what is written to the status of each BundleDeployment, until the test ends.
-func (r *replay) recordSequences() (written func(bundleDeployment string) sequence) {
+// otherErrors are the errors of a BundleDeployment that differ on purpose. An error that lasts a moment may be missing.
+type otherErrors struct {
+	why  string
+	want []string
+}
+
+// recordWrites records what is written to the status of each BundleDeployment, until the test ends: the states, and each error once.
+func (r *replay) recordWrites() (written func(bundleDeployment string) (sequence, []string)) {
 	r.t.Helper()
 	events, err := r.Fleet.BundleDeployments(r.hub).Watch(r.t.Context(), metav1.ListOptions{})
 	require.NoError(r.t, err)
 	r.t.Cleanup(events.Stop)
 	var mu sync.Mutex
-	sequences := map[string]sequence{}
+	sequences, said := map[string]sequence{}, map[string][]string{}
 	go func() {
 		last := map[string]fleet.BundleDeploymentStatus{}
 		for event := range events.ResultChan() {
@@ -130,18 +138,56 @@ func (r *replay) recordSequences() (written func(bundleDeployment string) sequen
 			last[bd.Name] = bd.Status
 			mu.Lock()
 			sequences[bd.Name] = sequences[bd.Name].add(stateOf(bd.Spec, bd.Status), 1)
+			deployed := fleetstatus.Condition(bd.Status.Conditions, fleet.ConditionDeployed)
+			if deployed.Status == corev1.ConditionFalse && !slices.Contains(said[bd.Name], oneLine(deployed.Message)) {
+				said[bd.Name] = append(said[bd.Name], oneLine(deployed.Message))
+			}
 			mu.Unlock()
 		}
 	}()
-	return func(bundleDeployment string) sequence {
+	return func(bundleDeployment string) (sequence, []string) {
 		mu.Lock()
 		defer mu.Unlock()
-		return sequences[bundleDeployment]
+		return sequences[bundleDeployment], slices.Clone(said[bundleDeployment])
+	}
+}
+
+// requireErrors compares the errors in the status of each BundleDeployment of a scene with those that an unchanged agent logged, or with what
+// is expected instead.
+func (r *replay) requireErrors(stages []recordedStage, written func(string) (sequence, []string), others map[string]otherErrors) {
+	r.t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "wire", "14-agent-errors.txt"))
+	require.NoError(r.t, err)
+	recorded := map[string][]string{}
+	for line := range strings.Lines(string(data)) {
+		name, message, _ := strings.Cut(strings.TrimSpace(line), " ")
+		recorded[name] = append(recorded[name], strings.TrimPrefix(message, "failed deploying bundle: "))
+	}
+	made := map[string]bool{}
+	for _, stage := range stages {
+		for _, b := range stage.Bundles {
+			made[b.Name] = true
+		}
+	}
+	for name, want := range recorded {
+		if !made[name] {
+			continue
+		}
+		_, got := written(name)
+		if other, differs := others[name]; differs {
+			assert.NotElementsMatch(r.t, want, got, "%s: they are as recorded, although %s", name, other.why)
+			for _, message := range got {
+				assert.Contains(r.t, other.want, message, name)
+			}
+		} else {
+			assert.ElementsMatch(r.t, want, got, name)
+		}
+		comparedErrors++
 	}
 }
 
 // requireSequences compares what was written to each BundleDeployment of a scene with sequences.txt, or with what is expected instead.
-func (r *replay) requireSequences(stages []recordedStage, written func(string) sequence, others map[string]otherSequence) {
+func (r *replay) requireSequences(stages []recordedStage, written func(string) (sequence, []string), others map[string]otherSequence) {
 	r.t.Helper()
 	recorded, made := recordedSequences(r.t), map[string]bool{}
 	for _, stage := range stages {
@@ -163,7 +209,7 @@ func (r *replay) requireSequences(stages []recordedStage, written func(string) s
 			want = other.want
 		}
 		eventually(r.t, func() (bool, string) { // the watch may be late
-			got := written(name)
+			got, _ := written(name)
 			difference := got.differsFrom(want)
 			if difference == "" && differs && got.differsFrom(recorded[name]) == "" {
 				difference = "it is as recorded, although " + other.why

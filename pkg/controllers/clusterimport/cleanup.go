@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -79,11 +80,11 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	for _, name := range last.PullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
+	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before the earlier key is removed
+		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
+	}
 	if problem := m.removeAll(ctx, objects, "removing the agent's earlier"); problem != nil {
 		return problem
-	}
-	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil {
-		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
 
 	_, name := release.Place(registration.AgentBundleName(cluster.Name), fleet.BundleDeploymentOptions{DefaultNamespace: namespace})
@@ -98,11 +99,16 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 }
 
 // relabelReleases transfers the Helm releases of the agent in namespace from to the agent in namespace to. Agents find their
-// releases by labels that contain the agent's namespace, because agents of two hubs may run on one member.
+// releases by labels that contain the agent's namespace, because agents of two hubs may run on one member. Revisions that the earlier agent
+// proved are proved to the later one, which would otherwise deploy them again.
 func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
 	before := release.Owner{Namespace: from, Workspace: cluster.Namespace, ClusterName: cluster.Name}
 	after := release.Owner{Namespace: to, Workspace: cluster.Namespace, ClusterName: cluster.Name}
-	patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"labels": after.Labels()}})
+	earlierKey, err := m.historyKey(ctx, from)
+	if err != nil {
+		return err
+	}
+	laterKey, err := m.historyKey(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -123,12 +129,41 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 		if err != nil {
 			return err
 		}
+		stored := &corev1.Secret{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(revision.Object, stored); err != nil {
+			return err
+		}
+		metadata := map[string]any{"labels": after.Labels()}
+		if proof := release.MoveProof(stored, earlierKey, laterKey); proof != nil {
+			metadata["annotations"] = proof
+		}
+		patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+		if err != nil {
+			return err
+		}
 		_, err = secrets.Patch(ctx, revision.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// historyKey returns the Secret with which the agent in a namespace proves its revisions; it is empty if the agent has none.
+func (m *memberClient) historyKey(ctx context.Context, namespace string) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	secrets, err := m.resource("Secret", namespace)
+	if err != nil {
+		return nil, err
+	}
+	found, err := secrets.Get(ctx, registration.HistoryKeySecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return secret, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return secret, runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, secret)
 }
 
 // bundleRecheck is how often the agent's BundleDeployment is looked up while the local agent is being removed.
