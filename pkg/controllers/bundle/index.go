@@ -77,6 +77,15 @@ func targetKeys(b *fleet.Bundle) []string {
 // nameKey is the key of the Bundles all of whose targets name a Cluster, one of them this one.
 func nameKey(namespace, cluster string) string { return index.Key(namespace, "name/"+cluster) }
 
+// nameKeys are the keys of the Bundles all of whose targets name a Cluster, one of them this one by its name or its display name.
+func nameKeys(cluster *fleet.Cluster) []string {
+	keys := []string{nameKey(cluster.Namespace, cluster.Name)}
+	if displayName := cluster.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" && displayName != cluster.Name {
+		keys = append(keys, nameKey(cluster.Namespace, displayName))
+	}
+	return keys
+}
+
 // anyKey is the key of the Bundles of a namespace that have a target without a name.
 func anyKey(namespace string) string { return index.Key(namespace, "*") }
 

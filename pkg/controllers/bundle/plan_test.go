@@ -248,3 +248,14 @@ func TestTargetKeys(t *testing.T) {
 		})
 	}
 }
+
+// To read a large Bundle takes long. The plans of other Bundles do not wait for that.
+func TestPlansOfOthers(t *testing.T) {
+	s := newStage(t)
+	large := toAlice()
+	large.Name = "large"
+	reading := s.plans.find(large)
+	reading.mu.Lock()
+	defer reading.mu.Unlock()
+	assert.NotEmpty(t, s.plans.of(toAlice()).targets)
+}
