@@ -43,6 +43,7 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 		}
 		return
 	}
+	defer d.Matching.Begin(workspace)()
 	selecting := d.bundlesByTargets(anyKey(workspace))
 	for name, versions := range clusters.ByName {
 		if current, err := d.clusterCache.Get(workspace, name); err == nil {
@@ -69,6 +70,7 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 // enqueueDependentsOfGroups enqueues the Clusters that one of the ClusterGroups selects or selected, and the Bundles that a group may assign
 // to other partitions.
 func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
+	defer d.Matching.Begin(workspace)()
 	var selectors []labels.Selector
 	for name, versions := range groups.ByName {
 		if current, err := d.groupCache.Get(workspace, name); err == nil {

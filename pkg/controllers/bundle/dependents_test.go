@@ -3,14 +3,17 @@ package bundle
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -142,4 +145,49 @@ func TestDependents_deadline(t *testing.T) {
 	c.sources.Add("Secret/cred", copySource{kind: secretKind, name: "cred"}, 0, func(_, _ copySource) bool { return false })
 	s.enqueueDependents(ctx, "ws", c)
 	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
+}
+
+// What matches selectors waits while other passes over the workspace do so, and not while those over another do.
+func TestMatchingIsLimited(t *testing.T) {
+	for name, match := range map[string]func(s *stage, b *fleet.Bundle){
+		"the Bundles of a Cluster": func(s *stage, _ *fleet.Bundle) { s.targetingBundles(clusterNamed("alice")) },
+		"the Clusters of a Bundle": func(s *stage, b *fleet.Bundle) { s.matches(b, s.plans.of(b)) },
+		"the partitions of a Bundle": func(s *stage, b *fleet.Bundle) {
+			s.decide(b, &plan{strategy: &strategy{}}, nil)
+		},
+		"the dependents of Clusters": func(s *stage, _ *fleet.Bundle) {
+			s.enqueueDependents(context.Background(), "ws", changedObjects{clusters: enqueue.EarlierVersions[map[string]string]{ByName: map[string][]map[string]string{"alice": nil}}})
+		},
+		"the dependents of groups": func(s *stage, _ *fleet.Bundle) {
+			s.enqueueDependents(context.Background(), "ws", changedObjects{groups: enqueue.EarlierVersions[*fleet.ClusterGroup]{All: true}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				begin := func(workspace string) (end func()) {
+					var ends []func()
+					for range max(1, runtime.GOMAXPROCS(0)/2) {
+						ends = append(ends, s.Matching.Begin(workspace))
+					}
+					return func() {
+						for _, end := range ends {
+							end()
+						}
+					}
+				}
+				defer begin("other")()
+				end, done := begin("ws"), false
+				go func() {
+					match(s, everywhere())
+					done = true
+				}()
+				synctest.Wait()
+				assert.False(t, done)
+				end()
+				synctest.Wait()
+				assert.True(t, done)
+			})
+		})
+	}
 }

@@ -87,18 +87,13 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			current = append(current, deployment)
 		}
 	}
-	m := d.candidateOf(cluster)
-	for _, b := range d.candidates(cluster) {
-		old, plan := existing[b.Name], d.plans.of(b)
+	for _, t := range d.targetingBundles(cluster) {
+		b, plan, old := t.bundle, t.plan, existing[t.bundle.Name]
 		if plan.problem != nil { // the status of the Bundle reports it
 			keep(old)
 			continue
 		}
-		targets := plan.choose(b, m)
-		if len(targets) == 0 {
-			continue
-		}
-		v, err := plan.variant(targets, cluster)
+		v, err := plan.variant(t.targets, cluster)
 		if err != nil {
 			keep(old)
 			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))

@@ -77,6 +77,7 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 			versions = append(versions, current.Labels)
 		}
 	}
+	defer h.Matching.Begin(workspace)()
 	groups, _ := h.groups.List(workspace, labels.Everything())
 	for _, group := range groups {
 		if selector, err := h.selectors.Of(group); err != nil {
@@ -107,7 +108,7 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	if selector, err := h.selectors.Of(group); err != nil {
 		processed = result.Stalled(fleet.ReasonError, err.Error())
 	} else {
-		clusters, err := h.clusters.List(group.Namespace, selector)
+		clusters, err := h.selectedBy(group, selector)
 		if err != nil {
 			return group, err
 		}
@@ -124,6 +125,11 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 		transition.Record(h.Events, latest)
 	}
 	return latest, nil
+}
+
+func (h *handler) selectedBy(group *fleet.ClusterGroup, selector labels.Selector) ([]*fleet.Cluster, error) {
+	defer h.Matching.Begin(group.Namespace)()
+	return h.clusters.List(group.Namespace, selector)
 }
 
 // sum sets the status of a group of these Clusters, and returns its condition Ready.
