@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	tenantWorkspace = "bench-tenant"
-	tenantClusters  = 50
-	tenantGroups    = 100
-	tenantBundles   = 10
-	tenantTargets   = 1000 // of each Bundle, as many as the hub evaluates
+	tenantClusters = 50
+	tenantGroups   = 100
+	tenantBundles  = 10
+	tenantTargets  = 1000 // of each Bundle, as many as the hub evaluates
 )
 
 // tenant measures a few imports alone, and then the same number while a tenant changes the labels of Clusters, the selectors of ClusterGroups
@@ -33,7 +32,8 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 		return nil, err
 	}
 	defer i.close()
-	if err := i.createTenant(ctx); err != nil {
+	other := i.runName("tenant")
+	if err := i.createTenant(ctx, other); err != nil {
 		return nil, err
 	}
 	if _, err := i.quiet(ctx); err != nil { // until the hub has created what belongs to the Clusters of the tenant
@@ -49,7 +49,7 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 			return nil, err
 		}
 		alone = append(alone, took...)
-		took, more, err := i.importBesideTenant(ctx, fmt.Sprintf("beside-%d", round), few)
+		took, more, err := i.importBesideTenant(ctx, other, fmt.Sprintf("beside-%d", round), few)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 }
 
 // importBesideTenant imports a member while the tenant changes its objects, and returns by how much the memory of the hub grows at most.
-func (i *importing) importBesideTenant(ctx context.Context, name string, count int) (took figures.Samples, grown int64, err error) {
+func (i *importing) importBesideTenant(ctx context.Context, other, name string, count int) (took figures.Samples, grown int64, err error) {
 	if _, err := i.quiet(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -79,7 +79,7 @@ func (i *importing) importBesideTenant(ctx context.Context, name string, count i
 	var most int64
 	group, _ := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		most, err = i.changeTenant(changing)
+		most, err = i.changeTenant(changing, other)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -97,47 +97,47 @@ func (i *importing) importBesideTenant(ctx context.Context, name string, count i
 	return took, max(0, most-before), err
 }
 
-// createTenant creates a workspace in which each Bundle has as many targets as may be, none of which matches a Cluster, and each ClusterGroup
+// createTenant creates a workspace, the other one, in which each Bundle has as many targets as may be, none of which matches a Cluster, and each ClusterGroup
 // selects all Clusters.
-func (i *importing) createTenant(ctx context.Context) error {
+func (i *importing) createTenant(ctx context.Context, other string) error {
 	meta := func(format string, n int) metav1.ObjectMeta { return metav1.ObjectMeta{Name: fmt.Sprintf(format, n)} }
-	_, errNamespace := i.Core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantWorkspace}}, metav1.CreateOptions{})
-	_, errSecret := i.Core.CoreV1().Secrets(tenantWorkspace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "copied"}}, metav1.CreateOptions{})
+	_, errNamespace := i.Core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{})
+	_, errSecret := i.Core.CoreV1().Secrets(other).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "copied"}}, metav1.CreateOptions{})
 	targets := make([]fleet.BundleTarget, tenantTargets)
 	for n := range targets {
 		targets[n].ClusterGroupSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"of": "none"}}
 	}
 	return errors.Join(errNamespace, errSecret, sim.InParallel(tenantGroups, i.InFlight, func(n int) error {
-		_, err := i.Fleet.ClusterGroups(tenantWorkspace).Create(ctx, &fleet.ClusterGroup{
+		_, err := i.Fleet.ClusterGroups(other).Create(ctx, &fleet.ClusterGroup{
 			ObjectMeta: meta("group-%d", n), Spec: fleet.ClusterGroupSpec{Selector: &metav1.LabelSelector{}},
 		}, metav1.CreateOptions{})
 		return err
 	}), sim.InParallel(tenantBundles, i.InFlight, func(n int) error {
-		_, err := i.Fleet.Bundles(tenantWorkspace).Create(ctx, &fleet.Bundle{ObjectMeta: meta("bundle-%d", n), Spec: fleet.BundleSpec{
+		_, err := i.Fleet.Bundles(other).Create(ctx, &fleet.Bundle{ObjectMeta: meta("bundle-%d", n), Spec: fleet.BundleSpec{
 			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{Kind: "Secret", Name: "copied"}}},
 			Targets:                 targets,
 		}}, metav1.CreateOptions{})
 		return err
 	}), sim.InParallel(tenantClusters, i.InFlight, func(n int) error {
-		_, err := i.Fleet.Clusters(tenantWorkspace).Create(ctx, &fleet.Cluster{ObjectMeta: meta("cluster-%d", n)}, metav1.CreateOptions{})
+		_, err := i.Fleet.Clusters(other).Create(ctx, &fleet.Cluster{ObjectMeta: meta("cluster-%d", n)}, metav1.CreateOptions{})
 		return err
 	}))
 }
 
 // changeTenant changes a Cluster, a ClusterGroup or the Secret every 33 milliseconds until ctx ends, and returns the largest memory of the hub
 // meanwhile.
-func (i *importing) changeTenant(ctx context.Context) (most int64, err error) {
+func (i *importing) changeTenant(ctx context.Context, other string) (most int64, err error) {
 	send := context.WithoutCancel(ctx)
 	for n := 0; sim.Pause(ctx, 33*time.Millisecond) == nil; n++ {
 		label := fmt.Appendf(nil, `{"metadata":{"labels":{"change":"%d"}}}`, n)
 		switch n % 3 {
 		case 0:
-			_, err = i.Fleet.Clusters(tenantWorkspace).Patch(send, fmt.Sprintf("cluster-%d", n%tenantClusters), types.MergePatchType, label, metav1.PatchOptions{})
+			_, err = i.Fleet.Clusters(other).Patch(send, fmt.Sprintf("cluster-%d", n%tenantClusters), types.MergePatchType, label, metav1.PatchOptions{})
 		case 1:
 			selector := fmt.Appendf(nil, `{"spec":{"selector":{"matchExpressions":[{"key":"x","operator":"NotIn","values":["%d"]}]}}}`, n)
-			_, err = i.Fleet.ClusterGroups(tenantWorkspace).Patch(send, fmt.Sprintf("group-%d", n%tenantGroups), types.MergePatchType, selector, metav1.PatchOptions{})
+			_, err = i.Fleet.ClusterGroups(other).Patch(send, fmt.Sprintf("group-%d", n%tenantGroups), types.MergePatchType, selector, metav1.PatchOptions{})
 		default:
-			_, err = i.Core.CoreV1().Secrets(tenantWorkspace).Patch(send, "copied", types.MergePatchType, label, metav1.PatchOptions{})
+			_, err = i.Core.CoreV1().Secrets(other).Patch(send, "copied", types.MergePatchType, label, metav1.PatchOptions{})
 		}
 		if err != nil {
 			return most, err
