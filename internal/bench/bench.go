@@ -158,6 +158,7 @@ var parts = []part{
 	{name: "clusternet", measure: clusternet, whole: true},
 	{name: "imports", measure: imports, whole: true},
 	{name: "silence", measure: silence, whole: true},
+	{name: "tenant", measure: tenant, whole: true},
 	{name: "deployments", measure: deployments, whole: true},
 	{name: "growth", measure: growth, whole: true},
 	{name: "takeover", measure: takeover, whole: true},

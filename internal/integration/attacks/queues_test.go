@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -49,4 +50,56 @@ func TestObjectsOfOneWorkspace(t *testing.T) {
 	newVictim(t, s, s.Token(t, "other"), "victim")
 	s.ImportInto(t, "imported", "cattle-fleet-system")
 	assert.Less(t, int(held.Load()), kinds*many/2, "most objects of the busy workspace had their pass first")
+}
+
+// A tenant changes the labels of one Cluster a hundred times, in a workspace in which it takes long to find the Bundles that target the Cluster.
+// An event of another tenant, after that, is handled about as soon as without it. Requests that a client sends one after the other are the
+// measure of time.
+func TestEventsOfOneWorkspace(t *testing.T) {
+	const bundles, targets, groups, changes, limit = 30, 1000, 200, 100, 100_000
+	s := testenv.NewStage(t)
+	busy := s.Hub.Namespace(t)
+	for n := range groups {
+		require.NoError(t, only(s.Hub.Fleet.ClusterGroups(busy).Create(t.Context(), &fleet.ClusterGroup{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("all-", n)}, Spec: fleet.ClusterGroupSpec{Selector: &metav1.LabelSelector{}},
+		}, metav1.CreateOptions{})))
+	}
+	expensive := make([]fleet.BundleTarget, targets)
+	for n := range expensive {
+		expensive[n].ClusterGroupSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"of": "none"}}
+	}
+	for n := range bundles {
+		require.NoError(t, only(s.Hub.Fleet.Bundles(busy).Create(t.Context(), &fleet.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("expensive-", n)}, Spec: fleet.BundleSpec{Targets: expensive},
+		}, metav1.CreateOptions{})))
+	}
+	require.NoError(t, only(s.Hub.Fleet.Clusters(busy).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "changing"}}, metav1.CreateOptions{})))
+
+	require.NoError(t, only(s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}},
+	}, metav1.CreateOptions{})))
+	quarantined := 0
+	addCluster := func() (requests int) {
+		t.Helper()
+		quarantined++
+		s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("honest-", quarantined)}, Spec: fleet.ClusterSpec{Quarantined: true}})
+		shown := fmt.Sprintf("quarantined (%d)", quarantined)
+		for {
+			b, err := s.Hub.Fleet.Bundles(s.Namespace).Get(t.Context(), "app", metav1.GetOptions{})
+			require.NoError(t, err)
+			if requests++; strings.Contains(testenv.Condition(b.Status.Conditions, fleet.ConditionReady), shown) {
+				return requests
+			}
+			require.Less(t, requests, limit, "the status of the Bundle")
+		}
+	}
+	addCluster()
+	alone := addCluster()
+	for n := range changes {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"change":"%d"}}}`, n)
+		require.NoError(t, only(s.Hub.Fleet.Clusters(busy).Patch(t.Context(), "changing", types.MergePatchType, []byte(patch), metav1.PatchOptions{})))
+	}
+	beside := addCluster()
+	t.Logf("%d requests alone, %d after the changes", alone, beside)
+	assert.Less(t, beside, 4*alone)
 }

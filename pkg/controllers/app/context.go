@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/namespacekey"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -99,6 +100,8 @@ type Context struct {
 	TokenUsage tokenusage.Queue
 	// Backlog limits the registrations that have led to nothing yet.
 	Backlog *backlog.Counter
+	// Matching limits the CPUs that passes over the objects of one workspace take to match selectors.
+	Matching matching.Limiter
 	// NamespaceKeys prove which cluster namespaces this hub creates.
 	NamespaceKeys namespacekey.Keys
 	// DeletedRequests are the requests that were deleted because their Cluster was finalized.

@@ -93,6 +93,17 @@ func (m *memory) largest() (largest *workspaceMemory) {
 	return largest
 }
 
+// forgetCluster drops the variants of a deleted Cluster.
+func (m *memory) forgetCluster(k key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w := m.workspaces[k.Namespace]; w != nil {
+		for c := range w.caches {
+			c.forgetRendered(k)
+		}
+	}
+}
+
 // close empties the cache of a plan that is used no more, for good: a pass may still have the plan.
 func (m *memory) close(c *planCache) {
 	m.mu.Lock()

@@ -27,8 +27,15 @@ import (
 // initialSilence is how long after its creation a Bundle may be without a status while no agent has reported.
 const initialSilence = 30 * time.Second
 
-// onBundle enqueues the Clusters that a change of a Bundle affects, and keeps the Bundle's status.
+// onBundle enqueues the Clusters that a change of a Bundle affects, and keeps the Bundle's status. The queue of Bundles also has the keys of
+// workspaces in which something else has changed.
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
+	ctx, cancel := d.Passes.Context()
+	defer cancel()
+	if workspace, changed, isPass := d.changes.Take(k); isPass {
+		d.enqueueDependents(ctx, workspace, changed)
+		return nil, nil
+	}
 	if b == nil {
 		d.forgetBundle(k)
 		return nil, nil
@@ -36,8 +43,6 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	if d.writtenBundles.IsStale(b) {
 		return b, nil
 	}
-	ctx, cancel := d.Passes.Context()
-	defer cancel()
 	if b.DeletionTimestamp != nil {
 		return d.finalizeBundle(ctx, b)
 	}

@@ -82,12 +82,13 @@ func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 // sourcesOfBundle are the Secrets and ConfigMaps that a Bundle or one of its targets names.
 func sourcesOfBundle(b *fleet.Bundle) (all []copySource) {
 	all = loginsOf(b.Spec.HelmOpOptions, b.Spec.ContentsID)
-	named := b.Spec.DownstreamResources
-	for _, t := range b.Spec.Targets {
-		named = slices.Concat(named, t.DownstreamResources)
+	for _, named := range b.Spec.DownstreamResources {
+		all = append(all, sourceOf(named))
 	}
-	for _, n := range named {
-		all = append(all, sourceOf(n))
+	for _, t := range b.Spec.Targets {
+		for _, named := range t.DownstreamResources {
+			all = append(all, sourceOf(named))
+		}
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -252,8 +253,26 @@ func TestCopyEvents(t *testing.T) {
 	handler.OnAdd(source, true)
 	assert.Empty(t, s.taken(), "at its start the hub enqueues all Clusters")
 	handler.OnAdd(source, false)
+	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.takenByPass(t))
 	handler.OnDelete(copied)
-	assert.Equal(t, []string{"enqueue Cluster alice in 0s", "enqueue Cluster alice in 0s"}, s.taken())
+	assert.Equal(t, []string{"enqueue Bundle * in 0s", "enqueue Cluster alice in 0s"}, s.taken())
 	s.copyEvents(configMapKind).OnAdd(source, false)
-	assert.Empty(t, s.taken())
+	assert.Empty(t, s.takenByPass(t))
+}
+
+// The cache computes the sources of each Bundle while others wait for it.
+func TestSourcesOfBundle_manyTargets(t *testing.T) {
+	const targets = 5000
+	b := bundleWith(func(s *fleet.BundleSpec) {
+		for range targets {
+			s.Targets = append(s.Targets, fleet.BundleTarget{BundleDeploymentOptions: fleet.BundleDeploymentOptions{
+				DownstreamResources: []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}},
+			}})
+		}
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	assert.Len(t, sourcesOfBundle(b), targets)
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20), "the list is copied for each target")
 }

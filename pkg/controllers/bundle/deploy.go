@@ -87,18 +87,13 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			current = append(current, deployment)
 		}
 	}
-	m := d.candidateOf(cluster)
-	for _, b := range d.candidates(cluster) {
-		old, plan := existing[b.Name], d.plans.of(b)
+	for _, t := range d.targetingBundles(cluster) {
+		b, plan, old := t.bundle, t.plan, existing[t.bundle.Name]
 		if plan.problem != nil { // the status of the Bundle reports it
 			keep(old)
 			continue
 		}
-		targets := plan.choose(b, m)
-		if len(targets) == 0 {
-			continue
-		}
-		v, err := plan.variant(targets, cluster)
+		v, err := plan.variant(t.targets, cluster)
 		if err != nil {
 			keep(old)
 			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))
@@ -231,11 +226,14 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 
 // candidates are the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
 // messages the same in each pass, so that a pass that changes nothing writes nothing.
-func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) {
-	keys := []string{anyKey(cluster.Namespace), nameKey(cluster.Namespace, cluster.Name)}
-	if displayName := cluster.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" && displayName != cluster.Name {
-		keys = append(keys, nameKey(cluster.Namespace, displayName))
-	}
+func (d *Deployer) candidates(cluster *fleet.Cluster) []*fleet.Bundle {
+	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
+	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
+	return bundles
+}
+
+// bundlesByTargets are the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.
+func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
 	seen := map[string]bool{}
 	for _, k := range keys {
 		found, _ := bundlesByTarget.Find(d.bundleCache, k)
@@ -246,7 +244,6 @@ func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) 
 			}
 		}
 	}
-	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
 	return bundles
 }
 

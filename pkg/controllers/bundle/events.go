@@ -2,13 +2,11 @@ package bundle
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -72,80 +70,53 @@ func showsOther(before, after *fleet.BundleDeployment) bool {
 		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
 }
 
-// clusterEvents enqueues the Bundles that target a Cluster for changes that write no BundleDeployment: a Cluster that is
-// quarantined, deleted or selected no more before something was deployed to it, and one that the rollout of a Bundle waits for no more.
+// clusterEvents notes a Cluster for changes that write no BundleDeployment: a Cluster that is quarantined, deleted or selected no more before
+// something was deployed to it, and one that the rollout of a Bundle waits for no more.
 func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
-	enqueueBundles := func(cluster *fleet.Cluster) {
-		m := d.candidateOf(cluster)
-		for _, b := range d.candidates(cluster) {
-			if len(d.plans.of(b).choose(b, m)) > 0 {
-				d.bundleChanged(keyOf(b))
-			}
-		}
+	note := func(before *fleet.Cluster) {
+		d.changes.Note(before.Namespace, func(c *changedObjects) { c.clusters.Add(before.Name, before.Labels, len(before.Labels), maps.Equal) })
 	}
 	return eventHandler[*fleet.Cluster]{
 		added: func(cluster *fleet.Cluster, atStart bool) {
 			if !atStart && cluster.Spec.Quarantined {
-				enqueueBundles(cluster)
+				note(cluster)
 			}
 		},
 		changed: func(before, after *fleet.Cluster) {
 			if before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
 				isUnprocessed(before) != isUnprocessed(after) || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
-				enqueueBundles(before)
-				enqueueBundles(after)
+				note(before)
 			}
 		},
-		deleted: func(cluster *fleet.Cluster) {
-			enqueueBundles(cluster)
-			for _, b := range d.candidates(cluster) {
-				d.plans.of(b).cache.forgetCluster(keyOf(cluster))
-			}
-		},
+		deleted: note,
 	}
 }
 
-// groupEvents enqueues the Clusters that a ClusterGroup selects or selected, and the Bundles that a group may assign to other partitions.
+// groupEvents notes a ClusterGroup that selects other Clusters, or that targets and partitions select no more.
 func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
-	enqueue := func(versions ...*fleet.ClusterGroup) {
-		var selectors []labels.Selector
-		for _, group := range versions {
-			if selector, err := clustergroup.Compile(group); err == nil {
-				selectors = append(selectors, selector)
-			}
-		}
-		all, _ := d.clusterCache.List(versions[0].Namespace, labels.Everything())
-		for _, cluster := range all {
-			if slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(cluster.Labels)) }) {
-				d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
-			}
-		}
-		bundles, _ := d.bundleCache.List(versions[0].Namespace, labels.Everything())
-		for _, b := range bundles {
-			if hasPartitionOfGroup(b.Spec.RolloutStrategy) {
-				d.bundleChanged(keyOf(b))
-			}
-		}
+	note := func(before *fleet.ClusterGroup) {
+		d.changes.Note(before.Namespace, func(c *changedObjects) {
+			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation}, Spec: before.Spec}
+			c.groups.Add(before.Name, version, clustergroup.Size(before), sameSpec)
+		})
 	}
 	return eventHandler[*fleet.ClusterGroup]{
 		added: func(group *fleet.ClusterGroup, atStart bool) {
 			if !atStart {
-				enqueue(group)
+				note(group)
 			}
 		},
 		changed: func(before, after *fleet.ClusterGroup) {
-			if !reflect.DeepEqual(before.Spec, after.Spec) || !maps.Equal(before.Labels, after.Labels) {
-				enqueue(before, after)
+			if !sameSpec(before, after) || !maps.Equal(before.Labels, after.Labels) {
+				note(before)
 			}
 		},
-		deleted: func(group *fleet.ClusterGroup) { enqueue(group) },
+		deleted: note,
 	}
 }
 
-func hasPartitionOfGroup(s *fleet.RolloutStrategy) bool {
-	return s != nil && slices.ContainsFunc(s.Partitions, func(p fleet.Partition) bool { return p.ClusterGroup != "" || p.ClusterGroupSelector != nil })
-}
+func sameSpec(a, b *fleet.ClusterGroup) bool { return a.UID == b.UID && a.Generation == b.Generation }
 
 // contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the
 // BundleDeployment that names it. It enqueues the Clusters that need a deleted Content, so that it is created again.
@@ -181,26 +152,23 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
-// copyEvents enqueues the Clusters of the Bundles that name a Secret or ConfigMap, and the Cluster of a copy that is deleted. A copy that
+// copyEvents notes a Secret or ConfigMap of which Bundles may need copies, and enqueues the Cluster of a copy that is deleted. A copy that
 // somebody else changes stays so until its source changes.
 func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
-	enqueue := func(object *metav1.PartialObjectMetadata) {
-		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, copySource{kind: kind, name: object.Name}))
-		for _, b := range bundles {
-			for _, m := range d.matches(b, d.plans.of(b)) {
-				d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
-			}
-		}
+	note := func(object *metav1.PartialObjectMetadata) {
+		d.changes.Note(object.Namespace, func(c *changedObjects) {
+			c.sources.Add(kind+"/"+object.Name, copySource{kind: kind, name: object.Name}, 0, func(a, b copySource) bool { return a == b })
+		})
 	}
 	return eventHandler[*metav1.PartialObjectMetadata]{
 		added: func(object *metav1.PartialObjectMetadata, atStart bool) {
 			if !atStart {
-				enqueue(object)
+				note(object)
 			}
 		},
-		changed: func(_, after *metav1.PartialObjectMetadata) { enqueue(after) },
+		changed: func(_, after *metav1.PartialObjectMetadata) { note(after) },
 		deleted: func(object *metav1.PartialObjectMetadata) {
-			enqueue(object)
+			note(object)
 			if isCopy(object) {
 				d.enqueueCluster(object.Namespace, 0)
 			}
@@ -250,8 +218,8 @@ func enqueueClusterOf(namespace string, clusters fleetcontrollers.ClusterCache, 
 	}
 }
 
-// eventHandler calls functions with the typed objects of events. client-go calls them one after the other, so that they must
-// be quick: they enqueue.
+// eventHandler calls functions with the typed objects of events. client-go calls them one after the other, for the objects of all
+// workspaces, so that they must be quick: they enqueue what an index finds, and note in changes what takes a match with many objects.
 type eventHandler[T metav1.Object] struct {
 	added   func(object T, atStart bool)
 	changed func(before, after T)

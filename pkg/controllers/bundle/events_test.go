@@ -94,15 +94,18 @@ func TestClusterEvents(t *testing.T) {
 			after := before.DeepCopy()
 			after.ResourceVersion = "6"
 			row.change(after)
+			s.has(t, after)
 			s.clusterEvents().OnUpdate(before, after)
+			s.takenByPass(t)
 			assert.Equal(t, row.want, len(s.changedAt) == 1)
-			s.taken()
+			s.lost(t, after)
 			s.clusterEvents().OnDelete(before)
-			assert.Equal(t, enqueued, s.taken())
+			assert.Equal(t, enqueued, s.takenByPass(t))
+			s.has(t, after)
 			s.clusterEvents().OnAdd(after, true)
 			assert.Empty(t, s.taken(), "at its start the hub enqueues all Bundles")
 			s.clusterEvents().OnAdd(after, false)
-			assert.Equal(t, after.Spec.Quarantined, len(s.taken()) == 1, "for others the new BundleDeployment enqueues the Bundle")
+			assert.Equal(t, after.Spec.Quarantined, len(s.takenByPass(t)) == 1, "for others the new BundleDeployment enqueues the Bundle")
 		})
 	}
 }
@@ -128,28 +131,30 @@ func TestGroupEvents(t *testing.T) {
 	prod, dev := clusterNamed("prod"), clusterNamed("dev")
 	prod.Labels, dev.Labels = map[string]string{"env": "prod"}, map[string]string{"env": "dev"}
 	s.has(t, prod, dev, clusterNamed("none"))
-	version := func(version, env string) *fleet.ClusterGroup {
+	version := func(generation int64, version, env string) *fleet.ClusterGroup {
 		g := group("g", nil, selector("env", env))
-		g.Namespace, g.ResourceVersion = "ws", version
+		g.Namespace, g.ResourceVersion, g.Generation = "ws", version, generation
+		s.has(t, g)
 		return g
 	}
 	groups := s.groupEvents()
-	groups.OnAdd(version("1", "prod"), true)
-	assert.Empty(t, s.taken(), "at its start the hub enqueues all Clusters")
-	groups.OnAdd(version("1", "prod"), false)
-	assert.Equal(t, []string{"enqueue Cluster prod in 0s"}, s.taken())
-	groups.OnUpdate(version("1", "prod"), version("2", "dev"))
-	assert.Equal(t, []string{"enqueue Cluster dev in 0s", "enqueue Cluster prod in 0s"}, s.taken())
-	reported := version("3", "dev")
+	groups.OnAdd(version(1, "1", "prod"), true)
+	assert.Empty(t, s.takenByPass(t), "at its start the hub enqueues all Clusters")
+	groups.OnAdd(version(1, "1", "prod"), false)
+	assert.Equal(t, []string{"enqueue Cluster prod in 0s"}, s.takenByPass(t))
+	groups.OnUpdate(version(1, "1", "prod"), version(2, "2", "dev"))
+	assert.Equal(t, []string{"enqueue Cluster dev in 0s", "enqueue Cluster prod in 0s"}, s.takenByPass(t))
+	reported := version(2, "3", "dev")
 	reported.Status.ClusterCount = 1
-	groups.OnUpdate(version("2", "dev"), reported)
-	assert.Empty(t, s.taken(), "only its status has changed")
-	labelled := version("4", "dev")
+	groups.OnUpdate(version(2, "2", "dev"), reported)
+	assert.Empty(t, s.takenByPass(t), "only its status has changed")
+	labelled := version(2, "4", "dev")
 	labelled.Labels = map[string]string{"a": "b"}
 	groups.OnUpdate(reported, labelled)
-	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.taken())
+	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.takenByPass(t))
+	s.lost(t, labelled)
 	groups.OnDelete(labelled)
-	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.taken())
+	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.takenByPass(t))
 
 	for name, p := range map[string]fleet.Partition{
 		"label": {ClusterSelector: selector("env", "prod")}, "group": {ClusterGroup: "g"}, "groups": {ClusterGroupSelector: selector("a", "b")},
@@ -159,7 +164,7 @@ func TestGroupEvents(t *testing.T) {
 		s.has(t, b)
 	}
 	groups.OnDelete(labelled)
-	assert.Equal(t, []string{"enqueue Bundle group in 1s", "enqueue Bundle groups in 1s", "enqueue Cluster dev in 0s"}, s.taken(),
+	assert.Equal(t, []string{"enqueue Bundle group in 1s", "enqueue Bundle groups in 1s", "enqueue Cluster dev in 0s"}, s.takenByPass(t),
 		"the Clusters may be in other partitions")
 }
 

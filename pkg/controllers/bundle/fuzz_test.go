@@ -83,7 +83,7 @@ func FuzzEvents(f *testing.F) {
 		isUnprocessed(&cluster)
 		contentsOf(&before)
 		clusterOf(&after)
-		p := newPlan(&b, newMemory(maxWorkspace, maxTotal))
+		p := planOf(&b)
 		m := candidate{name: cluster.Name, labels: cluster.Labels, groups: func() []*fleet.ClusterGroup { return nil }}
 		if chosen := p.choose(&b, m); len(chosen) > 0 {
 			_, _ = p.variant(chosen, &cluster)

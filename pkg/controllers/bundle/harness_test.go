@@ -29,6 +29,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
@@ -110,7 +111,7 @@ func newStage(t testing.TB) *stage {
 		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
-	s.copies = &copies{c}
+	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles}
 	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()
 	return s
@@ -208,6 +209,19 @@ func (s *stage) taken() []string {
 	return log
 }
 
+// takenByPass runs the pass over the workspace if it is enqueued, and returns what it enqueues.
+func (s *stage) takenByPass(t testing.TB) []string {
+	t.Helper()
+	log := s.taken()
+	at := slices.Index(log, "enqueue Bundle * in 0s")
+	if at < 0 {
+		return log
+	}
+	_, err := s.onBundle("ws/*", nil)
+	require.NoError(t, err)
+	return append(slices.Delete(log, at, at+1), slices.Compact(s.taken())...)
+}
+
 // queue logs what is enqueued.
 type queue struct {
 	stage *stage
@@ -301,7 +315,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	return d
 }
 
-func planOf(b *fleet.Bundle) *plan { return newPlan(b, newMemory(maxWorkspace, maxTotal)) }
+func planOf(b *fleet.Bundle) *plan { return newPlans().of(b) }
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

@@ -61,12 +61,16 @@ func clusterNamespaceKeys(c *fleet.Cluster) []string {
 	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}
 }
 
+// maxNames is the number of names in the targets of a Bundle up to which bundlesByTarget has a key for each. The buckets of that index have the
+// Bundles of all workspaces: one with hundreds of names would be in all of them, and slow down the look-ups of other tenants.
+const maxNames = 4
+
 // targetKeys are the keys of a Bundle in bundlesByTarget. Each agent has a Bundle that names its Cluster, so that a pass
 // over one Cluster must not visit the Bundles that name another.
 func targetKeys(b *fleet.Bundle) []string {
-	keys := make([]string, 0, len(b.Spec.Targets))
+	keys := make([]string, 0, min(len(b.Spec.Targets), maxNames))
 	for _, t := range b.Spec.Targets {
-		if t.ClusterName == "" {
+		if t.ClusterName == "" || len(keys) == maxNames {
 			return []string{anyKey(b.Namespace)}
 		}
 		keys = append(keys, nameKey(b.Namespace, t.ClusterName))
@@ -74,10 +78,19 @@ func targetKeys(b *fleet.Bundle) []string {
 	return keys
 }
 
-// nameKey is the key of the Bundles all of whose targets name a Cluster, one of them this one.
+// nameKey is the key of the Bundles all of whose few targets name a Cluster, one of them this one.
 func nameKey(namespace, cluster string) string { return index.Key(namespace, "name/"+cluster) }
 
-// anyKey is the key of the Bundles of a namespace that have a target without a name.
+// nameKeys are the keys of the Bundles all of whose few targets name a Cluster, one of them this one by its name or its display name.
+func nameKeys(cluster *fleet.Cluster) []string {
+	keys := []string{nameKey(cluster.Namespace, cluster.Name)}
+	if displayName := cluster.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" && displayName != cluster.Name {
+		keys = append(keys, nameKey(cluster.Namespace, displayName))
+	}
+	return keys
+}
+
+// anyKey is the key of the Bundles of a namespace that have a target without a name, or many targets.
 func anyKey(namespace string) string { return index.Key(namespace, "*") }
 
 // sourceKey is the key of the Bundles that name a Secret or ConfigMap of their namespace.

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 )
 
-// plan is what one generation of a Bundle asks for. It is computed once for all Clusters, and nothing of it changes but the cache.
+// plan is what one generation of a Bundle asks for. It is computed once for all Clusters, and after that nothing of it changes but the cache.
 type plan struct {
 	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
@@ -38,6 +38,9 @@ type plan struct {
 	strategy     *strategy // nil if all Clusters are updated at the same time
 
 	cache planCache
+
+	mu     sync.Mutex // of isRead, and held by read
+	isRead bool
 }
 
 // planCache has what follows from a plan for Clusters. memory guards it, and may empty it at any time.
@@ -97,13 +100,24 @@ const (
 	allMatches = "AllMatches"
 )
 
-// newPlan reads the spec of a Bundle.
+// newPlan returns the plan of a Bundle without the fields that read fills.
 func newPlan(b *fleet.Bundle, m *memory) *plan {
-	p := &plan{
-		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions, isAgent: agentspec.IsBundle(b),
-		allMatches: b.Spec.TargetCustomizationMode == allMatches,
-		cache:      planCache{memory: m, namespace: b.Namespace},
+	return &plan{uid: b.UID, generation: b.Generation, cache: planCache{memory: m, namespace: b.Namespace}}
+}
+
+// read reads the spec of the Bundle, once. That may take long, so plans calls it without its own lock, which the passes over other Bundles need.
+func (p *plan) read(b *fleet.Bundle) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isRead {
+		p.readSpec(b)
+		p.isRead = true
 	}
+}
+
+func (p *plan) readSpec(b *fleet.Bundle) {
+	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsBundle(b)
+	p.allMatches = b.Spec.TargetCustomizationMode == allMatches
 	var invalid []error
 	for i, t := range b.Spec.Targets {
 		c, err := newCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
@@ -158,11 +172,11 @@ func newPlan(b *fleet.Bundle, m *memory) *plan {
 	}
 	if err := errors.Join(invalid...); err != nil {
 		p.problem = &problem{fleet.ReasonBundleInvalid, err.Error()}
-		return p
+		return
 	}
 	if fields := unsupportedFields(b.Spec); len(fields) > 0 {
 		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support " + strings.Join(fields, ", ") + "; what was deployed before stays as it is"}
-		return p
+		return
 	}
 	switch {
 	case b.Spec.ContentsID != "":
@@ -181,7 +195,6 @@ func newPlan(b *fleet.Bundle, m *memory) *plan {
 			p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
 		}
 	}
-	return p
 }
 
 // variant merges the options of the chosen targets into those of the Bundle, for a Cluster. Of several targets the first has
@@ -353,13 +366,7 @@ func replaceLabels(value any, labelOf func(name string) string) any {
 	return value
 }
 
-// forgetCluster drops the variant of a deleted Cluster.
-func (c *planCache) forgetCluster(k key) {
-	c.memory.mu.Lock()
-	defer c.memory.mu.Unlock()
-	c.forgetRendered(k)
-}
-
+// forgetRendered drops the variant of a Cluster. The caller has locked memory.
 func (c *planCache) forgetRendered(k key) {
 	if last, known := c.rendered[k]; known {
 		delete(c.rendered, k)
@@ -439,8 +446,16 @@ func (p *plans) of(b *fleet.Bundle) *plan {
 		p.forget(keyOf(b)) // it may have been another Bundle
 		once := newPlan(b, p.memory)
 		once.cache.isClosed = true
+		once.read(b)
 		return once
 	}
+	found := p.find(b)
+	found.read(b)
+	return found
+}
+
+// find returns the plan of a Bundle, which may not be read yet.
+func (p *plans) find(b *fleet.Bundle) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.byKey[keyOf(b)]

@@ -240,6 +240,8 @@ func TestTargetKeys(t *testing.T) {
 		{"no target", nil, []string{}},
 		{"the target of an agent: a name and a selector", []fleet.BundleTarget{agent}, []string{"ws/name/alice"}},
 		{"names", []fleet.BundleTarget{agent, {ClusterName: "bob"}}, []string{"ws/name/alice", "ws/name/bob"}},
+		{"as many names as have a key", []fleet.BundleTarget{agent, agent, agent, agent}, []string{"ws/name/alice", "ws/name/alice", "ws/name/alice", "ws/name/alice"}},
+		{"one more: it would be in many buckets", []fleet.BundleTarget{agent, agent, agent, agent, agent}, []string{"ws/*"}},
 		{"a selector", []fleet.BundleTarget{{ClusterSelector: selector("a", "b")}}, []string{"ws/*"}},
 		{"a name and a group", []fleet.BundleTarget{agent, {ClusterGroup: "g"}}, []string{"ws/*"}},
 	} {
@@ -247,4 +249,15 @@ func TestTargetKeys(t *testing.T) {
 			assert.Equal(t, row.want, targetKeys(bundleWith(func(s *fleet.BundleSpec) { s.Targets = row.targets })))
 		})
 	}
+}
+
+// To read a large Bundle takes long. The plans of other Bundles do not wait for that.
+func TestPlansOfOthers(t *testing.T) {
+	s := newStage(t)
+	large := toAlice()
+	large.Name = "large"
+	reading := s.plans.find(large)
+	reading.mu.Lock()
+	defer reading.mu.Unlock()
+	assert.NotEmpty(t, s.plans.of(toAlice()).targets)
 }

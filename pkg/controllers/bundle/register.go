@@ -5,7 +5,8 @@
 //	deploy.go     Reconcile: the BundleDeployments of one Cluster, from its Bundles to its status
 //	bundle.go     onBundle: the status of one Bundle, and which Clusters to enqueue if the Bundle changes
 //	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
-//	events.go     which event of a watched object enqueues which Clusters and Bundles
+//	events.go     which event of a watched object enqueues which Clusters and Bundles, or is noted for a pass over the workspace
+//	dependents.go that pass: which Clusters and Bundles depend on what has changed
 //	plan.go       what one generation of a Bundle asks for, and the options for a Cluster
 //	budget.go     how much the hub keeps of what follows from plans
 //	targets.go    which targets of a Bundle match a Cluster
@@ -22,6 +23,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
@@ -59,6 +62,9 @@ type Deployer struct {
 	// writtenBundles has the versions of Bundles.
 	writtenBundles *expectations.Expectations
 
+	// changes has what events have changed, for enqueueDependents.
+	changes *enqueue.Changes[changedObjects]
+
 	mu sync.Mutex
 	// seen has the revision of each Bundle whose Clusters were enqueued last.
 	seen map[key]revision
@@ -94,6 +100,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
+		changes:         &enqueue.Changes[changedObjects]{Queue: bundles},
 		seen:            map[key]revision{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
@@ -121,8 +128,11 @@ func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 // Wait returns when the goroutines of Start have ended.
 func (d *Deployer) Wait() { d.contents.running.Wait() }
 
-// Forget does nothing: the events of deleted Clusters, BundleDeployments and Secrets drop what the Deployer keeps of them.
-func (d *Deployer) Forget(string) {}
+// Forget drops the variants of a deleted Cluster. The events of deleted BundleDeployments and Secrets drop what else the Deployer keeps of it.
+func (d *Deployer) Forget(k string) {
+	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
+	d.plans.memory.forgetCluster(key{Namespace: namespace, Name: name})
+}
 
 // Condition is the condition of a Cluster that Reconcile reports.
 func (d *Deployer) Condition() string { return fleet.ConditionReady }

@@ -268,7 +268,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
-	status = p.strategy.decide(targets)
+	status = d.decide(b, p, targets)
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
@@ -285,6 +285,11 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		}
 	}
 	return status
+}
+
+func (d *Deployer) decide(b *fleet.Bundle, p *plan, targets []*rolloutTarget) rolloutStatus {
+	defer d.Matching.Begin(b.Namespace)()
+	return p.strategy.decide(targets)
 }
 
 // mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.

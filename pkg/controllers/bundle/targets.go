@@ -23,6 +23,7 @@ type match struct {
 
 // matches are the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
 func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
+	defer d.Matching.Begin(b.Namespace)()
 	for _, cluster := range d.mayMatch(b) {
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			continue
@@ -32,6 +33,26 @@ func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
 		}
 	}
 	return matches
+}
+
+// targeting is a Bundle that targets a Cluster, with the indexes of the targets whose options apply to it.
+type targeting struct {
+	bundle  *fleet.Bundle
+	plan    *plan
+	targets []int
+}
+
+// targetingBundles are the Bundles that target a Cluster, and those of its candidates that cannot be carried out.
+func (d *Deployer) targetingBundles(cluster *fleet.Cluster) (all []targeting) {
+	defer d.Matching.Begin(cluster.Namespace)()
+	m := d.candidateOf(cluster)
+	for _, b := range d.candidates(cluster) {
+		p := d.plans.of(b)
+		if targets := p.choose(b, m); len(targets) > 0 || p.problem != nil {
+			all = append(all, targeting{b, p, targets})
+		}
+	}
+	return all
 }
 
 // mayMatch are the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the

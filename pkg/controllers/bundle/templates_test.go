@@ -131,6 +131,25 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 	}
 }
 
+func TestForget(t *testing.T) {
+	s := newStage(t)
+	b := bundleWith(func(s *fleet.BundleSpec) {
+		s.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": "${ .ClusterName }"}}}
+		s.Targets = []fleet.BundleTarget{{ClusterSelector: selector("env", "prod")}}
+	})
+	p := s.plans.of(b)
+	for _, name := range []string{"alice", "bob"} {
+		_, err := p.variant([]int{0}, clusterNamed(name))
+		require.NoError(t, err)
+	}
+	size := p.cache.size
+	s.Forget("ws/alice")
+	assert.Len(t, p.cache.rendered, 1)
+	assert.Less(t, p.cache.size, size)
+	s.Forget("other/alice")
+	assert.Contains(t, p.cache.rendered, key{Namespace: "ws", Name: "bob"})
+}
+
 func TestReconcileTemplateError(t *testing.T) {
 	s := newStage(t)
 	before, broken := toAlice(), withValues("${ .ClusterLabels.env }")

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -59,6 +60,8 @@ func (k known) GetByIndex(name, key string) (found []*fleet.Cluster, err error) 
 	}
 	return found, nil
 }
+
+func (k known) List(string, labels.Selector) ([]*fleet.Cluster, error) { return k.all, nil }
 
 // cachedBundle, cachedDeployment and cachedNamespace are caches with at most one object.
 type cachedBundle struct {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -395,6 +398,59 @@ func TestClustersOfRequest(t *testing.T) {
 			got = append(got, key.Name)
 		}
 		assert.Equal(t, row.want, got, title)
+	}
+}
+
+// enqueued is a work queue.
+type enqueued struct {
+	fleetcontrollers.ClusterController
+	keys []string
+}
+
+func (e *enqueued) EnqueueAfter(namespace, name string, _ time.Duration) {
+	e.keys = append(e.keys, namespace+"/"+name)
+}
+
+func TestKubeconfigEvents(t *testing.T) {
+	secret := func(namespace, name string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	importedBy := func(namespace, name, secretNamespace, secret string) *fleet.Cluster {
+		return &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       fleet.ClusterSpec{KubeConfigSecret: secret, KubeConfigSecretNamespace: secretNamespace},
+		}
+	}
+	clusters := known{all: []*fleet.Cluster{
+		importedBy("ws", "alice", "", "shared"), importedBy("ws", "bob", "", "shared"), importedBy("other", "carol", "ws", "shared"),
+		importedBy("ws", "dave", "", "own"), importedBy("ws", "erin", "elsewhere", "shared"), importedBy("ws", "frank", "", ""),
+	}}
+	for name, row := range map[string]struct {
+		events int
+		secret string
+		want   []string
+	}{
+		"ten thousand events of a Secret": {10_000, "shared", []string{"other/carol", "ws/alice", "ws/bob"}},
+		"a Secret that no Cluster names":  {1, "none", nil},
+		"events of ten thousand Secrets":  {10_001, "secret-%d", []string{"other/carol", "ws/alice", "ws/bob", "ws/dave"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue := &enqueued{}
+			h := &handler{clusters: queue, clusterCache: clusters, changedSecrets: &enqueue.Changes[changedSecrets]{Queue: queue}}
+			for n := range row.events {
+				secretName := row.secret
+				if strings.Contains(secretName, "%") {
+					secretName = fmt.Sprintf(secretName, n)
+				}
+				h.noteSecret(secret("ws", secretName), nil)
+			}
+			assert.Equal(t, []string{"ws/*"}, queue.keys, "the handler looks nothing up, and enqueues one pass")
+			queue.keys = nil
+			_, err := h.onChange("ws/*", nil)
+			require.NoError(t, err)
+			slices.Sort(queue.keys)
+			assert.Equal(t, row.want, queue.keys)
+		})
 	}
 }
 

@@ -5,12 +5,15 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -38,10 +41,14 @@ type handler struct {
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
 	finalizing     finalizingSince
+	changedSecrets *enqueue.Changes[changedSecrets]
 }
 
+// changedSecrets are the Secrets of a namespace that have changed since the last call of enqueueImported.
+type changedSecrets = enqueue.EarlierVersions[struct{}]
+
 // Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a refused request
-// is shown on its Cluster; and the BundleDeployments of agents that were asked to uninstall themselves.
+// is shown on its Cluster; the BundleDeployments of agents that were asked to uninstall themselves; and kubeconfig Secrets, by metadata only.
 func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
@@ -54,6 +61,7 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 		deployments:    c.Fleet.BundleDeployment().Cache(),
 		subReconcilers: subReconcilers,
 		created:        expectations.New(c.Clock),
+		changedSecrets: &enqueue.Changes[changedSecrets]{Queue: clusters},
 	}
 
 	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be
@@ -62,9 +70,48 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
 	enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
+	enqueue.OnEvent(metadata{c.Secrets}, h.noteSecret)
 }
 
+// metadata is a source of the metadata of objects.
+type metadata struct{ informer cache.SharedIndexInformer }
+
+// Informer returns the informer.
+func (m metadata) Informer() cache.SharedIndexInformer { return m.informer }
+
+// noteSecret notes a Secret, which may be a kubeconfig: many Clusters may name the same one.
+func (h *handler) noteSecret(before, after *metav1.PartialObjectMetadata) {
+	secret := cmp.Or(after, before)
+	h.changedSecrets.Note(secret.Namespace, func(c *changedSecrets) {
+		c.Add(secret.Name, struct{}{}, 0, func(_, _ struct{}) bool { return true })
+	})
+}
+
+// enqueueImported enqueues the Clusters whose kubeconfig is one of the Secrets.
+func (h *handler) enqueueImported(namespace string, secrets changedSecrets) {
+	for name := range secrets.ByName {
+		found, _ := h.clusterCache.GetByIndex(index.ByKubeconfig, index.Key(namespace, name))
+		for _, c := range found {
+			h.clusters.EnqueueAfter(c.Namespace, c.Name, 0)
+		}
+	}
+	if !secrets.All {
+		return
+	}
+	all, _ := h.clusterCache.List(metav1.NamespaceAll, labels.Everything())
+	for _, c := range all {
+		if c.Spec.KubeConfigSecret != "" && index.KubeconfigNamespace(c) == namespace {
+			h.clusters.EnqueueAfter(c.Namespace, c.Name, 0)
+		}
+	}
+}
+
+// onChange reconciles or finalizes a Cluster. The queue of Clusters also has the keys of namespaces in which Secrets have changed.
 func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	if namespace, secrets, isPass := h.changedSecrets.Take(key); isPass {
+		h.enqueueImported(namespace, secrets)
+		return nil, nil
+	}
 	if cluster == nil {
 		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
 			sub.Forget(key)

@@ -2,6 +2,7 @@
 package clustergroup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,7 +13,6 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/kv"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -37,6 +37,8 @@ type handler struct {
 	clusters  fleetcontrollers.ClusterCache
 	written   expectations.Expectations
 	selectors *Selectors
+	queue     enqueue.Enqueuer
+	changes   *enqueue.Changes[changedClusters]
 }
 
 // Register registers the controller. It watches ClusterGroups, and the Clusters that they select.
@@ -44,42 +46,56 @@ func Register(ctx context.Context, c *app.Context, selectors *Selectors) {
 	groups, clusters := c.Fleet.ClusterGroup(), c.Fleet.Cluster()
 	h := &handler{
 		Context: c, groups: groups.Cache(), clusters: clusters.Cache(), written: expectations.Expectations{Clock: c.Clock}, selectors: selectors,
+		queue: groups, changes: &enqueue.Changes[changedClusters]{Queue: groups},
 	}
 	groups.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
-	enqueue.OnTransition(clusters, settling{groups}, h.groupsOf)
+	enqueue.OnEvent(clusters, h.noteCluster)
 }
 
-// settling delays what is enqueued.
-type settling struct{ enqueue.Enqueuer }
-
-// EnqueueAfter enqueues after settle.
-func (s settling) EnqueueAfter(namespace, name string, _ time.Duration) {
-	s.Enqueuer.EnqueueAfter(namespace, name, settle)
-}
-
-// groupsOf finds the groups whose status depends on a Cluster that has changed.
-func (h *handler) groupsOf(before, after *fleet.Cluster) (keys []types.NamespacedName) {
+// noteCluster notes a Cluster of which the status of its groups shows something else now.
+func (h *handler) noteCluster(before, after *fleet.Cluster) {
 	if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) && before.Status.ResourceCounts == after.Status.ResourceCounts &&
 		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) && equality.Semantic.DeepEqual(before.Status.Summary, after.Status.Summary) {
-		return nil
+		return
 	}
-	for _, cluster := range []*fleet.Cluster{before, after} {
-		if cluster == nil {
-			continue
-		}
-		groups, _ := h.groups.List(cluster.Namespace, labels.Everything())
-		for _, group := range groups {
-			selector, err := h.selectors.Of(group)
-			key := types.NamespacedName{Namespace: group.Namespace, Name: group.Name}
-			if err == nil && selector.Matches(labels.Set(cluster.Labels)) && !slices.Contains(keys, key) {
-				keys = append(keys, key)
-			}
-		}
-	}
-	return keys
+	version := cmp.Or(before, after)
+	h.changes.Note(version.Namespace, func(c *changedClusters) { c.Add(version.Name, version.Labels, len(version.Labels), maps.Equal) })
 }
 
+// changedClusters are the Clusters of a workspace that have changed since the last call of enqueueGroups, with their labels before.
+type changedClusters = enqueue.EarlierVersions[map[string]string]
+
+// enqueueGroups enqueues the groups that select one of the Clusters, or have selected it with the labels that it had before. When ctx ends it
+// enqueues the others without matching them: a pass over a group whose status is right writes nothing.
+func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed changedClusters) {
+	var versions []labels.Set
+	for name, before := range changed.ByName {
+		for _, version := range before {
+			versions = append(versions, version)
+		}
+		if current, err := h.clusters.Get(workspace, name); err == nil {
+			versions = append(versions, current.Labels)
+		}
+	}
+	defer h.Matching.Begin(workspace)()
+	groups, _ := h.groups.List(workspace, labels.Everything())
+	for _, group := range groups {
+		if selector, err := h.selectors.Of(group); err != nil {
+			continue
+		} else if changed.All || slices.ContainsFunc(versions, func(set labels.Set) bool { return ctx.Err() != nil || selector.Matches(set) }) {
+			h.queue.EnqueueAfter(group.Namespace, group.Name, settle)
+		}
+	}
+}
+
+// onChange keeps the status of a group. The queue of groups also has the keys of workspaces in which Clusters have changed.
 func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	if workspace, changed, isPass := h.changes.Take(key); isPass {
+		h.enqueueGroups(ctx, workspace, changed)
+		return nil, nil
+	}
 	if group == nil {
 		h.selectors.Forget(kv.RSplit(key, "/"))
 		return nil, nil
@@ -87,14 +103,12 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	if group.DeletionTimestamp != nil || h.written.IsStale(group) {
 		return group, nil
 	}
-	ctx, cancel := h.Passes.Context()
-	defer cancel()
 	after := group.DeepCopy()
 	processed, ready := result.Done(fleet.ReasonProcessed, ""), result.Skip()
 	if selector, err := h.selectors.Of(group); err != nil {
 		processed = result.Stalled(fleet.ReasonError, err.Error())
 	} else {
-		clusters, err := h.clusters.List(group.Namespace, selector)
+		clusters, err := h.selectedBy(group, selector)
 		if err != nil {
 			return group, err
 		}
@@ -111,6 +125,11 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 		transition.Record(h.Events, latest)
 	}
 	return latest, nil
+}
+
+func (h *handler) selectedBy(group *fleet.ClusterGroup, selector labels.Selector) ([]*fleet.Cluster, error) {
+	defer h.Matching.Begin(group.Namespace)()
+	return h.clusters.List(group.Namespace, selector)
 }
 
 // sum sets the status of a group of these Clusters, and returns its condition Ready.

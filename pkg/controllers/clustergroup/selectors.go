@@ -25,25 +25,28 @@ type Selectors struct {
 type compiled struct {
 	uid        types.UID
 	generation int64
-	selector   labels.Selector
-	err        error
+	compile    func() (labels.Selector, error)
 }
 
-// Of returns the selector of a group. That of a group without a selector selects no Cluster.
+// Of returns the selector of a group. That of a group without a selector selects no Cluster. It is compiled without the lock, which
+// those of other groups need.
 func (s *Selectors) Of(group *fleet.ClusterGroup) (labels.Selector, error) {
+	return s.find(group).compile()
+}
+
+func (s *Selectors) find(group *fleet.ClusterGroup) compiled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := types.NamespacedName{Namespace: group.Namespace, Name: group.Name}
 	known, found := s.byKey[key]
 	if !found || known.uid != group.UID || known.generation != group.Generation {
-		known = compiled{uid: group.UID, generation: group.Generation}
-		known.selector, known.err = Compile(group)
+		known = compiled{group.UID, group.Generation, sync.OnceValues(func() (labels.Selector, error) { return Compile(group) })}
 		if s.byKey == nil {
 			s.byKey = map[types.NamespacedName]compiled{}
 		}
 		s.byKey[key] = known
 	}
-	return known.selector, known.err
+	return known
 }
 
 // Forget drops the selector of a deleted group.
@@ -65,15 +68,19 @@ func Compile(group *fleet.ClusterGroup) (labels.Selector, error) {
 	return selector, nil
 }
 
-func isTooLarge(selector *metav1.LabelSelector) bool {
+func isTooLarge(selector *metav1.LabelSelector) bool { return size(selector) > MaxSelector }
+
+// Size is the number of labels, expressions and values in the selector of a group.
+func Size(group *fleet.ClusterGroup) int { return size(group.Spec.Selector) }
+
+func size(selector *metav1.LabelSelector) (n int) {
 	if selector == nil {
-		return false
+		return 0
 	}
-	size := len(selector.MatchLabels) + len(selector.MatchExpressions)
 	for _, e := range selector.MatchExpressions {
-		size += len(e.Values)
+		n += len(e.Values)
 	}
-	return size > MaxSelector
+	return n + len(selector.MatchLabels) + len(selector.MatchExpressions)
 }
 
 // tooLarge stands in caches for all selectors that are too large.

@@ -24,7 +24,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -46,7 +45,7 @@ type Importer struct {
 // maxPullSecretDigests is far more than the number of image pull Secrets of a hub.
 const maxPullSecretDigests = 256
 
-// Register sets up the Importer for the controller of Clusters. It watches kubeconfig Secrets and image pull Secrets, by metadata
+// Register sets up the Importer for the controller of Clusters, which watches kubeconfig Secrets. It watches image pull Secrets, by metadata
 // only; the tokens for which imports wait, with the Secrets of their values; and the hub's configuration. Calls to members end
 // with ctx; Wait waits for them.
 func Register(ctx context.Context, c *app.Context) *Importer {
@@ -66,12 +65,11 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 	}
 
 	enqueue.OnAnyChange(i.secretVersions, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
-		if i.isPullSecret(secret) {
-			all, _ := clusterCache.List("", labels.Everything())
-			return cluster.Keys(all)
+		if !i.isPullSecret(secret) {
+			return nil
 		}
-		found, _ := clusterCache.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
-		return cluster.Keys(found)
+		all, _ := clusterCache.List("", labels.Everything())
+		return cluster.Keys(all)
 	})
 	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
 	// The cache may contain the Secret with the values later than the token that refers to it.

@@ -46,6 +46,15 @@ func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 // OnTransition is OnAnyChange for a kind that often changes in ways that no other object depends on: resolve gets the object before
 // and after the event. before is nil for a creation, after for a deletion.
 func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
+	OnEvent(source, func(before, after T) {
+		for _, key := range resolve(before, after) {
+			target.EnqueueAfter(key.Namespace, key.Name, 0)
+		}
+	})
+}
+
+// OnEvent calls handle with the object before and after each event, as OnTransition does.
+func OnEvent[T v1.Object](source Source, handle func(before, after T)) {
 	changed := func(before, after any) {
 		b, was := before.(T)
 		a, is := after.(T)
@@ -57,9 +66,7 @@ func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(befo
 			object = before
 		}
 		defer guard.Recover(guard.Event, object, nil)
-		for _, key := range resolve(b, a) {
-			target.EnqueueAfter(key.Namespace, key.Name, 0)
-		}
+		handle(b, a)
 	}
 	watch(source, changed, func(object any) { changed(nil, object) })
 }

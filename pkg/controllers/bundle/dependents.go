@@ -1,0 +1,128 @@
+package bundle
+
+import (
+	"context"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+)
+
+// changedObjects are the objects of a workspace that have changed since the last call of enqueueDependents.
+type changedObjects struct {
+	clusters enqueue.EarlierVersions[map[string]string] // their labels before
+	groups   enqueue.EarlierVersions[*fleet.ClusterGroup]
+	sources  enqueue.EarlierVersions[copySource]
+}
+
+// enqueueDependents enqueues the Bundles and Clusters that depend on what has changed in a workspace. When ctx ends it enqueues the others
+// without matching them: a pass over an object that does not depend on the changes writes nothing.
+func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c changedObjects) {
+	if c.clusters.All || len(c.clusters.ByName) > 0 {
+		d.enqueueBundlesOfClusters(ctx, workspace, c.clusters)
+	}
+	if c.groups.All || len(c.groups.ByName) > 0 {
+		d.enqueueDependentsOfGroups(ctx, workspace, c.groups)
+	}
+	if c.sources.All || len(c.sources.ByName) > 0 {
+		d.enqueueClustersOfSources(ctx, workspace, c.sources)
+	}
+}
+
+// enqueueBundlesOfClusters enqueues the Bundles that target one of the Clusters, or have targeted it with the labels that it had before. Most
+// Bundles with selectors match one of the first Clusters, and are not matched with the others.
+func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace string, clusters enqueue.EarlierVersions[map[string]string]) {
+	if clusters.All {
+		all, _ := d.bundleCache.List(workspace, labels.Everything())
+		for _, b := range all {
+			d.bundleChanged(keyOf(b))
+		}
+		return
+	}
+	defer d.Matching.Begin(workspace)()
+	selecting := d.bundlesByTargets(anyKey(workspace))
+	for name, versions := range clusters.ByName {
+		if current, err := d.clusterCache.Get(workspace, name); err == nil {
+			versions = append(versions, current.Labels)
+		}
+		for _, version := range versions {
+			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name, Labels: version}}
+			m := d.candidateOf(cluster)
+			enqueueIfTargeted := func(b *fleet.Bundle) bool {
+				if ctx.Err() == nil && len(d.plans.of(b).choose(b, m)) == 0 {
+					return false
+				}
+				d.bundleChanged(keyOf(b))
+				return true
+			}
+			selecting = slices.DeleteFunc(selecting, enqueueIfTargeted)
+			for _, b := range d.bundlesByTargets(nameKeys(cluster)...) {
+				enqueueIfTargeted(b)
+			}
+		}
+	}
+}
+
+// enqueueDependentsOfGroups enqueues the Clusters that one of the ClusterGroups selects or selected, and the Bundles that a group may assign
+// to other partitions.
+func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
+	defer d.Matching.Begin(workspace)()
+	var selectors []labels.Selector
+	for name, versions := range groups.ByName {
+		if current, err := d.groupCache.Get(workspace, name); err == nil {
+			versions = append(versions, current)
+		}
+		for _, group := range versions {
+			if selector, err := clustergroup.Compile(group); err == nil {
+				selectors = append(selectors, selector)
+			}
+		}
+	}
+	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
+	for _, cluster := range clusters {
+		selects := func(s labels.Selector) bool { return s.Matches(labels.Set(cluster.Labels)) }
+		if groups.All || ctx.Err() != nil || slices.ContainsFunc(selectors, selects) {
+			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
+		}
+	}
+	bundles, _ := d.bundleCache.List(workspace, labels.Everything())
+	for _, b := range bundles {
+		if hasPartitionOfGroup(b.Spec.RolloutStrategy) {
+			d.bundleChanged(keyOf(b))
+		}
+	}
+}
+
+// enqueueClustersOfSources enqueues the Clusters of the Bundles that name one of the Secrets and ConfigMaps.
+func (d *Deployer) enqueueClustersOfSources(ctx context.Context, workspace string, sources enqueue.EarlierVersions[copySource]) {
+	bundles := map[string]*fleet.Bundle{}
+	for _, versions := range sources.ByName {
+		found, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))
+		for _, b := range found {
+			bundles[b.Name] = b
+		}
+	}
+	for _, b := range bundles {
+		if ctx.Err() != nil {
+			sources.All = true
+			break
+		}
+		for _, m := range d.matches(b, d.plans.of(b)) {
+			d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
+		}
+	}
+	if sources.All {
+		clusters, _ := d.clusterCache.List(workspace, labels.Everything())
+		for _, cluster := range clusters {
+			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
+		}
+	}
+}
+
+func hasPartitionOfGroup(s *fleet.RolloutStrategy) bool {
+	return s != nil && slices.ContainsFunc(s.Partitions, func(p fleet.Partition) bool { return p.ClusterGroup != "" || p.ClusterGroupSelector != nil })
+}

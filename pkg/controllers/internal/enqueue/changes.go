@@ -1,0 +1,89 @@
+package enqueue
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Changes has what has changed in each workspace since the last pass over the workspace. It is for changes whose dependents are found by
+// matching selectors with all objects of a workspace. An event handler must not do that: it gets the events of all workspaces one after the
+// other, from a buffer without a limit, so that the changes of one tenant would delay the events of all. The handler notes the change, in
+// constant time, and the pass finds the dependents.
+//
+// The passes are those of a worker of Queue, in whose order workspaces take turns. Queue has one key for each workspace with changes, which is
+// not the key of an object, so that a workspace has one pass at a time, and all changes until then are in it.
+type Changes[T any] struct {
+	Queue Enqueuer
+
+	mu          sync.Mutex
+	byWorkspace map[string]*T
+}
+
+// passName is the name in the key of a pass. No object has it.
+const passName = "*"
+
+// Note calls note with the changes of a workspace, and enqueues its pass.
+func (c *Changes[T]) Note(workspace string, note func(changes *T)) {
+	c.mu.Lock()
+	changes, isEnqueued := c.byWorkspace[workspace]
+	if !isEnqueued {
+		if c.byWorkspace == nil {
+			c.byWorkspace = map[string]*T{}
+		}
+		changes = new(T)
+		c.byWorkspace[workspace] = changes
+	}
+	note(changes)
+	c.mu.Unlock()
+	if !isEnqueued {
+		c.Queue.EnqueueAfter(workspace, passName, 0)
+	}
+}
+
+// Take removes and returns the changes of the workspace that key is the pass of. It returns false if key is the key of an object.
+func (c *Changes[T]) Take(key string) (workspace string, changes T, isPass bool) {
+	workspace, isPass = strings.CutSuffix(key, "/"+passName)
+	if !isPass {
+		return "", changes, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if noted := c.byWorkspace[workspace]; noted != nil {
+		changes = *noted
+		delete(c.byWorkspace, workspace)
+	}
+	return workspace, changes, true
+}
+
+// EarlierVersions has the versions that objects had before they changed, by the name of the object. The caches have only the last version, and
+// an object that depended on an earlier one depends on the change as well.
+type EarlierVersions[V any] struct {
+	ByName map[string][]V
+	// All is set when there are more versions than are kept. ByName is then empty, and every object may depend on the changes.
+	All bool
+
+	size int
+}
+
+const (
+	// maxSize limits what is kept for a workspace, so that no tenant can fill the memory of the hub. The unit is a label, or a value of a selector.
+	maxSize = 10_000
+	// maxVersions limits the versions of one object, because Add compares a version with each of them.
+	maxVersions = 8
+)
+
+// Add keeps a version of an object unless an equal one is kept.
+func (v *EarlierVersions[V]) Add(name string, version V, size int, equal func(a, b V) bool) {
+	if v.All || slices.ContainsFunc(v.ByName[name], func(kept V) bool { return equal(kept, version) }) {
+		return
+	}
+	if v.size += 1 + size; v.size > maxSize || len(v.ByName[name]) == maxVersions {
+		v.ByName, v.All = nil, true
+		return
+	}
+	if v.ByName == nil {
+		v.ByName = map[string][]V{}
+	}
+	v.ByName[name] = append(v.ByName[name], version)
+}

@@ -1,0 +1,53 @@
+// Package matching limits the share of the CPUs that one workspace takes to match selectors.
+package matching
+
+import (
+	"runtime"
+	"sync"
+)
+
+// Limiter lets passes over the objects of one workspace match selectors on half of the CPUs at the same time; other passes of that workspace
+// wait. The work queues limit the passes of a workspace and not their CPU time, and with many selectors a pass takes tenths of a second: with
+// fifty of them, each step of another workspace would wait for fifty others. The zero value is ready to use.
+type Limiter struct {
+	mu          sync.Mutex
+	byWorkspace map[string]*share // of those with passes that match or wait
+}
+
+type share struct {
+	passes int
+	cpus   chan struct{}
+}
+
+// Begin waits until a pass over the workspace may match selectors, until it calls end. A pass must not call Begin twice before that.
+func (l *Limiter) Begin(workspace string) (end func()) {
+	s := l.join(workspace)
+	s.cpus <- struct{}{}
+	return func() {
+		<-s.cpus
+		l.leave(workspace, s)
+	}
+}
+
+func (l *Limiter) join(workspace string) *share {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.byWorkspace[workspace]
+	if s == nil {
+		if l.byWorkspace == nil {
+			l.byWorkspace = map[string]*share{}
+		}
+		s = &share{cpus: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		l.byWorkspace[workspace] = s
+	}
+	s.passes++
+	return s
+}
+
+func (l *Limiter) leave(workspace string, s *share) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.passes--; s.passes == 0 {
+		delete(l.byWorkspace, workspace)
+	}
+}
