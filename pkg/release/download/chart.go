@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"path"
@@ -86,9 +88,11 @@ func describe(h fleet.HelmOptions) string {
 func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]byte, error) {
 	switch {
 	case registry.IsOCI(h.Repo):
-		return pullChart(ctx, h.Repo, h.Version, a)
+		data, _, err := pullChart(ctx, h.Repo, h.Version, a)
+		return data, err
 	case registry.IsOCI(h.Chart):
-		return pullChart(ctx, h.Chart, h.Version, a)
+		data, _, err := pullChart(ctx, h.Chart, h.Version, a)
+		return data, err
 	case h.Repo == "" && strings.Contains(h.Chart, "://"):
 		return get(ctx, h.Chart, a)
 	case h.Repo == "" || h.Chart == "":
@@ -106,10 +110,29 @@ func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]b
 	if err != nil {
 		return nil, err
 	}
+	var data []byte
+	var manifest string
 	if a = a.forURL(h.Repo, from); registry.IsOCI(from) {
-		return pullChart(ctx, from, version.Version, a)
+		data, manifest, err = pullChart(ctx, from, version.Version, a)
+	} else {
+		data, err = get(ctx, from, a)
 	}
-	return get(ctx, from, a)
+	if err != nil {
+		return nil, err
+	}
+	h.Version = version.Version
+	return data, checkDigest(h, version.Digest, data, manifest)
+}
+
+// checkDigest compares an archive with the digest in the index of its repository, if there is one: the archives may be on another server than
+// the index. The digest is the SHA-256 of the archive, or of its manifest in a registry.
+func checkDigest(h fleet.HelmOptions, wanted string, archive []byte, manifest string) error {
+	wanted = strings.ToLower(strings.TrimPrefix(wanted, "sha256:"))
+	sum := sha256.Sum256(archive)
+	if got := hex.EncodeToString(sum[:]); wanted != "" && wanted != got && wanted != manifest {
+		return fmt.Errorf("the archive of chart %s has the SHA-256 %s, but the index of the repository says %s", describe(h), got, wanted)
+	}
+	return nil
 }
 
 // indexes is a semaphore for the indexes in memory: the index of a large repository takes hundreds of MiB while it is parsed.

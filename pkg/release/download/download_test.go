@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
@@ -44,9 +45,10 @@ func chartArchiveOf(t *testing.T, name, version, more string, files ...string) [
 // server serves files under their paths, and an OCI registry under /v2. It demands an account if there is one.
 type server struct {
 	*httptest.Server
-	files    map[string][]byte
-	username string
-	asked    []string
+	files     map[string][]byte
+	redirects map[string]string
+	username  string
+	asked     []string
 }
 
 func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server {
@@ -59,6 +61,10 @@ func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server 
 		if s.username != "" && (username != s.username || password != "secret") {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if target, found := s.redirects[r.URL.Path]; found {
+			http.Redirect(w, r, target, http.StatusFound)
 			return
 		}
 		if data, found := s.files[r.URL.Path]; found {
@@ -139,6 +145,126 @@ func TestChart(t *testing.T) {
 			assert.Equal(t, row.want, fmt.Sprint(names(resources)))
 			assert.True(t, strings.HasPrefix(resources[0].Name, release.FetchedFolder(row.helm)+"/"), "where Deploy looks for it")
 		})
+	}
+}
+
+func TestChart_digest(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	archive := chartArchiveOf(t, "app", "1.0.0", "")
+	sum := fmt.Sprintf("%x", sha256.Sum256(archive))
+	other := strings.Repeat("0", len(sum))
+	s.files["/app.tgz"] = archive
+	s.files["/parent.tgz"] = chartArchiveOf(t, "parent", "2.0.0", "dependencies: [{name: app, version: ^1, repository: '"+s.URL+"'}]")
+	s.push(t, "charts/app", "1.0.0", registry.ChartLayerMediaType, nil, archive)
+	oci := "oci://" + s.host() + "/charts/app:1.0.0"
+	_, manifest, err := pullChart(t.Context(), oci, "", ServerAccess{PlainHTTP: true})
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		url, digest string
+		wrong       bool
+	}{
+		"the digest of the archive":                 {"app.tgz", sum, false},
+		"with its algorithm":                        {"app.tgz", "sha256:" + sum, false},
+		"in capital letters":                        {"app.tgz", strings.ToUpper(sum), false},
+		"another archive":                           {"app.tgz", other, true},
+		"no digest":                                 {"app.tgz", "", false},
+		"the archive in a registry":                 {oci, sum, false},
+		"the manifest of the archive in a registry": {oci, manifest, false},
+		"another archive in a registry":             {oci, other, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.files["/index.yaml"] = fmt.Appendf(nil, "entries: {app: [{name: app, version: 1.0.0, urls: ['%s'], digest: '%s'}]}", row.url, row.digest)
+			for _, helm := range []fleet.HelmOptions{{Repo: s.URL, Chart: "app", Version: "^1"}, {Chart: s.URL + "/parent.tgz"}} {
+				_, err := Chart(t.Context(), helm, ServerAccess{PlainHTTP: true})
+				if !row.wrong {
+					require.NoError(t, err)
+					continue
+				}
+				assert.ErrorContains(t, err, fmt.Sprintf("the archive of chart %s app 1.0.0 has the SHA-256 %s, but the index of the repository says %s", s.URL, sum, other))
+			}
+		})
+	}
+}
+
+func TestChart_redirects(t *testing.T) {
+	archive := chartArchiveOf(t, "app", "1.0.0", "")
+	start := func(start func(http.Handler) *httptest.Server) *server {
+		s := newServer(t, start)
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+		s.files["/app.tgz"] = archive
+		return s
+	}
+	plain, plainToo, encrypted, encryptedToo := start(httptest.NewServer), start(httptest.NewServer), start(httptest.NewTLSServer), start(httptest.NewTLSServer)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})
+	account := ServerAccess{Username: "joe", Password: "secret"}
+	for name, row := range map[string]struct {
+		from, to *server
+		access   ServerAccess
+		account  string // that arrives
+		says     string
+	}{
+		"the same server":                  {from: plain, to: plain, access: account, account: "joe"},
+		"another server":                   {from: plain, to: plainToo, access: account},
+		"from TLS":                         {from: encrypted, to: plain, access: ServerAccess{CAs: ca}, says: "/app.tgz would leave TLS"},
+		"to TLS":                           {from: plain, to: encrypted, access: ServerAccess{CAs: ca}},
+		"another server of the authority":  {from: encrypted, to: encryptedToo, access: ServerAccess{CAs: ca}},
+		"the same server, any certificate": {from: encrypted, to: encrypted, access: ServerAccess{Insecure: true}},
+		"another server, any certificate":  {from: encrypted, to: encryptedToo, access: ServerAccess{Insecure: true}, says: "certificate signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			row.from.redirects = map[string]string{"/moved.tgz": row.to.URL + "/app.tgz"}
+			row.to.asked = nil
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: row.from.URL + "/moved.tgz"}, row.access)
+			if row.says != "" {
+				require.ErrorContains(t, err, row.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, row.account+" /app.tgz", row.to.asked[len(row.to.asked)-1])
+		})
+	}
+	plain.redirects = map[string]string{"/moved.tgz": plain.URL + "/moved.tgz"}
+	_, err := Chart(t.Context(), fleet.HelmOptions{Chart: plain.URL + "/moved.tgz"}, ServerAccess{})
+	require.ErrorContains(t, err, "more than 10 redirects")
+}
+
+// The access is for the server of the chart, and not for others that a chart or an index names.
+func TestServerAccess_forURL(t *testing.T) {
+	encrypted := ServerAccess{Username: "joe", Password: "secret", CAs: []byte("ca"), Insecure: true}
+	plain := ServerAccess{Username: "joe", Password: "secret", PlainHTTP: true}
+	for _, row := range []struct {
+		access     ServerAccess
+		own, other string
+		same       bool
+	}{
+		{encrypted, "https://a/charts", "https://a/x.tgz", true},
+		{encrypted, "https://a/charts", "oci://a/x", true},
+		{encrypted, "oci://a/charts", "oci://a/x", true},
+		{plain, "http://a/charts", "oci://a/x", true},
+		{encrypted, "https://a/charts", "https://b/x.tgz", false},
+		{encrypted, "https://a/charts", "https://a:8443/x.tgz", false},
+		{encrypted, "https://a/charts", "http://a/x.tgz", false},
+		{encrypted, "https://a/charts", "://", false},
+		{plain, "https://a/charts", "oci://a/x", false},
+	} {
+		want := ServerAccess{}
+		if row.same {
+			want = row.access
+		}
+		assert.Equal(t, want, row.access.forURL(row.own, row.other), "%v", row)
+	}
+
+	s, other := newServer(t, httptest.NewTLSServer), newServer(t, httptest.NewTLSServer)
+	other.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	other.files["/index.yaml"] = []byte("entries: {db: [{version: 2.1.0, urls: [db.tgz]}]}")
+	other.files["/db.tgz"] = chartArchiveOf(t, "db", "2.1.0", "")
+	s.files["/app.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies: [{name: db, version: 2.x.x, repository: '"+other.URL+"'}]")
+	s.files["/index.yaml"] = []byte("entries: {app: [{version: 1.0.0, urls: ['" + other.URL + "/db.tgz']}]}")
+	for _, access := range []ServerAccess{{Insecure: true}, {CAs: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}} {
+		for _, helm := range []fleet.HelmOptions{{Chart: s.URL + "/app.tgz"}, {Repo: s.URL, Chart: "app"}} {
+			_, err := Chart(t.Context(), helm, access)
+			require.ErrorContains(t, err, "certificate signed by unknown authority")
+		}
 	}
 }
 
