@@ -20,7 +20,7 @@
 //	history.go    the revisions of releases and the labels on them
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
-//	limit.go      limits of the histories that are decoded and parsed
+//	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
 //	errors.go     errors and their texts
 package release
 

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"regexp"
 	"slices"
 	"unicode/utf8"
 
+	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	"helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -255,4 +257,85 @@ func namesAfter(text []byte, indicator byte) iter.Seq[[]byte] {
 
 func isNameCharacter(c byte) bool {
 	return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || c == '_' || c == '-'
+}
+
+// ChartBudget is what a chart may still have, with all archives in it and with its downloaded dependencies. Helm limits each archive by itself.
+type ChartBudget struct {
+	bytes               int64
+	files, dependencies int
+}
+
+// Limits of a chart.
+const (
+	chartBytes        = 64 << 20
+	chartFiles        = 100_000
+	chartDependencies = 100
+)
+
+// NewChartBudget returns the budget for one chart.
+func NewChartBudget() *ChartBudget {
+	return &ChartBudget{bytes: chartBytes, files: chartFiles, dependencies: chartDependencies}
+}
+
+// Unpack returns the files of an archive. It charges the budget for them, and for those of the archives among them, which Helm unpacks when it
+// loads the chart.
+func (b *ChartBudget) Unpack(data []byte) ([]*archive.BufferedFile, error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("not a chart archive: %w", err)
+	}
+	// Helm limits the size of the files, but not of the tar headers between them.
+	size, err := io.Copy(io.Discard, io.LimitReader(unzipped, b.bytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("the archive is damaged: %w", err)
+	}
+	if err := b.charge(size); err != nil {
+		return nil, err
+	}
+	files, err := archive.LoadArchiveFiles(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	if b.files -= len(files); b.files < 0 {
+		return nil, fmt.Errorf("the chart with its dependencies has more than %d files", chartFiles)
+	}
+	return files, b.unpackDependencies(files)
+}
+
+// AddDependency charges the budget for an archive that is added to the files of the chart.
+func (b *ChartBudget) AddDependency(data []byte) error {
+	if b.dependencies--; b.dependencies < 0 {
+		return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+	}
+	if err := b.charge(int64(len(data))); err != nil {
+		return err
+	}
+	_, err := b.Unpack(data)
+	return err
+}
+
+func (b *ChartBudget) charge(size int64) error {
+	if b.bytes -= size; b.bytes < 0 {
+		return fmt.Errorf("the unpacked chart with its dependencies is larger than %d MiB", chartBytes>>20)
+	}
+	return nil
+}
+
+// dependencyArchive matches the names of the files that Helm unpacks when it loads a chart.
+var dependencyArchive = regexp.MustCompile(`^(charts/[^/_.][^/]*/)*charts/[^/_.][^/]*\.tgz$`)
+
+// unpackDependencies charges the budget for the archives among the files of a chart.
+func (b *ChartBudget) unpackDependencies(files []*archive.BufferedFile) error {
+	for _, f := range files {
+		if !dependencyArchive.MatchString(f.Name) {
+			continue
+		}
+		if b.dependencies--; b.dependencies < 0 {
+			return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+		}
+		if _, err := b.Unpack(f.Data); err != nil {
+			return fmt.Errorf("dependency %s: %w", f.Name, err)
+		}
+	}
+	return nil
 }

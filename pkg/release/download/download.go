@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// sizeMax bounds one download, and what an archive contains: an agent keeps both in memory.
+	// sizeMax bounds one download, which the agent keeps in memory. release.ChartBudget bounds what a chart contains.
 	sizeMax = 64 << 20
 	// timeout bounds one request with its response.
 	timeout = 5 * time.Minute

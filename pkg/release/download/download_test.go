@@ -4,13 +4,18 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	containerregistry "github.com/google/go-containerregistry/pkg/registry"
@@ -48,6 +53,7 @@ type server struct {
 	files     map[string][]byte
 	redirects map[string]string
 	username  string
+	mediaType string // of the files
 	asked     []string
 }
 
@@ -68,6 +74,8 @@ func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server 
 			return
 		}
 		if data, found := s.files[r.URL.Path]; found {
+			w.Header().Set("Content-Type", s.mediaType)
+			w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 			_, _ = w.Write(data)
 			return
 		}
@@ -298,17 +306,121 @@ func TestChart_dependencies(t *testing.T) {
 
 func TestChart_limits(t *testing.T) {
 	s := newServer(t, httptest.NewServer)
+	zeros, packed := string(make([]byte, 5<<20)), string(chartArchiveOf(t, "sub", "1.0.0", ""))
+	bomb := string(chartArchiveOf(t, "bomb", "1.0.0", "", "a", zeros, "b", zeros, "c", zeros, "d", zeros, "e", zeros, "f", zeros, "g", zeros))
+	nested := func(count int, archive string, folder string) (files []string) {
+		for i := range count {
+			files = append(files, fmt.Sprintf(folder, i), archive)
+		}
+		return files
+	}
+	depends := func(count int, names string) (text string) {
+		for i := range count {
+			text += fmt.Sprintf("- {name: "+names+", version: 1.0.0, repository: 'http://"+s.host()+"'}\n", i)
+		}
+		return "dependencies:\n" + text
+	}
+	var index strings.Builder
+	for i := range 101 {
+		fmt.Fprintf(&index, "  sub%d: [{version: 1.0.0, urls: [sub.tgz]}]\n  bomb%d: [{version: 1.0.0, urls: [half.tgz]}]\n", i, i)
+	}
+	s.files["/index.yaml"] = []byte("entries:\n" + index.String())
+	s.files["/sub.tgz"], s.files["/half.tgz"] = []byte(packed), []byte(bomb)
 	s.files["/large.tgz"] = make([]byte, sizeMax+1)
 	s.files["/bomb.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, sizeMax)))
 	s.files["/large-file.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, 6<<20)))
+	s.files["/nested.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(2, bomb, "charts/bomb%d.tgz")...)
+	s.files["/deep.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(1, string(chartArchiveOf(t, "a", "1.0.0", "", nested(2, bomb, "charts/b/charts/bomb%d.tgz")...)), "charts/a%d.tgz")...)
+	s.files["/no-dependencies.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", append(nested(2, bomb, "files/charts/bomb%d.tgz"), nested(2, bomb, "charts/_bomb%d.tgz")...)...)
+	s.files["/many.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(101, packed, "charts/sub%d.tgz")...)
+	s.files["/enough.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(100, packed, "charts/sub%d.tgz")...)
+	s.files["/download-many.tgz"] = chartArchiveOf(t, "app", "1.0.0", depends(100, "sub%d"), nested(1, packed, "charts/sub%d.tgz")...)
+	s.files["/download-large.tgz"] = chartArchiveOf(t, "app", "1.0.0", depends(2, "bomb%d"))
 	for file, want := range map[string]string{
-		"/large.tgz":      "/large.tgz is larger than 64 MiB",
-		"/bomb.tgz":       "the unpacked archive is larger than 64 MiB",
-		"/large-file.tgz": "larger than the maximum file size",
+		"/large.tgz":           "/large.tgz is larger than 64 MiB",
+		"/bomb.tgz":            "the unpacked chart with its dependencies is larger than 64 MiB",
+		"/large-file.tgz":      "larger than the maximum file size",
+		"/nested.tgz":          "dependency charts/bomb1.tgz: the unpacked chart with its dependencies is larger than 64 MiB",
+		"/deep.tgz":            "dependency charts/a0.tgz: dependency charts/b/charts/bomb1.tgz: the unpacked chart with its dependencies is larger than 64 MiB",
+		"/no-dependencies.tgz": "",
+		"/many.tgz":            "the chart has more than 100 dependencies",
+		"/enough.tgz":          "",
+		"/download-many.tgz":   "dependency sub99 of chart app: the chart has more than 100 dependencies",
+		"/download-large.tgz":  "dependency bomb1 of chart app: the unpacked chart with its dependencies is larger than 64 MiB",
 	} {
-		_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + file}, ServerAccess{})
-		assert.ErrorContains(t, err, want)
+		t.Run(file, func(t *testing.T) {
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + file}, ServerAccess{})
+			if want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, want)
+		})
 	}
+}
+
+func TestChart_largeAnswers(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	s.files["/index.yaml"] = []byte("entries: {app: [" + strings.Repeat("{},", indexNodes/2) + "{version: 1.0.0, urls: [app.tgz]}]}")
+	_, err := Chart(t.Context(), fleet.HelmOptions{Repo: s.URL, Chart: "app"}, ServerAccess{})
+	require.ErrorContains(t, err, "the index of the repository: YAML that has more than 2000000 nodes")
+
+	tags, err := json.Marshal(map[string]any{"name": "app", "tags": strings.Split(strings.TrimSpace(strings.Repeat("1.0.0 ", tagsMax+1)), " ")})
+	require.NoError(t, err)
+	s.files["/v2/app/tags/list"] = tags
+	access := ServerAccess{PlainHTTP: true}
+	_, err = Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.host() + "/app", Version: "^1"}, access)
+	require.ErrorContains(t, err, "the repository has more than 10000 tags; name an exact version")
+
+	s.files["/v2/app/manifests/2.0.0"] = []byte(`{"layers":[` + strings.Repeat("{},", 20_000) + "{}]}")
+	s.mediaType = ocispec.MediaTypeImageManifest
+	_, err = Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.host() + "/app", Version: "2.0.0"}, access)
+	require.ErrorContains(t, err, "the manifest has more than 10000 values")
+}
+
+// A registry can link each page of its tags to another one.
+func TestChart_endlessTags(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "<"+r.URL.Path+`?last=x>; rel="next"`)
+		_, _ = w.Write([]byte(`{"tags":[]}`))
+	}))
+	t.Cleanup(s.Close)
+	_, err := Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.Listener.Addr().String() + "/app"}, ServerAccess{PlainHTTP: true})
+	require.ErrorContains(t, err, "more than 10000 tags")
+}
+
+// All downloads of an agent share their memory, whatever they are.
+func TestDownloads(t *testing.T) {
+	const most = 4
+	arrived, answer := make(chan struct{}, 3*most), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-answer
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(s.Close)
+	host := s.Listener.Addr().String()
+	var running sync.WaitGroup
+	for range most {
+		running.Go(func() {
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, ServerAccess{})
+			assert.ErrorContains(t, err, "404")
+		})
+	}
+	for range most {
+		<-arrived
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the agent stops"))
+	_, err := Chart(ended, fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, ServerAccess{})
+	require.EqualError(t, err, "the agent stops")
+	_, err = Artifact(ended, host+"/artifact", "s-1", ServerAccess{PlainHTTP: true})
+	require.EqualError(t, err, "the agent stops")
+	assert.False(t, downloads.TryAcquire(1))
+	close(answer)
+	running.Wait()
+	assert.True(t, downloads.TryAcquire(most), "all have ended")
+	downloads.Release(most)
 }
 
 func TestServerAccess_tls(t *testing.T) {

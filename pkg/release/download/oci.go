@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	bundlecontent "github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -29,6 +30,10 @@ const (
 // Artifact downloads the resources of a Bundle: the one layer of REFERENCE/ID:latest, a document as in a Content. The ID is the
 // digest of the document, so that a registry cannot change what is deployed.
 func Artifact(ctx context.Context, reference, id string, a ServerAccess) ([]fleet.BundleResource, error) {
+	if err := downloads.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	defer downloads.Release(1)
 	reference = strings.TrimSuffix(strings.TrimPrefix(reference, registry.OCIScheme+"://"), "/") + "/" + id
 	repository, closeIdle, err := openRepository(reference, a)
 	if err != nil {
@@ -70,7 +75,12 @@ func chartTag(ctx context.Context, repository *remote.Repository, version string
 	}
 	index := repo.NewIndexFile()
 	const name = "chart"
+	const pageMin = 10
+	left := tagsMax
 	err := repository.Tags(ctx, "", func(tags []string) error {
+		if left -= max(len(tags), pageMin); left < 0 { // empty pages count too: a registry can send any number of them
+			return fmt.Errorf("the repository has more than %d tags; name an exact version", tagsMax)
+		}
 		for _, tag := range tags {
 			index.Entries[name] = append(index.Entries[name], &repo.ChartVersion{Metadata: &chart.Metadata{Version: strings.ReplaceAll(tag, "_", "+")}})
 		}
@@ -112,13 +122,17 @@ func fetchLayer(ctx context.Context, repository *remote.Repository, tag string, 
 		return described, manifest, nil, err
 	}
 	defer reader.Close()
-	const manifestMax = 4 << 20
+	const manifestMax, valuesMax = 4 << 20, 10_000
 	if described.Size > manifestMax {
 		return described, manifest, nil, fmt.Errorf("the manifest is larger than %d MiB", manifestMax>>20)
 	}
 	data, err := content.ReadAll(reader, described)
 	if err != nil {
 		return described, manifest, nil, err
+	}
+	read := transport.SizeCounter{Limits: transport.ResponseLimits{Values: valuesMax}}
+	if _, err := read.Write(data); err != nil {
+		return described, manifest, nil, fmt.Errorf("the manifest has more than %d values", valuesMax)
 	}
 	if err := json.Unmarshal(data, &manifest); err != nil {
 		return described, manifest, nil, fmt.Errorf("the manifest: %w", err)
