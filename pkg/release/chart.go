@@ -127,6 +127,9 @@ func loadChart(folder string, resources []fleet.BundleResource) (*chart.Chart, e
 			files = append(files, &archive.BufferedFile{Name: name, Data: []byte(r.Content)})
 		}
 	}
+	if err := NewChartBudget().unpackDependencies(files); err != nil {
+		return nil, invalid("the chart in the Bundle cannot be loaded: %v", err)
+	}
 	loaded, err := loader.LoadFiles(files)
 	if err != nil {
 		return nil, invalid("the chart in the Bundle cannot be loaded: %v", err)

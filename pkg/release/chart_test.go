@@ -1,9 +1,13 @@
 package release
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -83,6 +87,53 @@ func TestMakeSource_missingDependency(t *testing.T) {
 		Name: chartFile, Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: db, version: 1.0.0, repository: https://x}]\n",
 	}}})
 	assert.ErrorContains(t, err, "chart app is not complete")
+}
+
+// A Bundle of a few kilobytes must not fill the memory of an agent when Helm unpacks the archives in its chart.
+func TestMakeSource_dependencyArchives(t *testing.T) {
+	packed := func(size int) string {
+		var buffer bytes.Buffer
+		zipped := gzip.NewWriter(&buffer)
+		archived := tar.NewWriter(zipped)
+		for name, text := range map[string]string{"sub/Chart.yaml": "apiVersion: v2\nname: sub\nversion: 1.0.0\n", "sub/zeros": string(make([]byte, size))} {
+			require.NoError(t, archived.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(text))}))
+			_, err := archived.Write([]byte(text))
+			require.NoError(t, err)
+		}
+		require.NoError(t, errors.Join(archived.Close(), zipped.Close()))
+		return buffer.String()
+	}
+	small, large := packed(1), packed(5<<20)
+	for name, row := range map[string]struct {
+		archive, folder string
+		count           int
+		says            string
+	}{
+		"small ones":      {small, "charts/sub%d.tgz", chartDependencies, ""},
+		"many":            {small, "charts/sub%d.tgz", chartDependencies + 1, "the chart has more than 100 dependencies"},
+		"large ones":      {large, "charts/sub%d.tgz", 14, "the unpacked chart with its dependencies is larger than 64 MiB"},
+		"in a dependency": {large, "charts/a/charts/sub%d.tgz", 14, "the unpacked chart with its dependencies is larger than 64 MiB"},
+		"other files":     {"?", "files/charts/sub%d.tgz", 2, ""},
+		"no archives":     {"?", "charts/sub%d.tgz", 1, "not a chart archive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resources := files("app/Chart.yaml")
+			if strings.Contains(row.folder, "/a/") {
+				resources = append(resources, files("app/charts/a/Chart.yaml")...)
+			}
+			for i := range row.count {
+				resources = append(resources, fleet.BundleResource{Name: "app/" + fmt.Sprintf(row.folder, i), Content: row.archive})
+			}
+			_, err := makeSource(Request{Resources: resources, Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{Chart: "app"}}})
+			if row.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var refused *InvalidError
+			require.ErrorAs(t, err, &refused)
+			require.ErrorContains(t, err, row.says)
+		})
+	}
 }
 
 func TestComplete_documents(t *testing.T) {

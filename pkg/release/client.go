@@ -20,6 +20,7 @@
 //	history.go    the revisions of releases and the labels on them
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
+//	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
 //	errors.go     errors and their texts
 package release
 
@@ -48,7 +49,6 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/registration"
-	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Default rate limit towards the member's API server: client-go's own is meant for one person. To deploy a Bundle takes some 15
@@ -65,8 +65,8 @@ type Client struct {
 	dynamic dynamic.Interface
 	meta    metadata.Interface
 	schema  *schemaCache
-	history transport.ResponseLimits // of one release, decompressed
-	key     []byte                   // of the proofs of revisions; nil if there is none
+	history HistoryLimits
+	key     []byte // of the proofs of revisions; nil if there is none
 }
 
 // New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
@@ -133,7 +133,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	if c.key != nil {
 		history = provedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
-	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history)})
+	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return op, nil
 }

@@ -2,10 +2,12 @@ package release
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -146,5 +148,35 @@ func FuzzOwnerLabels(f *testing.F) {
 		assert.Equal(t, options.KeepResources, back.KeepResources)
 		assert.Equal(t, options.DeleteNamespace, back.DeleteNamespace)
 		assert.Equal(t, options.DeleteCRDResources, back.DeleteCRDs)
+	})
+}
+
+// The texts that CheckYAML refuses are those of which a parser makes many nodes.
+func FuzzCheckYAML(f *testing.F) {
+	for _, seed := range []string{"a: &x [1]\nb: *x", "{?&a b:*a}", "- - ? : {a,b: c}", "a:\n- b\n-\tc\n--- !t &a 'x'", "[&a a,*a,-*a]"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		nodes, err := CheckYAML([]byte(text), len(text))
+		decoder := yaml.NewDecoder(strings.NewReader(text))
+		parsed := 0
+		for {
+			var root yaml.Node
+			if decoder.Decode(&root) != nil {
+				break
+			}
+			for left := []*yaml.Node{&root}; len(left) > 0; {
+				node := left[len(left)-1]
+				left = append(left[:len(left)-1], node.Content...)
+				parsed++
+				if node.Kind == yaml.AliasNode {
+					require.Error(t, err, "an alias")
+				}
+			}
+			parsed -= 2 // the document and its root
+		}
+		if err == nil {
+			assert.LessOrEqual(t, parsed, 3*nodes)
+		}
 	})
 }

@@ -9,8 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"regexp"
 	"slices"
+	"unicode/utf8"
 
+	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	"helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -21,19 +25,41 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// LimitHistory limits the history of one release that the client decodes. A revision is compressed, so a Secret of a few kilobytes could
-// take gigabytes of memory. The hub sets a limit, because the owner of a member writes its Secrets, and so does the agent, because users of
-// the member write Secrets in their namespaces.
-func (c *Client) LimitHistory(limits transport.ResponseLimits) *Client {
+// HistoryLimits limit the history of one release. A revision is compressed, so a Secret of a few kilobytes could take gigabytes of memory. The
+// hub sets limits, because the owner of a member writes its Secrets, and so does the agent, because users of the member write Secrets in their
+// namespaces.
+type HistoryLimits struct {
+	// ResponseLimits are limits of all revisions together, decompressed.
+	transport.ResponseLimits
+	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. To the limits above each of them is one string.
+	Nodes int
+	// TrustProofs applies Nodes only to revisions without a proof, see WithHistoryKey. The hub must not set it: a member has its own key.
+	TrustProofs bool
+	// Large, if not nil, is held from when a history turns out to be larger than Small; its owner releases it after each removal. Small.Values
+	// limits the YAML as well.
+	Small transport.ResponseLimits
+	Large *transport.Turn
+}
+
+// LimitHistory returns a client that returns an error for a release whose history exceeds the limits, before Helm decodes or parses it.
+func (c *Client) LimitHistory(limits HistoryLimits) *Client {
 	limited := *c
 	limited.history = limits
 	return &limited
 }
 
+// hold waits until no other client of Large has a large history in memory.
+func (l HistoryLimits) hold(ctx context.Context) error {
+	if l.Large == nil {
+		return nil
+	}
+	return l.Large.Hold(ctx)
+}
+
 // limitedSecrets are the Secrets of Helm releases. It fails if what Helm would decompress and decode is larger than the limits.
 type limitedSecrets struct {
 	corev1client.SecretInterface
-	limits transport.ResponseLimits
+	limits HistoryLimits
 }
 
 // Get returns a Secret.
@@ -42,7 +68,7 @@ func (s limitedSecrets) Get(ctx context.Context, name string, o metav1.GetOption
 	if err != nil {
 		return nil, err
 	}
-	return secret, s.check(*secret)
+	return secret, s.check(ctx, *secret)
 }
 
 // List returns Secrets.
@@ -51,15 +77,15 @@ func (s limitedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1
 	if err != nil {
 		return nil, err
 	}
-	return list, s.check(list.Items...)
+	return list, s.check(ctx, list.Items...)
 }
 
 // check decompresses the releases as Helm does, without keeping them.
-func (s limitedSecrets) check(secrets ...corev1.Secret) error {
-	if s.limits == (transport.ResponseLimits{}) {
+func (s limitedSecrets) check(ctx context.Context, secrets ...corev1.Secret) error {
+	if s.limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
 	}
-	read := transport.SizeCounter{Limits: s.limits}
+	read := transport.SizeCounter{Limits: s.limits.ResponseLimits}
 	for i := range secrets {
 		stored := bufio.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(secrets[i].Data["release"])))
 		var content io.Reader = stored
@@ -75,29 +101,241 @@ func (s limitedSecrets) check(secrets ...corev1.Secret) error {
 			return fmt.Errorf("the history of the Helm release: %w", err)
 		}
 	}
+	if read.Exceeds(s.limits.Small) {
+		return s.limits.hold(ctx)
+	}
 	return nil
 }
 
-// soundReleases are the revisions in Secrets. It ignores a revision that has no state, as Helm ignores one that it cannot decode: Helm panics
-// when it reads the state.
-type soundReleases struct{ *driver.Secrets }
+// soundReleases are the revisions in Secrets. It ignores a damaged revision, as Helm ignores one that it cannot decode: Helm panics when it
+// reads the state or a hook. It fails if the YAML of a revision exceeds the limits, before Helm parses it.
+type soundReleases struct {
+	*driver.Secrets
+	client *Client
+	ctx    context.Context
+}
 
 // Get returns a revision.
 func (s soundReleases) Get(key string) (release.Releaser, error) {
 	found, err := s.Secrets.Get(key)
-	if err == nil && hasNoState(found) {
-		return nil, fmt.Errorf("the Secret %s of a Helm release has no state", key)
+	if err != nil {
+		return nil, err
 	}
-	return found, err
+	if isDamaged(found) {
+		return nil, fmt.Errorf("the Secret %s of a Helm release is damaged", key)
+	}
+	return found, s.checkYAML(found)
 }
 
 // Query returns revisions.
 func (s soundReleases) Query(labels map[string]string) ([]release.Releaser, error) {
 	found, err := s.Secrets.Query(labels)
-	return slices.DeleteFunc(found, hasNoState), err
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, isDamaged)
+	return found, s.checkYAML(found...)
 }
 
-func hasNoState(found release.Releaser) bool {
+// isDamaged reports whether a revision has no state, or null in place of a hook or of a file of its chart.
+func isDamaged(found release.Releaser) bool {
 	r, ok := found.(*helm.Release)
-	return !ok || r.Info == nil
+	return !ok || r.Info == nil || slices.Contains(r.Hooks, nil) || r.Chart != nil && slices.Contains(r.Chart.Files, nil)
+}
+
+func (s soundReleases) checkYAML(found ...release.Releaser) error {
+	limits := s.client.history
+	for _, revision := range found {
+		if limits.Nodes == 0 || limits.TrustProofs && s.client.isProved(revision) {
+			continue
+		}
+		for text := range parsedTexts(revision) {
+			nodes, err := CheckYAML(text, limits.Nodes)
+			if err == nil && limits.Small.Values > 0 && nodes > limits.Small.Values {
+				err = limits.hold(s.ctx)
+			}
+			if err != nil {
+				return fmt.Errorf("the history of the Helm release: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// parsedTexts are the texts of a revision that Helm may parse as YAML, one after another, because each is a copy.
+func parsedTexts(found release.Releaser) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		r, ok := found.(*helm.Release)
+		if !ok || !yield([]byte(r.Manifest)) {
+			return
+		}
+		for _, hook := range r.Hooks {
+			if !yield([]byte(hook.Manifest)) {
+				return
+			}
+		}
+		if r.Chart == nil {
+			return
+		}
+		for _, crd := range r.Chart.CRDObjects() {
+			if !yield(crd.File.Data) {
+				return
+			}
+		}
+	}
+}
+
+// YAMLError is the error of CheckYAML. It contains nothing of the text.
+type YAMLError struct{ why string }
+
+func (e *YAMLError) Error() string { return "YAML that " + e.why }
+
+// CheckYAML counts the characters of a text with which a node of YAML can begin, also those in strings and comments, and returns a YAMLError
+// if these are more than the limit. When the text is parsed, each of them takes some 250 bytes, and up to 800, while the text may have two. An
+// alias repeats a node any number of times, and any encoding but UTF-8 could hide one, so CheckYAML refuses both. It does not parse the text:
+// that would take the memory, and Helm divides a text into documents in several ways.
+func CheckYAML(text []byte, limit int) (nodes int, err error) {
+	if !utf8.Valid(text) {
+		return 0, &YAMLError{"is not encoded in UTF-8"}
+	}
+	for i, character := range text {
+		switch character {
+		case ',', '[', '{', ':', '?':
+			nodes++
+		case '-':
+			if i+1 == len(text) || !isNameCharacter(text[i+1]) {
+				nodes++
+			}
+		}
+	}
+	if nodes > limit {
+		return nodes, &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
+	}
+	if hasAliases(text) {
+		return nodes, &YAMLError{"has aliases"}
+	}
+	return nodes, nil
+}
+
+// hasAliases reports whether an alias (*NAME) of the text has the name of an anchor (&NAME), both where YAML allows them.
+func hasAliases(text []byte) bool {
+	if !bytes.ContainsRune(text, '&') || !bytes.ContainsRune(text, '*') {
+		return false
+	}
+	const anchorsMax = 1000
+	anchors := map[string]bool{}
+	for name := range namesAfter(text, '&') {
+		if anchors[string(name)] = true; len(anchors) > anchorsMax {
+			return true
+		}
+	}
+	for name := range namesAfter(text, '*') {
+		if anchors[string(name)] {
+			return true
+		}
+	}
+	return false
+}
+
+// namesAfter returns the names that follow an indicator. Before it can be a space, the end of a line, or another indicator.
+func namesAfter(text []byte, indicator byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for i, character := range text {
+			if character != indicator || i > 0 && (isNameCharacter(text[i-1]) || bytes.IndexByte([]byte(`/=.>()*&;"'`), text[i-1]) >= 0) {
+				continue
+			}
+			end := i + 1
+			for end < len(text) && isNameCharacter(text[end]) {
+				end++
+			}
+			if end > i+1 && !yield(text[i+1:end]) {
+				return
+			}
+		}
+	}
+}
+
+func isNameCharacter(c byte) bool {
+	return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || c == '_' || c == '-'
+}
+
+// ChartBudget is what a chart may still have, with all archives in it and with its downloaded dependencies. Helm limits each archive by itself.
+type ChartBudget struct {
+	bytes               int64
+	files, dependencies int
+}
+
+// Limits of a chart.
+const (
+	chartBytes        = 64 << 20
+	chartFiles        = 100_000
+	chartDependencies = 100
+)
+
+// NewChartBudget returns the budget for one chart.
+func NewChartBudget() *ChartBudget {
+	return &ChartBudget{bytes: chartBytes, files: chartFiles, dependencies: chartDependencies}
+}
+
+// Unpack returns the files of an archive. It charges the budget for them, and for those of the archives among them, which Helm unpacks when it
+// loads the chart.
+func (b *ChartBudget) Unpack(data []byte) ([]*archive.BufferedFile, error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("not a chart archive: %w", err)
+	}
+	// Helm limits the size of the files, but not of the tar headers between them.
+	size, err := io.Copy(io.Discard, io.LimitReader(unzipped, b.bytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("the archive is damaged: %w", err)
+	}
+	if err := b.charge(size); err != nil {
+		return nil, err
+	}
+	files, err := archive.LoadArchiveFiles(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	if b.files -= len(files); b.files < 0 {
+		return nil, fmt.Errorf("the chart with its dependencies has more than %d files", chartFiles)
+	}
+	return files, b.unpackDependencies(files)
+}
+
+// AddDependency charges the budget for an archive that is added to the files of the chart.
+func (b *ChartBudget) AddDependency(data []byte) error {
+	if b.dependencies--; b.dependencies < 0 {
+		return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+	}
+	if err := b.charge(int64(len(data))); err != nil {
+		return err
+	}
+	_, err := b.Unpack(data)
+	return err
+}
+
+func (b *ChartBudget) charge(size int64) error {
+	if b.bytes -= size; b.bytes < 0 {
+		return fmt.Errorf("the unpacked chart with its dependencies is larger than %d MiB", chartBytes>>20)
+	}
+	return nil
+}
+
+// dependencyArchive matches the names of the files that Helm unpacks when it loads a chart.
+var dependencyArchive = regexp.MustCompile(`^(charts/[^/_.][^/]*/)*charts/[^/_.][^/]*\.tgz$`)
+
+// unpackDependencies charges the budget for the archives among the files of a chart.
+func (b *ChartBudget) unpackDependencies(files []*archive.BufferedFile) error {
+	for _, f := range files {
+		if !dependencyArchive.MatchString(f.Name) {
+			continue
+		}
+		if b.dependencies--; b.dependencies < 0 {
+			return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+		}
+		if _, err := b.Unpack(f.Data); err != nil {
+			return fmt.Errorf("dependency %s: %w", f.Name, err)
+		}
+	}
+	return nil
 }

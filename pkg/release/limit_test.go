@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -55,17 +57,112 @@ func TestLimitHistory(t *testing.T) {
 			for _, secret := range row.secrets {
 				require.NoError(t, client.Tracker().Add(secret))
 			}
-			_, err := limitedSecrets{client.CoreV1().Secrets("ns"), limits}.List(t.Context(), metav1.ListOptions{})
+			_, err := limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.List(t.Context(), metav1.ListOptions{})
 			var tooLarge *transport.TooLargeError
 			if row.tooLarge {
 				require.ErrorAs(t, err, &tooLarge)
 			} else {
 				require.NoError(t, err)
 			}
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), transport.ResponseLimits{}}.List(t.Context(), metav1.ListOptions{})
+			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{}}.List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err, "without limits")
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), limits}.Get(t.Context(), "a", metav1.GetOptions{})
+			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.Get(t.Context(), "a", metav1.GetOptions{})
 			assert.Equal(t, row.tooLarge && len(row.secrets) == 1, err != nil)
+		})
+	}
+}
+
+func manyAnchors() (text string) {
+	for i := range 1001 {
+		text += fmt.Sprintf(" &a%d", i)
+	}
+	return text
+}
+
+func TestCheckYAML(t *testing.T) {
+	for name, row := range map[string]struct{ text, says string }{
+		"nothing":                          {"", ""},
+		"as many as the limit":             {strings.Repeat("- a\n", 1000), ""},
+		"a list":                           {strings.Repeat("- a\n", 1001), "has more than 1000 nodes"},
+		"a list in one line":               {"[" + strings.Repeat("[],", 501), "has more than 1000 nodes"},
+		"a list of lists":                  {strings.Repeat("- ", 1001), "has more than 1000 nodes"},
+		"a list with other ends of lines":  {strings.Repeat("-\u0085a\r", 1001), "has more than 1000 nodes"},
+		"a map":                            {strings.Repeat("a:\n", 1001), "has more than 1000 nodes"},
+		"a map in one line":                {"{" + strings.Repeat("a,", 1001), "has more than 1000 nodes"},
+		"long keys":                        {strings.Repeat("? a\n", 1001), "has more than 1000 nodes"},
+		"text":                             {"x: |\n" + strings.Repeat("  no-nodes in a text\n", 10_000), ""},
+		"an alias":                         {"a: &x 1\nb: *x\n", "has aliases"},
+		"an alias in one line":             {"[&x-1 1,*x-1]", "has aliases"},
+		"an alias after other indicators":  {"{?&a b:*a}", "has aliases"},
+		"an alias that begins the text":    {"*x : &x 1", "has aliases"},
+		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "has aliases"},
+		"thousands of anchors":             {manyAnchors() + " *b", "has aliases"},
+		"an alias of no anchor":            {"a: &x 1\nb: *y\n", ""},
+		"a shell":                          {"run: command 2>&1 && expr 2*1 & wait *x\nurl: /?a=1&x=2\ngo: (&x, *y)\n", ""},
+		"schedules and markdown":           {"cron: '*/5 * * * *'\ntext: Ships & boats, *boats* and **Ships**\n", ""},
+		"UTF-16":                           {"\xff\xfea\x00:\x00", "is not encoded in UTF-8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := CheckYAML([]byte(row.text), 1000)
+			if row.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var refused *YAMLError
+			require.ErrorAs(t, err, &refused)
+			assert.EqualError(t, err, "YAML that "+row.says)
+		})
+	}
+}
+
+func TestSoundReleases(t *testing.T) {
+	const many = "kind: X\nx: [,,,,,,,,,,]\n"
+	key := []byte("key")
+	for name, row := range map[string]struct {
+		release string
+		proved  bool
+		says    string
+		ignored bool
+	}{
+		"small":                                {release: `{"info":{},"manifest":"kind: X"}`},
+		"a large manifest":                     {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, says: "has more than 10 nodes"},
+		"a large manifest with a proof":        {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, proved: true},
+		"a large hook":                         {release: `{"info":{},"hooks":[{},{"manifest":"[,,,,,,,,,,]"}]}`, says: "has more than 10 nodes"},
+		"a large CustomResourceDefinition":     {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"crds/a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`, says: "has more than 10 nodes"},
+		"a large file that nobody parses":      {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`},
+		"no state":                             {release: `{}`, ignored: true},
+		"null in place of a hook":              {release: `{"info":{},"hooks":[null]}`, ignored: true},
+		"null in place of a file of the chart": {release: `{"info":{},"chart":{"files":[null]}}`, ignored: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret := stored(t, "a", row.release, 1)
+			secret.Labels = map[string]string{"owner": "helm"}
+			if row.proved {
+				secret.Labels[provedLabel] = labelTrue
+			}
+			client := &Client{key: key, history: HistoryLimits{Nodes: 10, TrustProofs: true}}
+			releases := soundReleases{driver.NewSecrets(fake.NewClientset(secret).CoreV1().Secrets("ns")), client, t.Context()}
+			found, err := releases.Query(map[string]string{"owner": "helm"})
+			_, getErr := releases.Get("a")
+			switch {
+			case row.says != "":
+				require.ErrorContains(t, err, "the history of the Helm release: YAML that "+row.says)
+				require.ErrorContains(t, getErr, row.says)
+				client.history.Nodes = 0
+				_, err = releases.Query(map[string]string{"owner": "helm"})
+				require.NoError(t, err, "without limits")
+			case row.ignored:
+				require.NoError(t, err)
+				assert.Empty(t, found)
+				require.ErrorContains(t, getErr, "is damaged")
+			default:
+				require.NoError(t, err)
+				assert.Len(t, found, 1)
+				require.NoError(t, getErr)
+				client.history.TrustProofs = false
+				_, err = releases.Query(map[string]string{"owner": "helm"})
+				assert.Equal(t, row.proved, err != nil, "the hub trusts no proof")
+			}
 		})
 	}
 }

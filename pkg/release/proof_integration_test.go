@@ -84,13 +84,15 @@ func TestUninstall_unproved(t *testing.T) {
 
 func TestUninstall_damaged(t *testing.T) {
 	for name, text := range map[string]string{
-		"an object without a name": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
-		"too large":                strings.Repeat(" ", 2<<20),
+		"a manifest that is not YAML": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
+		"an object without a name":    `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
+		"too large":                   strings.Repeat(" ", 2<<20),
+		"too many nodes":              `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("v,", 100)), "\n", `\n`) + `"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
 			m.keyed()
-			m.Client = m.LimitHistory(transport.ResponseLimits{Bytes: 1 << 20})
+			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustProofs: true})
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
 			forged := stored(t, secretName("app", 2), text, 1)
@@ -409,7 +411,7 @@ func TestEnsureHistoryKey_unreadable(t *testing.T) {
 				Data:       map[string][]byte{"release": data},
 			}, metav1.CreateOptions{})
 			require.NoError(t, err)
-			m.Client = m.LimitHistory(transport.ResponseLimits{Bytes: 1 << 20})
+			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}})
 			m.keyed()
 			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})
 			require.NoError(t, err)

@@ -157,3 +157,30 @@ func TestLimitedLarge(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
+
+func TestTurn_hold(t *testing.T) {
+	large := semaphore.NewWeighted(1)
+	turn := &Turn{Of: large}
+	client, url, _ := clientOf(t, Limited{Large: turn}, "application/json", "{}")
+	request := func() {
+		response, err := fetch(t.Context(), client, url, "")
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+	}
+	require.NoError(t, turn.Begin(t.Context()))
+	require.NoError(t, turn.Hold(t.Context()), "it has the turn already")
+	request()
+	assert.False(t, large.TryAcquire(1), "the next request does not end the turn")
+	turn.Release()
+	turn.Release()
+	require.NoError(t, turn.Begin(t.Context()))
+	request()
+	assert.True(t, large.TryAcquire(1), "it ends with the next request again")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, turn.Hold(ended), context.Canceled)
+	large.Release(1)
+	require.NoError(t, turn.Begin(t.Context()))
+	turn.End()
+	assert.True(t, large.TryAcquire(1), "a hold that failed leaves nothing")
+}

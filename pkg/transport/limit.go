@@ -26,10 +26,6 @@ type ResponseLimits struct {
 	Values int
 }
 
-func (l ResponseLimits) exceeded(c SizeCounter) bool {
-	return l.Bytes > 0 && c.bytes > l.Bytes || l.Values > 0 && c.values > l.Values
-}
-
 // Limited limits how much of a response the process reads, because client-go keeps a whole response in memory.
 type Limited struct {
 	Next http.RoundTripper
@@ -109,7 +105,7 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	if _, err := b.read.Write(into[:n]); err != nil {
 		return 0, err
 	}
-	if b.large != nil && b.small.exceeded(b.read) {
+	if b.large != nil && b.read.Exceeds(b.small) {
 		if err := b.large.Begin(b.ctx); err != nil {
 			return 0, err
 		}
@@ -132,10 +128,15 @@ func (c *SizeCounter) Write(text []byte) (int, error) {
 	if c.Limits.Values > 0 {
 		c.countValues(text)
 	}
-	if c.Limits.exceeded(*c) {
+	if c.Exceeds(c.Limits) {
 		return 0, &TooLargeError{Limits: c.Limits}
 	}
 	return len(text), nil
+}
+
+// Exceeds reports whether more than a limit was written.
+func (c *SizeCounter) Exceeds(l ResponseLimits) bool {
+	return l.Bytes > 0 && c.bytes > l.Bytes || l.Values > 0 && c.values > l.Values
 }
 
 func (c *SizeCounter) countValues(text []byte) {
@@ -158,14 +159,15 @@ func (c *SizeCounter) countValues(text []byte) {
 //
 //  1. limitedBody.Read begins it when the response turns out to be larger than Limited.Small.
 //  2. Limited.RoundTrip ends it when the client sends its next request, because then the client has decoded the response.
-//  3. The owner of the client ends it after the last request.
+//  3. The owner of the client releases it after the last request.
 //
-// The client sends its requests one after another, and so has one turn at most.
+// The client sends its requests one after another, and so has one turn at most. Hold makes the turn last over several requests, until Release:
+// Helm keeps and parses a history while it sends further requests.
 type Turn struct {
 	Of *semaphore.Weighted
 
-	mu    sync.Mutex
-	taken bool
+	mu          sync.Mutex
+	taken, held bool
 }
 
 // Begin waits for a turn, unless the client has one already. It returns the error of a context that ends first.
@@ -182,12 +184,36 @@ func (t *Turn) Begin(ctx context.Context) error {
 	return nil
 }
 
-// End ends the turn, if the client has one.
+// Hold is Begin for a turn that End does not end.
+func (t *Turn) Hold(ctx context.Context) error {
+	if err := t.Begin(ctx); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = true
+	return nil
+}
+
+// End ends the turn, if the client has one and does not hold it.
 func (t *Turn) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.held {
+		t.end()
+	}
+}
+
+// Release ends the turn, if the client has or holds one.
+func (t *Turn) Release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end()
+}
+
+func (t *Turn) end() {
 	if t.taken {
 		t.Of.Release(1)
-		t.taken = false
 	}
+	t.taken, t.held = false, false
 }

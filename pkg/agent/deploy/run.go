@@ -57,8 +57,11 @@ type reconciler struct {
 }
 
 // historyLimits limit the history of one release, decompressed: all its revisions together. The API server limits the Secret of a revision to
-// a mebibyte, which charts fill with less than ten mebibytes of text.
-var historyLimits = transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}
+// a mebibyte, which charts fill with less than ten mebibytes of text, and that text has less than 500,000 nodes of YAML. Revisions that the agent has
+// stored have no limit of nodes: it has parsed their manifests before.
+var historyLimits = release.HistoryLimits{
+	ResponseLimits: transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}, Nodes: 500_000, TrustProofs: true,
+}
 
 // errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.
 var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")

@@ -20,6 +20,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -48,6 +49,7 @@ func (f *failure) stalled() result.Result { return result.Stalled(f.reason, f.me
 func diagnose(server, doing string, err error) *failure {
 	var denied *transport.AddressError
 	var tooLarge *transport.TooLargeError
+	var badYAML *release.YAMLError
 	var status apierrors.APIStatus
 	answered := errors.As(err, &status)
 	switch {
@@ -68,8 +70,12 @@ func diagnose(server, doing string, err error) *failure {
 		return transientf(fleet.ReasonUnreachable, "%s at %s: the member answered %s", doing, server, codeOf(status))
 	case answered:
 		return transientf(fleet.ReasonMemberError, "%s at %s: the member answered %s", doing, server, codeOf(status))
-	case errors.As(err, &tooLarge), errors.Is(err, errNotKubernetes):
-		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, innermost(err))
+	case errors.As(err, &tooLarge):
+		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge)
+	case errors.As(err, &badYAML):
+		return transientf(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
+	case errors.Is(err, errNotKubernetes):
+		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errNotKubernetes)
 	case isNetwork(err):
 		return transientf(fleet.ReasonUnreachable, "%s at %s: %s", doing, server, networkProblem(err))
 	}

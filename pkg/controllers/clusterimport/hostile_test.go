@@ -1,6 +1,10 @@
 package clusterimport
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -11,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/semaphore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -77,6 +82,106 @@ func TestHostileAnswers(t *testing.T) {
 				assert.Less(t, len(failed.message), 400)
 			})
 		}
+	}
+}
+
+// history answers as a member with one release, whose revision has that manifest.
+func history(t *testing.T, manifest string) func(int, http.ResponseWriter, *http.Request) bool {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"name": "shop", "version": 1, "info": map[string]string{"status": "deployed"}, "manifest": manifest})
+	require.NoError(t, err)
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	_, err = zip.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, zip.Close())
+	secret := map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+			"name": "sh.helm.release.v1.shop.v1", "namespace": "apps", "labels": map[string]string{"owner": "helm", "name": "shop", "version": "1", "status": "deployed"},
+		}, "data": map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(packed.Bytes()))},
+	}
+	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/secrets"):
+			reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": []any{secret}})
+		case strings.HasSuffix(r.URL.Path, "/secrets/sh.helm.release.v1.shop.v1"):
+			reply(w, http.StatusOK, secret)
+		case r.URL.Path == "/api":
+			reply(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		case r.URL.Path == "/api/v1":
+			reply(w, http.StatusOK, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1"})
+		case r.URL.Path == "/apis":
+			reply(w, http.StatusOK, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}})
+		default:
+			return false
+		}
+		return true
+	}
+}
+
+// hostileManifests are manifests of less than 8 MiB that take a multiple of it in memory when Helm parses them.
+var hostileManifests = map[string]string{
+	"a million empty lists":  "apiVersion: v1\nkind: X\nx: [" + strings.Repeat("[],", 1_000_000) + "[]]",
+	"a million empty maps":   "apiVersion: v1\nkind: X\nx:\n" + strings.Repeat("- a:\n", 1_000_000),
+	"aliases of a long text": "apiVersion: v1\nkind: X\na: &a " + strings.Repeat("x", 100_000) + "\nx: [" + strings.Repeat("*a,", 5000) + "*a]",
+	"aliases across what looks like documents": "apiVersion: v1\nkind: X\na: \"\n---x: &a " + strings.Repeat("x", 100_000) + "\nx: [" +
+		strings.Repeat("*a,", 5000) + "*a]\n---\ny: \"",
+}
+
+func TestHostileHistories(t *testing.T) {
+	const limit = 128 << 20 // the history is unpacked and decoded
+	for name, manifest := range hostileManifests {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			newWorkloads(m)
+			m.fault = history(t, manifest)
+			connected := m.connect(t)
+			u := uninstallation{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			var failed *failure
+			assert.Less(t, allocated(func() { failed = u.run(t.Context()) }), limit)
+			require.NotNil(t, failed)
+			assert.Equal(t, fleet.ReasonMemberError, failed.reason)
+			assert.Contains(t, failed.message, "the history of a Helm release has YAML that has ")
+			assert.NotContains(t, failed.message, "shop", "nothing that the member has answered")
+			assert.Contains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent", "the removal is not complete")
+			assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")
+		})
+	}
+}
+
+// While Helm works with a large history, no other call of the workspace has one.
+func TestUninstallation_largeHistory(t *testing.T) {
+	for name, row := range map[string]struct {
+		manifest string
+		alone    bool
+	}{
+		"a small history":            {"apiVersion: v1\nkind: X\nmetadata: {name: x}\n", false},
+		"a large history":            {"apiVersion: v1\nkind: X\nmetadata: {name: x}\nx: " + strings.Repeat("x", int(smallHistory.Bytes)) + "\n", true},
+		"a manifest with many nodes": {"apiVersion: v1\nkind: X\nmetadata: {name: x}\nx: [" + strings.Repeat("1,", smallHistory.Values) + "]\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			newWorkloads(m)
+			connected, answer, updates := m.connect(t), history(t, row.manifest), 0
+			m.fault = answer
+			m.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodPut {
+					m.handle(w, r)
+					return
+				}
+				updates++ // Helm has decoded the history, and parses the manifest next
+				free := connected.large.Of.TryAcquire(largeResponses)
+				assert.Equal(t, row.alone, !free)
+				if free {
+					connected.large.Of.Release(largeResponses)
+				}
+				answer(0, w, r)
+			})
+			u := uninstallation{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			failed := u.run(t.Context())
+			assert.Equal(t, 1, updates, "%+v", failed)
+			assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")
+		})
 	}
 }
 

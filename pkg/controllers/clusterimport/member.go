@@ -29,6 +29,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -36,20 +37,24 @@ const (
 	// requestTimeout limits one request to a member.
 	requestTimeout = 15 * time.Second
 	userAgent      = "fleetcontroller"
-	// largeResponses is the number of large responses that the members of one workspace may have in the hub's memory at the same time.
+	// largeResponses is the number of large responses, and of large histories, that the members of one workspace may have in the hub's memory at
+	// the same time.
 	largeResponses = 1
 	// streamBuffer limits what a member sends in a response of HTTP/2 before it is read.
 	streamBuffer = 64 << 10
 )
 
-// Limits of the responses of members. A tenant chooses the servers of its members and has up to 96 calls at the same time, which must not
-// take more than 50 MiB. A decoded value takes at most some 200 bytes beside its text.
+// Limits of the responses of members. A tenant chooses the servers of its members and has up to 96 calls at the same time. A decoded value takes at
+// most some 200 bytes beside its text.
 var (
 	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which
 	// each has some 25 values.
 	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
-	// historyLimits: Helm decompresses and decodes all revisions of a release.
-	historyLimits = transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}
+	// historyLimits: Helm decompresses and decodes all revisions of a release, and parses manifests of the last one. The API server limits the
+	// Secret of a revision to a mebibyte, some ten of text. A manifest with a thousand objects has about 100,000 nodes.
+	historyLimits = release.HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}, Nodes: 200_000}
+	// smallHistory is more than five revisions of a small release have. All calls of a workspace may have one at the same time.
+	smallHistory = transport.ResponseLimits{Bytes: 128 << 10, Values: 1000}
 	// smallLimits are more than an import needs: the largest response is the agent's Deployment, of some 8 kB and 500 values.
 	smallLimits = transport.ResponseLimits{Bytes: 16 << 10, Values: 1000}
 	// watchLimits: the only watch is of the Pods of one agent while they end.
@@ -226,7 +231,7 @@ func (m *memberClient) ping(ctx context.Context) error {
 
 func (m *memberClient) close() {
 	if m.transport != nil { // the transport of the hub's own client is shared
-		m.large.End()
+		m.releaseHistory()
 		m.transport.CloseIdleConnections()
 	}
 }

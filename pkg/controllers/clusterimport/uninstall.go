@@ -57,13 +57,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			releases: func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
-				client, err := release.New(c)
-				if err != nil {
-					return nil, err
-				}
-				return client.LimitHistory(historyLimits).WithHistoryKey(ctx, agentNamespace)
-			},
+			releases: member.openReleases,
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
@@ -158,6 +152,24 @@ type helmReleases interface {
 	Forget(ctx context.Context, namespace, name string) error
 }
 
+// openReleases returns the releases on the member. A history that is large keeps the turn of the member, because Helm holds it in memory, and
+// parses its manifests, between the requests of the removal; releaseHistory ends the turn.
+func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
+	client, err := release.New(c)
+	if err != nil {
+		return nil, err
+	}
+	limits := historyLimits
+	limits.Small, limits.Large = smallHistory, m.large
+	return client.LimitHistory(limits).WithHistoryKey(ctx, agentNamespace)
+}
+
+func (m *memberClient) releaseHistory() {
+	if m.large != nil { // the hub's own client has no turns
+		m.large.Release()
+	}
+}
+
 // uninstallation removes the agent of one deleted Cluster from its member.
 type uninstallation struct {
 	member      *memberClient
@@ -233,6 +245,7 @@ func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace stri
 		} else {
 			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, r.Options()))
 		}
+		u.member.releaseHistory()
 	}
 	return errors.Join(errs...)
 }

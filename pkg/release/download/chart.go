@@ -1,16 +1,16 @@
 package download
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/semaphore"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -22,15 +22,33 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// filesMax bounds the number of files in a chart.
-const filesMax = 100_000
+const (
+	// indexNodes limits the index of a repository: parsed, it takes some 250 bytes for each node. The index of a repository with 20,000 versions of
+	// charts has about a million.
+	indexNodes = 2_000_000
+	// tagsMax limits the tags of a repository in a registry.
+	tagsMax = 10_000
+)
+
+// downloads is a semaphore for the charts and artifacts that are being downloaded and unpacked. Each takes up to 64 MiB several times, and the agent
+// has many workers.
+var downloads = semaphore.NewWeighted(4)
 
 // Chart downloads the chart that the options name, with the dependencies that its archive does not contain. The files have the
 // names under which release.Client.Deploy looks for them.
 func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.BundleResource, error) {
-	files, err := chartFiles(ctx, h, a)
+	if err := downloads.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	defer downloads.Release(1)
+	data, err := chartArchive(ctx, h, a)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("downloading chart %s: %w", describe(h), err)
+	}
+	budget := release.NewChartBudget()
+	files, err := budget.Unpack(data)
+	if err != nil {
+		return nil, fmt.Errorf("chart %s: %w", describe(h), err)
 	}
 	loaded, err := loader.LoadFiles(files)
 	if err != nil {
@@ -52,7 +70,7 @@ func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.Bu
 		if err != nil {
 			return nil, fmt.Errorf("dependency %s of chart %s: %w", d.Name, loaded.Name(), err)
 		}
-		if _, err := unpack(data); err != nil {
+		if err := budget.AddDependency(data); err != nil {
 			return nil, fmt.Errorf("dependency %s of chart %s: %w", d.Name, loaded.Name(), err)
 		}
 		files = append(files, &archive.BufferedFile{Name: "charts/" + d.Name + ".tgz", Data: data})
@@ -62,18 +80,6 @@ func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.Bu
 		resources = append(resources, fleet.BundleResource{Name: path.Join(release.FetchedFolder(h), f.Name), Content: string(f.Data)})
 	}
 	return resources, nil
-}
-
-func chartFiles(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]*archive.BufferedFile, error) {
-	data, err := chartArchive(ctx, h, a)
-	if err != nil {
-		return nil, fmt.Errorf("downloading chart %s: %w", describe(h), err)
-	}
-	files, err := unpack(data)
-	if err != nil {
-		return nil, fmt.Errorf("chart %s: %w", describe(h), err)
-	}
-	return files, nil
 }
 
 // describe returns repository, chart and version for an error message, without passwords in URLs.
@@ -86,9 +92,11 @@ func describe(h fleet.HelmOptions) string {
 func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]byte, error) {
 	switch {
 	case registry.IsOCI(h.Repo):
-		return pullChart(ctx, h.Repo, h.Version, a)
+		data, _, err := pullChart(ctx, h.Repo, h.Version, a)
+		return data, err
 	case registry.IsOCI(h.Chart):
-		return pullChart(ctx, h.Chart, h.Version, a)
+		data, _, err := pullChart(ctx, h.Chart, h.Version, a)
+		return data, err
 	case h.Repo == "" && strings.Contains(h.Chart, "://"):
 		return get(ctx, h.Chart, a)
 	case h.Repo == "" || h.Chart == "":
@@ -106,27 +114,47 @@ func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]b
 	if err != nil {
 		return nil, err
 	}
+	var data []byte
+	var manifest string
 	if a = a.forURL(h.Repo, from); registry.IsOCI(from) {
-		return pullChart(ctx, from, version.Version, a)
+		data, manifest, err = pullChart(ctx, from, version.Version, a)
+	} else {
+		data, err = get(ctx, from, a)
 	}
-	return get(ctx, from, a)
+	if err != nil {
+		return nil, err
+	}
+	h.Version = version.Version
+	return data, checkDigest(h, version.Digest, data, manifest)
 }
 
-// indexes is a semaphore for the indexes in memory: the index of a large repository takes hundreds of MiB while it is parsed.
-var indexes = make(chan struct{}, 2)
+// checkDigest compares an archive with the digest in the index of its repository, if there is one: the archives may be on another server than
+// the index. The digest is the SHA-256 of the archive, or of its manifest in a registry.
+func checkDigest(h fleet.HelmOptions, wanted string, archive []byte, manifest string) error {
+	wanted = strings.ToLower(strings.TrimPrefix(wanted, "sha256:"))
+	sum := sha256.Sum256(archive)
+	if got := hex.EncodeToString(sum[:]); wanted != "" && wanted != got && wanted != manifest {
+		return fmt.Errorf("the archive of chart %s has the SHA-256 %s, but the index of the repository says %s", describe(h), got, wanted)
+	}
+	return nil
+}
+
+// indexes is a semaphore for the index that is being parsed: that of a large repository takes hundreds of MiB.
+var indexes = semaphore.NewWeighted(1)
 
 // findVersion returns the version of the chart in the index of its repository.
 func findVersion(ctx context.Context, h fleet.HelmOptions, a ServerAccess) (*repo.ChartVersion, error) {
-	select {
-	case indexes <- struct{}{}:
-		defer func() { <-indexes }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 	data, err := get(ctx, strings.TrimSuffix(h.Repo, "/")+"/index.yaml", a)
 	if err != nil {
 		return nil, err
 	}
+	if _, err := release.CheckYAML(data, indexNodes); err != nil {
+		return nil, fmt.Errorf("the index of the repository: %w", err)
+	}
+	if err := indexes.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	defer indexes.Release(1)
 	index := repo.NewIndexFile()
 	if err := yaml.Unmarshal(data, index); err != nil {
 		return nil, fmt.Errorf("the index of the repository: %w", err)
@@ -147,25 +175,4 @@ func newestMatch(index *repo.IndexFile, name, constraint string) (*repo.ChartVer
 		return nil, fmt.Errorf("chart %s has no version %q", name, constraint)
 	}
 	return version, nil
-}
-
-// unpack returns the files of an archive. Helm limits the size of the files, but not of the tar headers between them, so unpack measures
-// the whole archive first.
-func unpack(data []byte) ([]*archive.BufferedFile, error) {
-	unzipped, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, fmt.Errorf("not a chart archive: %w", err)
-	}
-	size, err := io.Copy(io.Discard, io.LimitReader(unzipped, sizeMax+1))
-	if err != nil {
-		return nil, fmt.Errorf("the archive is damaged: %w", err)
-	}
-	if size > sizeMax {
-		return nil, tooLarge("the unpacked archive")
-	}
-	files, err := archive.LoadArchiveFiles(bytes.NewReader(data))
-	if err == nil && len(files) > filesMax {
-		err = fmt.Errorf("the archive has more than %d files", filesMax)
-	}
-	return files, err
 }

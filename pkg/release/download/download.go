@@ -21,11 +21,13 @@ import (
 	"strings"
 	"time"
 
+	"helm.sh/helm/v4/pkg/registry"
+
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
-	// sizeMax bounds one download, and what an archive contains: an agent keeps both in memory.
+	// sizeMax bounds one download, which the agent keeps in memory. release.ChartBudget bounds what a chart contains.
 	sizeMax = 64 << 20
 	// timeout bounds one request with its response.
 	timeout = 5 * time.Minute
@@ -64,15 +66,29 @@ func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	return a, nil
 }
 
-// forURL leaves the account out for other servers: a repository may name charts and dependencies anywhere.
+// forURL returns the access to another URL: a repository may name charts and dependencies anywhere, and the account, the authorities and the
+// options are for one server.
 func (a ServerAccess) forURL(own, other string) ServerAccess {
 	one, err := url.Parse(own)
 	two, otherErr := url.Parse(other)
-	if err != nil || otherErr != nil || one.Scheme != two.Scheme || one.Host != two.Host {
-		a.Username, a.Password = "", ""
+	if err != nil || otherErr != nil {
+		return ServerAccess{}
+	}
+	for _, u := range []*url.URL{one, two} {
+		switch {
+		case u.Scheme == registry.OCIScheme && a.PlainHTTP:
+			u.Scheme = "http"
+		case u.Scheme == registry.OCIScheme:
+			u.Scheme = "https"
+		}
+	}
+	if !isSameServer(one, two) {
+		return ServerAccess{}
 	}
 	return a
 }
+
+func isSameServer(one, two *url.URL) bool { return one.Scheme == two.Scheme && one.Host == two.Host }
 
 // get returns what a server has under a URL.
 func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
@@ -86,7 +102,7 @@ func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
 	if a.Username != "" {
 		request.SetBasicAuth(a.Username, a.Password)
 	}
-	client, closeIdle, err := a.client()
+	client, closeIdle, err := a.client(request.URL.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +122,9 @@ func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
 	return data, err
 }
 
-// client returns an HTTP client whose connections end with close.
-func (a ServerAccess) client() (client *http.Client, closeIdle func(), err error) {
+// client returns an HTTP client for a server, whose connections end with closeIdle. The server may redirect to others and, if it is a registry,
+// name another one for tokens. These may have certificates of the same authorities, and are always verified.
+func (a ServerAccess) client(host string) (client *http.Client, closeIdle func(), err error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		pool = x509.NewCertPool()
@@ -126,9 +143,45 @@ func (a ServerAccess) client() (client *http.Client, closeIdle func(), err error
 			return nil, nil, fmt.Errorf("%s contains no PEM certificate", proxyCAs)
 		}
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, InsecureSkipVerify: a.Insecure} //nolint:gosec // the Secret asks for it
-	t := transport.New(config, nil)
-	return &http.Client{Transport: t, Timeout: timeout}, t.CloseIdleConnections, nil
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	t := serverTransport{host: host, others: transport.New(config, nil)}
+	config = config.Clone()
+	config.InsecureSkipVerify = a.Insecure
+	t.own = transport.New(config, nil)
+	return &http.Client{Transport: t, Timeout: timeout, CheckRedirect: checkRedirect}, func() {
+		t.own.CloseIdleConnections()
+		t.others.CloseIdleConnections()
+	}, nil
+}
+
+// serverTransport has a transport for one server and another for all others.
+type serverTransport struct {
+	host        string
+	own, others *http.Transport
+}
+
+// RoundTrip sends the request.
+func (t serverTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Host == t.host {
+		return t.own.RoundTrip(request)
+	}
+	return t.others.RoundTrip(request)
+}
+
+// checkRedirect is a function for http.Client.CheckRedirect. It refuses to leave TLS, and leaves the account out for another server: by itself
+// the client does so only for another host name.
+func checkRedirect(request *http.Request, before []*http.Request) error {
+	const redirectsMax = 10
+	if len(before) >= redirectsMax {
+		return fmt.Errorf("more than %d redirects", redirectsMax)
+	}
+	if before[len(before)-1].URL.Scheme == "https" && request.URL.Scheme != "https" {
+		return fmt.Errorf("the redirect to %s would leave TLS", request.URL.Redacted())
+	}
+	if !isSameServer(before[0].URL, request.URL) {
+		request.Header.Del("Authorization")
+	}
+	return nil
 }
 
 // redacted returns a URL without its password.

@@ -4,12 +4,18 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	containerregistry "github.com/google/go-containerregistry/pkg/registry"
@@ -44,9 +50,11 @@ func chartArchiveOf(t *testing.T, name, version, more string, files ...string) [
 // server serves files under their paths, and an OCI registry under /v2. It demands an account if there is one.
 type server struct {
 	*httptest.Server
-	files    map[string][]byte
-	username string
-	asked    []string
+	files     map[string][]byte
+	redirects map[string]string
+	username  string
+	mediaType string // of the files
+	asked     []string
 }
 
 func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server {
@@ -61,7 +69,13 @@ func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server 
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		if target, found := s.redirects[r.URL.Path]; found {
+			http.Redirect(w, r, target, http.StatusFound)
+			return
+		}
 		if data, found := s.files[r.URL.Path]; found {
+			w.Header().Set("Content-Type", s.mediaType)
+			w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 			_, _ = w.Write(data)
 			return
 		}
@@ -142,6 +156,126 @@ func TestChart(t *testing.T) {
 	}
 }
 
+func TestChart_digest(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	archive := chartArchiveOf(t, "app", "1.0.0", "")
+	sum := fmt.Sprintf("%x", sha256.Sum256(archive))
+	other := strings.Repeat("0", len(sum))
+	s.files["/app.tgz"] = archive
+	s.files["/parent.tgz"] = chartArchiveOf(t, "parent", "2.0.0", "dependencies: [{name: app, version: ^1, repository: '"+s.URL+"'}]")
+	s.push(t, "charts/app", "1.0.0", registry.ChartLayerMediaType, nil, archive)
+	oci := "oci://" + s.host() + "/charts/app:1.0.0"
+	_, manifest, err := pullChart(t.Context(), oci, "", ServerAccess{PlainHTTP: true})
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		url, digest string
+		wrong       bool
+	}{
+		"the digest of the archive":                 {"app.tgz", sum, false},
+		"with its algorithm":                        {"app.tgz", "sha256:" + sum, false},
+		"in capital letters":                        {"app.tgz", strings.ToUpper(sum), false},
+		"another archive":                           {"app.tgz", other, true},
+		"no digest":                                 {"app.tgz", "", false},
+		"the archive in a registry":                 {oci, sum, false},
+		"the manifest of the archive in a registry": {oci, manifest, false},
+		"another archive in a registry":             {oci, other, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.files["/index.yaml"] = fmt.Appendf(nil, "entries: {app: [{name: app, version: 1.0.0, urls: ['%s'], digest: '%s'}]}", row.url, row.digest)
+			for _, helm := range []fleet.HelmOptions{{Repo: s.URL, Chart: "app", Version: "^1"}, {Chart: s.URL + "/parent.tgz"}} {
+				_, err := Chart(t.Context(), helm, ServerAccess{PlainHTTP: true})
+				if !row.wrong {
+					require.NoError(t, err)
+					continue
+				}
+				assert.ErrorContains(t, err, fmt.Sprintf("the archive of chart %s app 1.0.0 has the SHA-256 %s, but the index of the repository says %s", s.URL, sum, other))
+			}
+		})
+	}
+}
+
+func TestChart_redirects(t *testing.T) {
+	archive := chartArchiveOf(t, "app", "1.0.0", "")
+	start := func(start func(http.Handler) *httptest.Server) *server {
+		s := newServer(t, start)
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+		s.files["/app.tgz"] = archive
+		return s
+	}
+	plain, plainToo, encrypted, encryptedToo := start(httptest.NewServer), start(httptest.NewServer), start(httptest.NewTLSServer), start(httptest.NewTLSServer)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})
+	account := ServerAccess{Username: "joe", Password: "secret"}
+	for name, row := range map[string]struct {
+		from, to *server
+		access   ServerAccess
+		account  string // that arrives
+		says     string
+	}{
+		"the same server":                  {from: plain, to: plain, access: account, account: "joe"},
+		"another server":                   {from: plain, to: plainToo, access: account},
+		"from TLS":                         {from: encrypted, to: plain, access: ServerAccess{CAs: ca}, says: "/app.tgz would leave TLS"},
+		"to TLS":                           {from: plain, to: encrypted, access: ServerAccess{CAs: ca}},
+		"another server of the authority":  {from: encrypted, to: encryptedToo, access: ServerAccess{CAs: ca}},
+		"the same server, any certificate": {from: encrypted, to: encrypted, access: ServerAccess{Insecure: true}},
+		"another server, any certificate":  {from: encrypted, to: encryptedToo, access: ServerAccess{Insecure: true}, says: "certificate signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			row.from.redirects = map[string]string{"/moved.tgz": row.to.URL + "/app.tgz"}
+			row.to.asked = nil
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: row.from.URL + "/moved.tgz"}, row.access)
+			if row.says != "" {
+				require.ErrorContains(t, err, row.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, row.account+" /app.tgz", row.to.asked[len(row.to.asked)-1])
+		})
+	}
+	plain.redirects = map[string]string{"/moved.tgz": plain.URL + "/moved.tgz"}
+	_, err := Chart(t.Context(), fleet.HelmOptions{Chart: plain.URL + "/moved.tgz"}, ServerAccess{})
+	require.ErrorContains(t, err, "more than 10 redirects")
+}
+
+// The access is for the server of the chart, and not for others that a chart or an index names.
+func TestServerAccess_forURL(t *testing.T) {
+	encrypted := ServerAccess{Username: "joe", Password: "secret", CAs: []byte("ca"), Insecure: true}
+	plain := ServerAccess{Username: "joe", Password: "secret", PlainHTTP: true}
+	for _, row := range []struct {
+		access     ServerAccess
+		own, other string
+		same       bool
+	}{
+		{encrypted, "https://a/charts", "https://a/x.tgz", true},
+		{encrypted, "https://a/charts", "oci://a/x", true},
+		{encrypted, "oci://a/charts", "oci://a/x", true},
+		{plain, "http://a/charts", "oci://a/x", true},
+		{encrypted, "https://a/charts", "https://b/x.tgz", false},
+		{encrypted, "https://a/charts", "https://a:8443/x.tgz", false},
+		{encrypted, "https://a/charts", "http://a/x.tgz", false},
+		{encrypted, "https://a/charts", "://", false},
+		{plain, "https://a/charts", "oci://a/x", false},
+	} {
+		want := ServerAccess{}
+		if row.same {
+			want = row.access
+		}
+		assert.Equal(t, want, row.access.forURL(row.own, row.other), "%v", row)
+	}
+
+	s, other := newServer(t, httptest.NewTLSServer), newServer(t, httptest.NewTLSServer)
+	other.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	other.files["/index.yaml"] = []byte("entries: {db: [{version: 2.1.0, urls: [db.tgz]}]}")
+	other.files["/db.tgz"] = chartArchiveOf(t, "db", "2.1.0", "")
+	s.files["/app.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies: [{name: db, version: 2.x.x, repository: '"+other.URL+"'}]")
+	s.files["/index.yaml"] = []byte("entries: {app: [{version: 1.0.0, urls: ['" + other.URL + "/db.tgz']}]}")
+	for _, access := range []ServerAccess{{Insecure: true}, {CAs: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}} {
+		for _, helm := range []fleet.HelmOptions{{Chart: s.URL + "/app.tgz"}, {Repo: s.URL, Chart: "app"}} {
+			_, err := Chart(t.Context(), helm, access)
+			require.ErrorContains(t, err, "certificate signed by unknown authority")
+		}
+	}
+}
+
 func TestChart_dependencies(t *testing.T) {
 	s, other := newServer(t, httptest.NewServer), newServer(t, httptest.NewServer)
 	s.username = "joe"
@@ -172,17 +306,121 @@ func TestChart_dependencies(t *testing.T) {
 
 func TestChart_limits(t *testing.T) {
 	s := newServer(t, httptest.NewServer)
+	zeros, packed := string(make([]byte, 5<<20)), string(chartArchiveOf(t, "sub", "1.0.0", ""))
+	bomb := string(chartArchiveOf(t, "bomb", "1.0.0", "", "a", zeros, "b", zeros, "c", zeros, "d", zeros, "e", zeros, "f", zeros, "g", zeros))
+	nested := func(count int, archive string, folder string) (files []string) {
+		for i := range count {
+			files = append(files, fmt.Sprintf(folder, i), archive)
+		}
+		return files
+	}
+	depends := func(count int, names string) (text string) {
+		for i := range count {
+			text += fmt.Sprintf("- {name: "+names+", version: 1.0.0, repository: 'http://"+s.host()+"'}\n", i)
+		}
+		return "dependencies:\n" + text
+	}
+	var index strings.Builder
+	for i := range 101 {
+		fmt.Fprintf(&index, "  sub%d: [{version: 1.0.0, urls: [sub.tgz]}]\n  bomb%d: [{version: 1.0.0, urls: [half.tgz]}]\n", i, i)
+	}
+	s.files["/index.yaml"] = []byte("entries:\n" + index.String())
+	s.files["/sub.tgz"], s.files["/half.tgz"] = []byte(packed), []byte(bomb)
 	s.files["/large.tgz"] = make([]byte, sizeMax+1)
 	s.files["/bomb.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, sizeMax)))
 	s.files["/large-file.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, 6<<20)))
+	s.files["/nested.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(2, bomb, "charts/bomb%d.tgz")...)
+	s.files["/deep.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(1, string(chartArchiveOf(t, "a", "1.0.0", "", nested(2, bomb, "charts/b/charts/bomb%d.tgz")...)), "charts/a%d.tgz")...)
+	s.files["/no-dependencies.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", append(nested(2, bomb, "files/charts/bomb%d.tgz"), nested(2, bomb, "charts/_bomb%d.tgz")...)...)
+	s.files["/many.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(101, packed, "charts/sub%d.tgz")...)
+	s.files["/enough.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", nested(100, packed, "charts/sub%d.tgz")...)
+	s.files["/download-many.tgz"] = chartArchiveOf(t, "app", "1.0.0", depends(100, "sub%d"), nested(1, packed, "charts/sub%d.tgz")...)
+	s.files["/download-large.tgz"] = chartArchiveOf(t, "app", "1.0.0", depends(2, "bomb%d"))
 	for file, want := range map[string]string{
-		"/large.tgz":      "/large.tgz is larger than 64 MiB",
-		"/bomb.tgz":       "the unpacked archive is larger than 64 MiB",
-		"/large-file.tgz": "larger than the maximum file size",
+		"/large.tgz":           "/large.tgz is larger than 64 MiB",
+		"/bomb.tgz":            "the unpacked chart with its dependencies is larger than 64 MiB",
+		"/large-file.tgz":      "larger than the maximum file size",
+		"/nested.tgz":          "dependency charts/bomb1.tgz: the unpacked chart with its dependencies is larger than 64 MiB",
+		"/deep.tgz":            "dependency charts/a0.tgz: dependency charts/b/charts/bomb1.tgz: the unpacked chart with its dependencies is larger than 64 MiB",
+		"/no-dependencies.tgz": "",
+		"/many.tgz":            "the chart has more than 100 dependencies",
+		"/enough.tgz":          "",
+		"/download-many.tgz":   "dependency sub99 of chart app: the chart has more than 100 dependencies",
+		"/download-large.tgz":  "dependency bomb1 of chart app: the unpacked chart with its dependencies is larger than 64 MiB",
 	} {
-		_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + file}, ServerAccess{})
-		assert.ErrorContains(t, err, want)
+		t.Run(file, func(t *testing.T) {
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + file}, ServerAccess{})
+			if want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, want)
+		})
 	}
+}
+
+func TestChart_largeAnswers(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	s.files["/index.yaml"] = []byte("entries: {app: [" + strings.Repeat("{},", indexNodes/2) + "{version: 1.0.0, urls: [app.tgz]}]}")
+	_, err := Chart(t.Context(), fleet.HelmOptions{Repo: s.URL, Chart: "app"}, ServerAccess{})
+	require.ErrorContains(t, err, "the index of the repository: YAML that has more than 2000000 nodes")
+
+	tags, err := json.Marshal(map[string]any{"name": "app", "tags": strings.Split(strings.TrimSpace(strings.Repeat("1.0.0 ", tagsMax+1)), " ")})
+	require.NoError(t, err)
+	s.files["/v2/app/tags/list"] = tags
+	access := ServerAccess{PlainHTTP: true}
+	_, err = Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.host() + "/app", Version: "^1"}, access)
+	require.ErrorContains(t, err, "the repository has more than 10000 tags; name an exact version")
+
+	s.files["/v2/app/manifests/2.0.0"] = []byte(`{"layers":[` + strings.Repeat("{},", 20_000) + "{}]}")
+	s.mediaType = ocispec.MediaTypeImageManifest
+	_, err = Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.host() + "/app", Version: "2.0.0"}, access)
+	require.ErrorContains(t, err, "the manifest has more than 10000 values")
+}
+
+// A registry can link each page of its tags to another one.
+func TestChart_endlessTags(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "<"+r.URL.Path+`?last=x>; rel="next"`)
+		_, _ = w.Write([]byte(`{"tags":[]}`))
+	}))
+	t.Cleanup(s.Close)
+	_, err := Chart(t.Context(), fleet.HelmOptions{Repo: "oci://" + s.Listener.Addr().String() + "/app"}, ServerAccess{PlainHTTP: true})
+	require.ErrorContains(t, err, "more than 10000 tags")
+}
+
+// All downloads of an agent share their memory, whatever they are.
+func TestDownloads(t *testing.T) {
+	const most = 4
+	arrived, answer := make(chan struct{}, 3*most), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-answer
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(s.Close)
+	host := s.Listener.Addr().String()
+	var running sync.WaitGroup
+	for range most {
+		running.Go(func() {
+			_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, ServerAccess{})
+			assert.ErrorContains(t, err, "404")
+		})
+	}
+	for range most {
+		<-arrived
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the agent stops"))
+	_, err := Chart(ended, fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, ServerAccess{})
+	require.EqualError(t, err, "the agent stops")
+	_, err = Artifact(ended, host+"/artifact", "s-1", ServerAccess{PlainHTTP: true})
+	require.EqualError(t, err, "the agent stops")
+	assert.False(t, downloads.TryAcquire(1))
+	close(answer)
+	running.Wait()
+	assert.True(t, downloads.TryAcquire(most), "all have ended")
+	downloads.Release(most)
 }
 
 func TestServerAccess_tls(t *testing.T) {

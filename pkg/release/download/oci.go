@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	bundlecontent "github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -29,13 +30,17 @@ const (
 // Artifact downloads the resources of a Bundle: the one layer of REFERENCE/ID:latest, a document as in a Content. The ID is the
 // digest of the document, so that a registry cannot change what is deployed.
 func Artifact(ctx context.Context, reference, id string, a ServerAccess) ([]fleet.BundleResource, error) {
+	if err := downloads.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	defer downloads.Release(1)
 	reference = strings.TrimSuffix(strings.TrimPrefix(reference, registry.OCIScheme+"://"), "/") + "/" + id
 	repository, closeIdle, err := openRepository(reference, a)
 	if err != nil {
 		return nil, err
 	}
 	defer closeIdle()
-	manifest, layer, err := fetchLayer(ctx, repository, artifactTag, artifactType)
+	_, manifest, layer, err := fetchLayer(ctx, repository, artifactTag, artifactType)
 	if err != nil {
 		return nil, fmt.Errorf("fetching OCI artifact %s:%s: %w", reference, artifactTag, err)
 	}
@@ -45,21 +50,21 @@ func Artifact(ctx context.Context, reference, id string, a ServerAccess) ([]flee
 	return bundlecontent.DecodeDocument(id, layer)
 }
 
-// pullChart downloads the archive of a chart. A reference may name a tag or digest itself.
-func pullChart(ctx context.Context, reference, version string, a ServerAccess) ([]byte, error) {
+// pullChart downloads the archive of a chart, and returns the digest of its manifest too. A reference may name a tag or digest itself.
+func pullChart(ctx context.Context, reference, version string, a ServerAccess) (data []byte, manifest string, err error) {
 	repository, closeIdle, err := openRepository(strings.TrimPrefix(reference, registry.OCIScheme+"://"), a)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer closeIdle()
 	tag := repository.Reference.Reference
 	if tag == "" {
 		if tag, err = chartTag(ctx, repository, version); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	_, layer, err := fetchLayer(ctx, repository, tag, registry.ChartLayerMediaType, registry.LegacyChartLayerMediaType)
-	return layer, err
+	described, _, data, err := fetchLayer(ctx, repository, tag, registry.ChartLayerMediaType, registry.LegacyChartLayerMediaType)
+	return data, strings.TrimPrefix(string(described.Digest), "sha256:"), err
 }
 
 // chartTag returns the tag of a version: an exact one, or the newest that matches a constraint. Tags have _ in place of +.
@@ -70,7 +75,12 @@ func chartTag(ctx context.Context, repository *remote.Repository, version string
 	}
 	index := repo.NewIndexFile()
 	const name = "chart"
+	const pageMin = 10
+	left := tagsMax
 	err := repository.Tags(ctx, "", func(tags []string) error {
+		if left -= max(len(tags), pageMin); left < 0 { // empty pages count too: a registry can send any number of them
+			return fmt.Errorf("the repository has more than %d tags; name an exact version", tagsMax)
+		}
 		for _, tag := range tags {
 			index.Entries[name] = append(index.Entries[name], &repo.ChartVersion{Metadata: &chart.Metadata{Version: strings.ReplaceAll(tag, "_", "+")}})
 		}
@@ -90,7 +100,7 @@ func openRepository(reference string, a ServerAccess) (repository *remote.Reposi
 	if repository, err = remote.NewRepository(reference); err != nil {
 		return nil, nil, err
 	}
-	client, closeIdle, err := a.client()
+	client, closeIdle, err := a.client(repository.Reference.Host())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,24 +112,30 @@ func openRepository(reference string, a ServerAccess) (repository *remote.Reposi
 	return repository, closeIdle, nil
 }
 
-// fetchLayer returns the one layer of a manifest that has one of the media types. Its digest is verified.
-func fetchLayer(ctx context.Context, repository *remote.Repository, tag string, mediaTypes ...string) (ocispec.Manifest, []byte, error) {
-	var manifest ocispec.Manifest
+// fetchLayer returns the descriptor of a manifest, the manifest, and the one layer of it that has one of the media types. The digest of the layer
+// is verified.
+func fetchLayer(ctx context.Context, repository *remote.Repository, tag string, mediaTypes ...string) (
+	described ocispec.Descriptor, manifest ocispec.Manifest, layer []byte, err error,
+) {
 	described, reader, err := repository.FetchReference(ctx, tag)
 	if err != nil {
-		return manifest, nil, err
+		return described, manifest, nil, err
 	}
 	defer reader.Close()
-	const manifestMax = 4 << 20
+	const manifestMax, valuesMax = 4 << 20, 10_000
 	if described.Size > manifestMax {
-		return manifest, nil, fmt.Errorf("the manifest is larger than %d MiB", manifestMax>>20)
+		return described, manifest, nil, fmt.Errorf("the manifest is larger than %d MiB", manifestMax>>20)
 	}
 	data, err := content.ReadAll(reader, described)
 	if err != nil {
-		return manifest, nil, err
+		return described, manifest, nil, err
+	}
+	read := transport.SizeCounter{Limits: transport.ResponseLimits{Values: valuesMax}}
+	if _, err := read.Write(data); err != nil {
+		return described, manifest, nil, fmt.Errorf("the manifest has more than %d values", valuesMax)
 	}
 	if err := json.Unmarshal(data, &manifest); err != nil {
-		return manifest, nil, fmt.Errorf("the manifest: %w", err)
+		return described, manifest, nil, fmt.Errorf("the manifest: %w", err)
 	}
 	var layers []ocispec.Descriptor
 	for _, layer := range manifest.Layers {
@@ -130,12 +146,12 @@ func fetchLayer(ctx context.Context, repository *remote.Repository, tag string, 
 		}
 	}
 	if len(layers) != 1 {
-		return manifest, nil, fmt.Errorf("it has %d layers of type %s, not one", len(layers), mediaTypes[0])
+		return described, manifest, nil, fmt.Errorf("it has %d layers of type %s, not one", len(layers), mediaTypes[0])
 	}
 	manifest.Layers = layers
 	if layers[0].Size > sizeMax {
-		return manifest, nil, tooLarge("the layer")
+		return described, manifest, nil, tooLarge("the layer")
 	}
-	layer, err := content.FetchAll(ctx, repository, layers[0])
-	return manifest, layer, err
+	layer, err = content.FetchAll(ctx, repository, layers[0])
+	return described, manifest, layer, err
 }
