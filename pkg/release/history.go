@@ -309,16 +309,24 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 	if err != nil {
 		return "", "", fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
 	}
-	kept, err := driver.NewSecrets(limitedSecrets{readSecret{secret: secret}, c.history}).Get(name)
-	if err != nil {
-		return "", "", nil //nolint:nilerr // the Secret was read before, so its content is the cause
-	}
-	revision, ok := kept.(*helm.Release)
-	if !ok {
+	revision := c.decode(ctx, secret)
+	if revision == nil {
 		return "", "", nil
 	}
 	annotations := annotationsOf(revision)
 	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
+}
+
+// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits, which apply whether it is proved or not.
+func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
+	strict := *c
+	strict.history.TrustProofs = false
+	found, err := soundReleases{driver.NewSecrets(limitedSecrets{readSecret{secret: secret}, strict.history}), &strict, ctx}.Get(secret.Name)
+	if err != nil {
+		return nil // the Secret was read before, so its content is the cause
+	}
+	revision, _ := found.(*helm.Release)
+	return revision
 }
 
 // readSecret is a Secret that was read before.

@@ -60,7 +60,8 @@ func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Cl
 }
 
 // EnsureHistoryKey returns the client of WithHistoryKey, and creates the Secret with the key if it does not exist. Before, it proves the
-// revisions that the agent, or one that sets no labels, has stored until now; the Secret comes last, so that an interrupted call is repeated.
+// revisions that the agent, or one that sets no labels, has stored until now, apart from those that are damaged or exceed the limits; the Secret
+// comes last, so that an interrupted call is repeated.
 func (c *Client) EnsureHistoryKey(ctx context.Context, owner Owner) (*Client, error) {
 	keyed, err := c.WithHistoryKey(ctx, owner.Namespace)
 	if err != nil || keyed.key != nil {
@@ -113,6 +114,9 @@ func (c *Client) prove(ctx context.Context, key []byte, f Found) error {
 	}
 	if err != nil {
 		return err
+	}
+	if c.decode(ctx, secret) == nil {
+		return nil // it stays without a proof, and is never parsed
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{proofAnnotation: proof(key, f.Namespace, secret)},

@@ -397,6 +397,26 @@ func TestMoveProof(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnproved)
 }
 
+// An agent proves what it finds at its first start, but not what it would never have stored: it parses what is proved.
+func TestEnsureHistoryKey_large(t *testing.T) {
+	m := onMember(t)
+	m.Client = m.LimitHistory(HistoryLimits{Nodes: 100, TrustProofs: true})
+	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
+	for name, manifest := range map[string]string{"small": "kind: X", "large": "kind: [" + strings.Repeat(",", 100) + "]"} {
+		forged := stored(t, secretName(name, 1), `{"name":"`+name+`","version":1,"info":{"status":"deployed"},"manifest":"`+manifest+`"}`, 1)
+		forged.Namespace = ""
+		forged.Labels = labels.Merge(agent.LabelsFor(name, "one"), labels.Set{"owner": "helm", "name": name, "version": "1", "status": "deployed"})
+		_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	m.keyed()
+	for name, proved := range map[string]bool{"small": true, "large": false} {
+		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName(name, 1), metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, proved, hasProof(m.key, secret), name)
+	}
+}
+
 // A user who may write Secrets in one namespace must not prevent that an agent starts.
 func TestEnsureHistoryKey_unreadable(t *testing.T) {
 	for name, data := range map[string][]byte{
