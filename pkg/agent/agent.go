@@ -94,7 +94,6 @@ type loop struct {
 	deploy  deployFunc
 
 	dialer      *hubclient.Dialer
-	notes       *heartbeat.Notes
 	heartbeat   *heartbeat.Heartbeat
 	renewer     *credential.Renewer
 	registrar   *register.Registrar
@@ -116,17 +115,17 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFu
 
 func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployFunc) *loop {
 	l := &loop{
-		config: c, log: c.Log, member: m, changed: changed, deploy: deploying, notes: &heartbeat.Notes{},
+		config: c, log: c.Log, member: m, changed: changed, deploy: deploying,
 		dialer:      &hubclient.Dialer{UserAgent: c.userAgent(), Timing: *c.Timing, Clock: c.Clock, Log: c.Log},
 		uninstaller: &uninstall.Uninstaller{Member: m, Scope: c.Scope, Log: c.Log},
 	}
 	l.heartbeat = &heartbeat.Heartbeat{
 		Member: m, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Interval: c.CheckinInterval,
-		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()), Notes: l.notes,
+		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()),
 		Metrics: c.heartbeats,
 	}
 	l.renewer = &credential.Renewer{
-		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.notes.SendNow,
+		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.heartbeat.Notes.SendNow,
 	}
 	l.registrar = &register.Registrar{
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,
@@ -356,7 +355,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 	in := register.Input{Identity: o.identity, Settings: o.settings, HubConfigDigest: o.endpoints.Digest()}
 	if running != nil {
 		in.ProvePossession = func(ctx context.Context, request string) {
-			if err := l.notes.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
+			if err := l.heartbeat.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
 				l.log.WithField(registration.LogRequest, request).Warnf("Cannot prove to the hub that ClusterRegistration %s is this agent's own, the next heartbeat tries again: %v", request, err)
 			}
 		}
@@ -373,7 +372,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 			return err
 		}
 	}
-	l.notes.SetPossessionProof("")
+	l.heartbeat.Notes.SetPossessionProof("")
 	return nil
 }
 
@@ -383,7 +382,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
 func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
-	l.notes.SetPossessionProof("")
+	l.heartbeat.Notes.SetPossessionProof("")
 	recordErr, err := l.recordMode(ctx, o), register.DeletePendingRequest(ctx, l.member)
 	wait = untilChange
 	if o.Bootstrap == Present {
