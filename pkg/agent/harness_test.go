@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -55,6 +57,13 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	log, hook := agenttest.Log(t)
 	kubeSystem := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
 	core := kubefake.NewClientset(append(objects, kubeSystem)...)
+	version := 100 // the Secrets of agenttest have lower ones
+	core.PrependReactor("update", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // as an API server, gives each update a version
+		update := action.(kubetesting.UpdateAction)
+		version++
+		must(meta.Accessor(update.GetObject())).SetResourceVersion(strconv.Itoa(version))
+		return true, update.GetObject(), core.Tracker().Update(update.GetResource(), update.GetObject(), update.GetNamespace())
+	})
 	return &fixture{
 		T: t, hub: newStubHub(t), core: core, log: hook,
 		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
