@@ -58,9 +58,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	kubeSystem := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
 	core := kubefake.NewClientset(append(objects, kubeSystem)...)
 	version := 100 // the Secrets of agenttest have lower ones
-	core.PrependReactor("update", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // as an API server, gives each update a version
+	core.PrependReactor("update", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
 		update := action.(kubetesting.UpdateAction)
-		version++
+		version++ // an API server gives each update another version
 		must(meta.Accessor(update.GetObject())).SetResourceVersion(strconv.Itoa(version))
 		return true, update.GetObject(), core.Tracker().Update(update.GetResource(), update.GetObject(), update.GetNamespace())
 	})

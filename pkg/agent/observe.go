@@ -44,7 +44,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
 		return o, err
 	}
-	if o.settings, err = l.member.AgentConfig(ctx); err != nil {
+	if o.settings, _, err = l.member.AgentConfig(ctx); err != nil {
 		return o, err
 	}
 	hubConfigMap, err := l.member.ConfigMap(ctx, registration.AgentHubConfigMap)

@@ -115,12 +115,13 @@ func (m *Member) ConfigMap(ctx context.Context, name string) (*corev1.ConfigMap,
 
 // AgentConfig reads ConfigMap fleet-agent; without it the zero value applies. A ConfigMap that cannot be parsed is an error:
 // the defaults may trust more CAs than it does.
-func (m *Member) AgentConfig(ctx context.Context) (config.Agent, error) {
+func (m *Member) AgentConfig(ctx context.Context) (c config.Agent, found bool, err error) {
 	configMap, err := m.ConfigMap(ctx, registration.AgentConfigMap)
 	if err != nil || configMap == nil {
-		return config.Agent{}, err
+		return config.Agent{}, false, err
 	}
-	return config.ParseAgent(configMap.Data[registration.ConfigKey])
+	c, err = config.ParseAgent(configMap.Data[registration.ConfigKey])
+	return c, err == nil, err
 }
 
 // ClientID is the configured one, or else the UID of Namespace kube-system, which exists as long as the cluster.
