@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -183,5 +182,5 @@ func CheckServer(server string) string {
 
 // ValidCA accepts an empty CA: the TLS mode decides whether one is needed.
 func ValidCA(pem []byte) bool {
-	return len(pem) == 0 || x509.NewCertPool().AppendCertsFromPEM(pem)
+	return len(pem) == 0 || registration.IsCABundle(pem)
 }
