@@ -38,10 +38,8 @@ The first line names the cause. docs/checks.md explains each check and the exit 
 				return usage(fmt.Errorf("check takes no argument %q; see --help", c.Args().First()))
 			case format != "" && format != "json":
 				return usage(fmt.Errorf("--output is %q: it must be json", format))
-			case r.namespace == "":
-				return usage(errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE"))
-			case err != nil:
-				return usage(err)
+			case errors.Join(r.checkNamespace(), err) != nil:
+				return usage(errors.Join(r.checkNamespace(), err))
 			}
 			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 			defer cancel()

@@ -111,7 +111,18 @@ func (r *raw) config() (agent.Config, error) {
 	if errMember != nil {
 		c.Member = &rest.Config{} // so that Validate reports the other fields only
 	}
-	return c, errors.Join(errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+	errNamespace := r.checkNamespace()
+	if errNamespace != nil {
+		c.Namespace = "none" // as above
+	}
+	return c, errors.Join(errNamespace, errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+}
+
+func (r *raw) checkNamespace() error {
+	if r.namespace == "" {
+		return errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+	}
+	return nil
 }
 
 // longEnough ignores an interval that is far too short and probably a typo, as the hub does with its configuration. Ending the
