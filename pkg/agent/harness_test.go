@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -64,9 +65,14 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		must(meta.Accessor(update.GetObject())).SetResourceVersion(strconv.Itoa(version))
 		return true, update.GetObject(), core.Tracker().Update(update.GetResource(), update.GetObject(), update.GetNamespace())
 	})
+	metadata := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
+	metadata.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // has the same objects
+		_, err := core.Invokes(action, nil)
+		return true, &metav1.PartialObjectMetadata{}, err
+	})
 	return &fixture{
 		T: t, hub: newStubHub(t), core: core, log: hook,
-		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
+		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core, Metadata: metadata},
 		config: Config{
 			Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{},
 			Member: &rest.Config{}, Timing: agenttest.Quick(), OnState: func(string) {},
