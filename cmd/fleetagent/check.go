@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/launch"
@@ -43,18 +41,8 @@ The first line names the cause. docs/checks.md explains each check and the exit 
 			}
 			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 			defer cancel()
-			diagnosis := check.Run(ctx, check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now})
-			if format == "json" {
-				if err := diagnosis.PrintJSON(c.App.Writer); err != nil {
-					return err
-				}
-			} else {
-				diagnosis.Print(c.App.Writer, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
-			}
-			if code := diagnosis.ExitCode(); code != check.ExitGood {
-				return cli.Exit("", code)
-			}
-			return nil
+			in := check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now}
+			return check.Run(ctx, in).Report(c.App.Writer, format)
 		},
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usage(fmt.Errorf("%w; see --help", err)) },
 	}
