@@ -1,4 +1,4 @@
-// Package register obtains the agent's request identity: with the import identity from Secret fleet-agent-bootstrap it creates a
+// Package register obtains the agent's request identity: with the bootstrap identity from Secret fleet-agent-bootstrap it creates a
 // ClusterRegistration on the hub, waits until the hub has granted it, and stores the credential in Secret fleet-agent.
 package register
 
@@ -57,7 +57,7 @@ type Registrar struct {
 
 // Input has the arguments of a registration.
 type Input struct {
-	Identity *ImportIdentity
+	Identity *BootstrapIdentity
 	// Settings is the content of ConfigMap fleet-agent.
 	Settings config.Agent
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub; it is stored with the credential.
@@ -107,7 +107,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
 		Workspace: granted.workspace, ClusterName: granted.clusterName, Lease: granted.lease,
-		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, Registered: endpoint.Trust(),
+		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, RegisteredWith: endpoint.Protection(),
 	}
 	if err := r.verify(ctx, stored); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 
 // create sends the ClusterRegistration, and reports whether it did not exist. If it exists, this agent created it before a restart or a
 // lost response; a 409 of a proxy does not count.
-func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *ImportIdentity) (created bool, err error) {
+func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *BootstrapIdentity) (created bool, err error) {
 	_, err = conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
 	switch {
 	case err == nil:
@@ -142,25 +142,25 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 		object.Spec.ClientID, object.Namespace, err)
 }
 
-// pace is how often the agent polls for the answer to a request, and until when.
-type pace struct {
+// polling is how often the agent asks for the answer to a request, and until when.
+type polling struct {
 	fastUntil, deadline time.Time
 	fast, slow, refused *wait.Backoff
 }
 
-func (r *Registrar) pace(request pendingRequest) pace {
+func (r *Registrar) polling(request pendingRequest) polling {
 	now := r.Clock.Now()
 	since, complete := r.tracker.observed(request.name)
 	if !complete {
 		since = now
 	}
-	return pace{
+	return polling{
 		fastUntil: since.Add(r.Timing.PollFast), deadline: now.Add(r.Timing.Registration),
 		fast: r.Timing.Poll(), slow: r.Timing.PollSlowly(), refused: r.Timing.PollRefused(),
 	}
 }
 
-func (p pace) pause(now time.Time, refused bool) time.Duration {
+func (p polling) pause(now time.Time, refused bool) time.Duration {
 	switch {
 	case refused:
 		return p.refused.Step()
@@ -170,13 +170,13 @@ func (p pace) pause(now time.Time, refused bool) time.Duration {
 	return p.slow.Step()
 }
 
-// await polls for the credential: the import identity has only the verb get for the Secret with the answer. The attempt ends after
+// await polls for the credential: the bootstrap identity has only the verb get for the Secret with the answer. The attempt ends after
 // Timing.Registration, but not once the hub has refused the request: another request would be refused too, and a person may
 // approve this one later.
 func (r *Registrar) await(
 	ctx context.Context, conn *hubclient.Connection, in Input, request pendingRequest, object *fleet.ClusterRegistration,
 ) (*grant, error) {
-	pace, refused, logged := r.pace(request), false, ""
+	polling, refused, logged := r.polling(request), false, ""
 	for ctx.Err() == nil {
 		a, err := r.readAnswer(ctx, conn, in.Identity, object)
 		if err != nil {
@@ -193,14 +193,14 @@ func (r *Registrar) await(
 		case a.refusal != "":
 			refused = true
 			r.reportRefusal(ctx, object, a.refusal)
-		case !refused && now.After(pace.deadline):
+		case !refused && now.After(polling.deadline):
 			return nil, r.giveUp(ctx, request, object, a.missing)
 		case !refused && a.missing != logged:
 			r.logOf(object).Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
 			logged = a.missing
 		}
 
-		woken := timing.Pause(ctx, r.Clock, pace.pause(now, refused), r.Changed)
+		woken := timing.Pause(ctx, r.Clock, polling.pause(now, refused), r.Changed)
 		switch {
 		case refused && woken:
 			r.Log.Info("The configuration of the agent has changed: checking the refused registration again")
@@ -219,7 +219,7 @@ func (r *Registrar) await(
 				return nil, err
 			}
 			if created { // the hub may grant the new one at any moment, as any new request
-				pace, refused = r.pace(request), false
+				polling, refused = r.polling(request), false
 			}
 		}
 	}
@@ -238,7 +238,7 @@ type answer struct {
 }
 
 // readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
-func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (answer, error) {
+func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *BootstrapIdentity, object *fleet.ClusterRegistration) (answer, error) {
 	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
 	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -378,7 +378,7 @@ func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegi
 	r.Event(ctx, corev1.EventTypeWarning, ReasonRegistrationRefused, text)
 }
 
-func (r *Registrar) tokenRejected(i *ImportIdentity, cause error) error {
+func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
 	return fmt.Errorf("registration token %q expired or was revoked; create a new one on the hub and put it into Secret %s/%s: %w",
 		i.TokenName, r.Member.Namespace, registration.BootstrapSecret, cause)
 }

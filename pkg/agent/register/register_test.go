@@ -33,7 +33,7 @@ func TestParseIdentity(t *testing.T) {
 	document := "apiServerURL: " + agenttest.HubURL + "\napiServerCA: |\n  " + strings.ReplaceAll(ca, "\n", "\n  ") +
 		"\nclusterNamespace: fleet-default\ntoken: " + agenttest.RegistrationToken + "\ntokenName: import-token-one\n" +
 		"systemRegistrationNamespace: cattle-fleet-clusters-system\nlabels: {env: prod}\nregistration: uid/1\n"
-	want := &ImportIdentity{
+	want := &BootstrapIdentity{
 		Access: hubclient.Access{
 			Endpoint: hubclient.Endpoint{
 				Server: agenttest.HubURL, CA: []byte(strings.TrimSpace(ca)),
@@ -103,7 +103,7 @@ func TestIdentityDigest(t *testing.T) {
 }
 
 func TestClusterRegistration(t *testing.T) {
-	identity := &ImportIdentity{Access: hubclient.Access{Namespace: "fleet-default"}, TokenName: "token"}
+	identity := &BootstrapIdentity{Access: hubclient.Access{Namespace: "fleet-default"}, TokenName: "token"}
 	labels := map[string]string{"env": "prod"}
 	object := clusterRegistration(pendingRequest{name: "request-x", clientRandom: "random"}, identity, "client", labels, "pod-0")
 	assert.Equal(t, "fleet-default", object.Namespace)
@@ -213,7 +213,7 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset()},
 			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
 		}
-		identity := &ImportIdentity{systemNamespace: "sys"}
+		identity := &BootstrapIdentity{systemNamespace: "sys"}
 		// await lets the attempt time out, half an hour after it began, and returns how often it polled.
 		await := func(request string) int {
 			hub.ClearActions()
@@ -444,7 +444,7 @@ func FuzzClusterRegistration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token, key, value, pod string) {
 		request, err := newRequest("digest", nil)
 		require.NoError(t, err)
-		identity := &ImportIdentity{Access: hubclient.Access{Namespace: "ns"}, TokenName: token}
+		identity := &BootstrapIdentity{Access: hubclient.Access{Namespace: "ns"}, TokenName: token}
 		sent := clusterRegistration(request, identity, "id", map[string]string{key: value}, pod)
 		assert.Empty(t, validation.IsDNS1123Subdomain(sent.Name))
 		for name, value := range sent.Labels {
