@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/launch"
@@ -38,25 +36,13 @@ The first line names the cause. docs/checks.md explains each check and the exit 
 				return usage(fmt.Errorf("check takes no argument %q; see --help", c.Args().First()))
 			case format != "" && format != "json":
 				return usage(fmt.Errorf("--output is %q: it must be json", format))
-			case r.namespace == "":
-				return usage(errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE"))
-			case err != nil:
-				return usage(err)
+			case errors.Join(r.checkNamespace(), err) != nil:
+				return usage(errors.Join(r.checkNamespace(), err))
 			}
 			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 			defer cancel()
-			diagnosis := check.Run(ctx, check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now})
-			if format == "json" {
-				if err := diagnosis.PrintJSON(c.App.Writer); err != nil {
-					return err
-				}
-			} else {
-				diagnosis.Print(c.App.Writer, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
-			}
-			if code := diagnosis.ExitCode(); code != check.ExitGood {
-				return cli.Exit("", code)
-			}
-			return nil
+			in := check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now}
+			return check.Run(ctx, in).Report(c.App.Writer, format)
 		},
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usage(fmt.Errorf("%w; see --help", err)) },
 	}

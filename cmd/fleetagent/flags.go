@@ -74,8 +74,8 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "agent-scope", Destination: &r.scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
 		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 15m, or 1m with a Lease"},
 		&cli.BoolFlag{Name: "heartbeat-lease", Destination: &r.heartbeatLease, EnvVars: []string{"HEARTBEAT_LEASE"}, Usage: "register for heartbeats to a Lease on the hub instead of the status of the Cluster"},
-		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "use a Lease to take turns with other agents in the namespace"},
-		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
+		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "work only while this process holds a Lease, so that one agent of the namespace works at a time"},
+		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"POD_NAME", "HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
 		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` reported to the hub, which changes it to restart the agent"},
 		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to deploy in parallel; empty: 50"},
 		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to compare with the cluster in parallel; empty: 50"},
@@ -111,7 +111,18 @@ func (r *raw) config() (agent.Config, error) {
 	if errMember != nil {
 		c.Member = &rest.Config{} // so that Validate reports the other fields only
 	}
-	return c, errors.Join(errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+	errNamespace := r.checkNamespace()
+	if errNamespace != nil {
+		c.Namespace = "none" // as above
+	}
+	return c, errors.Join(errNamespace, errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+}
+
+func (r *raw) checkNamespace() error {
+	if r.namespace == "" {
+		return errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+	}
+	return nil
 }
 
 // longEnough ignores an interval that is far too short and probably a typo, as the hub does with its configuration. Ending the

@@ -34,7 +34,8 @@ func clean(t *testing.T) {
 		"NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL", "HEARTBEAT_LEASE", "CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RENEW_DEADLINE",
 		"CATTLE_ELECTION_RETRY_PERIOD", "POD_NAME", "BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "HOSTNAME", "GENERATION", "KUBECONFIG", "KUBERNETES_SERVICE_HOST",
 	} {
-		t.Setenv(name, "")
+		t.Setenv(name, "") // restores it after the test
+		require.NoError(t, os.Unsetenv(name))
 	}
 }
 
@@ -78,7 +79,10 @@ func TestFlagsChangeTheConfiguration(t *testing.T) {
 			env:  map[string]string{"CATTLE_ELECTION_RETRY_PERIOD": "3s"},
 			read: func(c agent.Config) any { return c.LeaderElection.RetryPeriod }, want: 3 * time.Second,
 		},
-		"POD_NAME":     {env: map[string]string{"POD_NAME": "pod-1"}, read: func(c agent.Config) any { return c.LeaderElection.Identity }, want: "pod-1"},
+		"POD_NAME": {env: map[string]string{"POD_NAME": "pod-1"}, read: func(c agent.Config) any { return c.LeaderElection.Identity }, want: "pod-1"},
+		"POD_NAME with hostNetwork, which makes HOSTNAME the node's": {
+			env: map[string]string{"POD_NAME": "pod-1", "HOSTNAME": "node-1"}, read: func(c agent.Config) any { return c.Pod }, want: "pod-1",
+		},
 		"HOSTNAME":     {env: map[string]string{"HOSTNAME": "pod-2"}, read: func(c agent.Config) any { return c.Pod }, want: "pod-2"},
 		"--generation": {args: []string{"--generation", "managed/1"}, read: func(c agent.Config) any { return c.Generation }, want: "managed/1"},
 		"GENERATION":   {env: map[string]string{"GENERATION": "uid/2"}, read: func(c agent.Config) any { return c.Generation }, want: "uid/2"},

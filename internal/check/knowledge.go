@@ -49,7 +49,7 @@ type knowledge struct {
 	bootstrap     *corev1.Secret                  // agent-secret
 	stored        *corev1.Secret                  // agent-secret
 	agentConfig   config.Agent                    // agent-config
-	identity      *register.ImportIdentity        // agent-bootstrap
+	identity      *register.BootstrapIdentity     // agent-bootstrap
 	credential    *credential.Stored              // agent-credential
 	probed        map[string]Line                 // way-probe; the results of the Job
 	way           *hubclient.Access               // way-address

@@ -6,6 +6,9 @@ import (
 	"io"
 	"strings"
 	"unicode"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/cli-runtime/pkg/printers"
 )
 
 // Page is the file that documents the checks, with a section for each.
@@ -19,6 +22,22 @@ const (
 )
 
 var colours = map[Verdict]string{Pass: "\x1b[32m", Warn: "\x1b[33m", Fail: "\x1b[31m", Unknown: "\x1b[36m"}
+
+// Report writes the Diagnosis as JSON if the format is "json", and otherwise for a person, in colour where w allows it. The error has the exit
+// code; it is nil if the Diagnosis is good.
+func (d Diagnosis) Report(w io.Writer, format string) error {
+	if format == "json" {
+		if err := d.PrintJSON(w); err != nil {
+			return err
+		}
+	} else {
+		d.Print(w, printers.AllowsColorOutput(w))
+	}
+	if code := d.ExitCode(); code != ExitGood {
+		return cli.Exit("", code)
+	}
+	return nil
+}
 
 // Print writes the Diagnosis for a person: the summary, then each category with a line for each check.
 func (d Diagnosis) Print(w io.Writer, colour bool) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/pkg/version"
@@ -53,18 +52,7 @@ command line, and 3 if no check failed but some are unknown.`,
 			in.Version, in.Now = version.Version, s.Now
 			ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 			defer cancel()
-			diagnosis := check.Run(ctx, in)
-			if c.String(flagOutput) == "json" {
-				if err := diagnosis.PrintJSON(s.Out); err != nil {
-					return err
-				}
-			} else {
-				diagnosis.Print(s.Out, printers.AllowsColorOutput(s.Out))
-			}
-			if code := diagnosis.ExitCode(); code != check.ExitGood {
-				return cli.Exit("", code)
-			}
-			return nil
+			return check.Run(ctx, in).Report(s.Out, c.String(flagOutput))
 		},
 		OnUsageError: func(c *cli.Context, err error, sub bool) error {
 			return cli.Exit(wrongFlag(c, err, sub), check.ExitUsage)

@@ -43,7 +43,7 @@ type Joiner struct {
 	core      kubernetes.Interface
 	namespace string
 	values    []byte
-	identity  *register.ImportIdentity
+	identity  *register.BootstrapIdentity
 
 	action       Action
 	newNamespace bool

@@ -49,7 +49,7 @@ func (s *Stage) RegisteredAgent(
 	return cluster, running
 }
 
-// RequireCredential waits until the agent has stored its credential and deleted its import identity.
+// RequireCredential waits until the agent has stored its credential and deleted its bootstrap identity.
 func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string) {
 	t.Helper()
 	core := member.Kubernetes.CoreV1()

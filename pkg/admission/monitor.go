@@ -234,7 +234,7 @@ func (m *Monitor) run(ctx context.Context) {
 }
 
 // watch watches the policies in the versions that the API server serves, and checks them after each change. It returns the reason why it
-// cannot watch them any longer; worked reports that it has watched for a while.
+// cannot watch them any longer; worked reports that its caches were filled.
 func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 	served, err := servedBy(m.discovery)
 	if err != nil {

@@ -94,7 +94,6 @@ type loop struct {
 	deploy  deployFunc
 
 	dialer      *hubclient.Dialer
-	notes       *heartbeat.Notes
 	heartbeat   *heartbeat.Heartbeat
 	renewer     *credential.Renewer
 	registrar   *register.Registrar
@@ -116,17 +115,17 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFu
 
 func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployFunc) *loop {
 	l := &loop{
-		config: c, log: c.Log, member: m, changed: changed, deploy: deploying, notes: &heartbeat.Notes{},
+		config: c, log: c.Log, member: m, changed: changed, deploy: deploying,
 		dialer:      &hubclient.Dialer{UserAgent: c.userAgent(), Timing: *c.Timing, Clock: c.Clock, Log: c.Log},
 		uninstaller: &uninstall.Uninstaller{Member: m, Scope: c.Scope, Log: c.Log},
 	}
 	l.heartbeat = &heartbeat.Heartbeat{
 		Member: m, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Interval: c.CheckinInterval,
-		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()), Notes: l.notes,
+		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()),
 		Metrics: c.heartbeats,
 	}
 	l.renewer = &credential.Renewer{
-		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.notes.SendNow,
+		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.heartbeat.Notes.SendNow,
 	}
 	l.registrar = &register.Registrar{
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,
@@ -149,8 +148,8 @@ func (l *loop) run(ctx context.Context) {
 	changes := 0 // registrations and endpoint switches since the agent last began to work with a credential
 	for ctx.Err() == nil {
 		if running.ended() {
-			wait := l.finish(ctx, running.stop())
-			if running = nil; wait {
+			failed := l.finish(ctx, running.stop())
+			if running = nil; failed {
 				l.wait(ctx, retry.Step(), nil)
 			}
 			continue
@@ -185,12 +184,12 @@ func (l *loop) run(ctx context.Context) {
 			retry, changes = l.config.Timing.Retry(), 0
 		}
 		running.setResync(o.settings)
-		wait := time.Duration(0)
+		pause := time.Duration(0)
 		switch action {
 		case UseStored:
-			wait, err = l.cleanUp(work, o, running.started)
+			pause, err = l.cleanUp(work, o, running.started)
 		case KeepEndpoint:
-			wait, err = retry.Step(), l.recordMode(work, o)
+			pause, err = retry.Step(), l.recordMode(work, o)
 		case SwitchEndpoint:
 			if err = l.switchEndpoint(work, o); err == nil {
 				changes++
@@ -200,38 +199,38 @@ func (l *loop) run(ctx context.Context) {
 				changes++
 			}
 		case Uninstall:
-			wait = untilChange // with running: the deployments are being removed
+			pause = untilChange // with running: the deployments are being removed
 			if running == nil {
 				err = l.uninstall(ctx)
 			}
 		case WaitForBootstrap, WaitForHub, ReportRejected:
-			wait = retry.Step()
+			pause = retry.Step()
 		}
 		o.conn.Close()
 
 		// Wait.
 		switch {
 		case errors.Is(err, register.ErrInputChanged):
-			wait = 0
+			pause = 0
 		case err != nil:
-			wait = retry.Step()
-		case wait == 0 && changes > 1: // a credential that is replaced before it was used must not be replaced at once again
-			wait = retry.Step()
+			pause = retry.Step()
+		case pause == 0 && changes > 1: // a credential that is replaced before it was used must not be replaced at once again
+			pause = retry.Step()
 		}
-		if changed := l.wait(ctx, wait, running); changed {
+		if changed := l.wait(ctx, pause, running); changed {
 			retry = l.config.Timing.Retry()
 		}
 	}
 }
 
-// wait waits for d or until a change; for untilChange until a change only. It also ends with ctx and with the runnables. It
+// wait waits for the pause or until a change; for untilChange until a change only. It also ends with ctx and with the runnables. It
 // reports whether there was a change.
-func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (changed bool) {
-	if d == 0 {
+func (l *loop) wait(ctx context.Context, pause time.Duration, running *runnables) (changed bool) {
+	if pause == 0 {
 		return false
 	}
 	work := running.context(ctx)
-	if d == untilChange {
+	if pause == untilChange {
 		select {
 		case <-work.Done():
 			return false
@@ -239,7 +238,7 @@ func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (c
 			return true
 		}
 	}
-	return timing.Pause(work, l.config.Clock, d, l.changed)
+	return timing.Pause(work, l.config.Clock, pause, l.changed)
 }
 
 // runnables are what the agent runs with one credential. A nil *runnables stands for no runnables: none were started, or they were stopped.
@@ -315,8 +314,8 @@ func (r *runnables) stop() error {
 	return err
 }
 
-// finish handles the end of runnables, and reports whether the loop must wait before the next iteration.
-func (l *loop) finish(ctx context.Context, err error) (wait bool) {
+// finish handles the end of runnables, and reports whether they have failed, so that the loop must pause before the next iteration.
+func (l *loop) finish(ctx context.Context, err error) (failed bool) {
 	switch {
 	case ctx.Err() != nil, err == nil, errors.Is(err, credential.ErrReplaced):
 		return false
@@ -356,7 +355,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 	in := register.Input{Identity: o.identity, Settings: o.settings, HubConfigDigest: o.endpoints.Digest()}
 	if running != nil {
 		in.ProvePossession = func(ctx context.Context, request string) {
-			if err := l.notes.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
+			if err := l.heartbeat.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
 				l.log.WithField(registration.LogRequest, request).Warnf("Cannot prove to the hub that ClusterRegistration %s is this agent's own, the next heartbeat tries again: %v", request, err)
 			}
 		}
@@ -373,25 +372,25 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 			return err
 		}
 	}
-	l.notes.SetPossessionProof("")
+	l.heartbeat.Notes.SetPossessionProof("")
 	return nil
 }
 
-// cleanUp deletes what only a registration needs, once the credential is in use, and returns how long the loop may wait. A
+// cleanUp deletes what only a registration needs, once the credential is in use, and returns how long the loop may pause. A
 // bootstrap Secret that cannot be parsed stays: a person may want to correct it.
 //
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
-func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (wait time.Duration, err error) {
-	l.notes.SetPossessionProof("")
+func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) (pause time.Duration, err error) {
+	l.heartbeat.Notes.SetPossessionProof("")
 	recordErr, err := l.recordMode(ctx, o), register.DeletePendingRequest(ctx, l.member)
-	wait = untilChange
+	pause = untilChange
 	if o.Bootstrap == Present {
 		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
-			wait = helmWait
+			pause = helmWait
 		} else {
-			wait = 0 // without the Secret, another object may say where the hub is
+			pause = 0 // without the Secret, another object may say where the hub is
 			err = errors.Join(err, l.member.DeleteSecret(ctx, o.bootstrapSecret))
 		}
 	}
@@ -404,7 +403,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 	if err != nil {
 		l.log.Warn(err)
 	}
-	return wait, err
+	return pause, err
 }
 
 // recordMode stores with which TLS mode the credential works. Secrets of earlier agents do not record it: when the configured mode

@@ -59,7 +59,7 @@ func (l *loop) event(ctx context.Context, kind, reason, message string) {
 // notePendingEndpoint reports with the heartbeats why the agent cannot switch to another endpoint.
 func (l *loop) notePendingEndpoint(action Action, o observation) {
 	if o.other == nil || action == SwitchEndpoint {
-		l.notes.SetPendingEndpoint("", "")
+		l.heartbeat.Notes.SetPendingEndpoint("", "")
 		return
 	}
 	cause := fmt.Sprintf("%s: %v", noVerdict(o.Other), o.otherErr)
@@ -69,7 +69,7 @@ func (l *loop) notePendingEndpoint(action Action, o observation) {
 	case o.other.Err != nil:
 		cause = o.other.Err.Error()
 	}
-	if l.notes.SetPendingEndpoint(fmt.Sprint(o.other, o.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
+	if l.heartbeat.Notes.SetPendingEndpoint(fmt.Sprint(o.other, o.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
 		l.log.Warnf("Cannot switch to %s: %s. The agent keeps its endpoint %s and tries again", o.other, cause, o.stored.Server)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 func TestDescribe(t *testing.T) {
 	stored := &credential.Stored{Workspace: "fleet-default", ClusterName: "one"}
-	identity := &register.ImportIdentity{Access: hubclient.Access{Endpoint: hubclient.Endpoint{Server: agenttest.HubURL}}}
+	identity := &register.BootstrapIdentity{Access: hubclient.Access{Endpoint: hubclient.Endpoint{Server: agenttest.HubURL}}}
 	other := &hubclient.Endpoint{Server: agenttest.HubURL, Source: "ConfigMap fleet-agent-hub"}
 	cause := errors.New("the cause")
 	for name, row := range map[string]struct {
@@ -109,7 +109,7 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestDescribeStates(t *testing.T) {
-	o := observation{stored: &credential.Stored{}, identity: &register.ImportIdentity{}, other: &hubclient.Endpoint{}}
+	o := observation{stored: &credential.Stored{}, identity: &register.BootstrapIdentity{}, other: &hubclient.Endpoint{}}
 	seen := map[string]Action{}
 	for action := WaitForBootstrap; action <= Uninstall; action++ {
 		state, _, _ := describe(action, o, "ns")

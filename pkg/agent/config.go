@@ -96,7 +96,7 @@ func (c Config) validate() error {
 		fail("the agent's Config.Member is nil: set it to the connection to the cluster's API server")
 	}
 	if c.Namespace == "" {
-		fail("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+		fail("the agent's Config.Namespace is empty: set it to the namespace that the agent runs in")
 	} else if problems := validation.ValidateNamespaceName(c.Namespace, false); len(problems) > 0 {
 		fail("the agent's namespace %q is not a name of a namespace: %s", c.Namespace, problems[0])
 	}

@@ -30,7 +30,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 	for want, spoil := range map[string]func(*Config){
 		"Config.Member is nil":                           func(c *Config) { c.Member = nil },
-		"set the environment variable NAMESPACE":         func(c *Config) { c.Namespace = "" },
+		"Config.Namespace is empty":                      func(c *Config) { c.Namespace = "" },
 		`"Not A Namespace" is not a name of a namespace`: func(c *Config) { c.Namespace = "Not A Namespace" },
 		"the check-in interval is -1s":                   func(c *Config) { c.CheckinInterval = -time.Second },
 		"leader election needs an identity":              func(c *Config) { c.LeaderElection.Identity = "" },

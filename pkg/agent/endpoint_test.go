@@ -238,7 +238,7 @@ func TestSwitchEndpointBelowTheRegistration(t *testing.T) {
 		m.has(m.bootstrapThere())
 		m.starts()
 		m.arrives(m.there, oldToken)
-		assert.Equal(t, hubclient.Trust{Mode: config.TLSModeSystemStore, Server: m.there.server.URL}, m.storedNow().Registered)
+		assert.Equal(t, hubclient.Protection{Mode: config.TLSModeSystemStore, Server: m.there.server.URL}, m.storedNow().RegisteredWith)
 	})
 	t.Run("an earlier agent has not recorded how it registered", func(t *testing.T) {
 		m := newMoving(t)

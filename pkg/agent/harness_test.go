@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -55,9 +58,21 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	log, hook := agenttest.Log(t)
 	kubeSystem := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
 	core := kubefake.NewClientset(append(objects, kubeSystem)...)
+	version := 100 // the Secrets of agenttest have lower ones
+	core.PrependReactor("update", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		update := action.(kubetesting.UpdateAction)
+		version++ // an API server gives each update another version
+		must(meta.Accessor(update.GetObject())).SetResourceVersion(strconv.Itoa(version))
+		return true, update.GetObject(), core.Tracker().Update(update.GetResource(), update.GetObject(), update.GetNamespace())
+	})
+	metadata := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
+	metadata.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // has the same objects
+		_, err := core.Invokes(action, nil)
+		return true, &metav1.PartialObjectMetadata{}, err
+	})
 	return &fixture{
 		T: t, hub: newStubHub(t), core: core, log: hook,
-		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
+		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core, Metadata: metadata},
 		config: Config{
 			Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{},
 			Member: &rest.Config{}, Timing: agenttest.Quick(), OnState: func(string) {},

@@ -114,7 +114,7 @@ func TestLoopBootstrapSecret(t *testing.T) {
 			says:    "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
 			then: func(f *fixture) {
 				f.has(f.bootstrap("token", "another", "tokenName", "two"))
-				f.says("Secret fleet-agent-bootstrap or the clientID in ConfigMap fleet-agent has changed")
+				f.says("The configuration of the registration has changed (Secret fleet-agent-bootstrap, ConfigMap fleet-agent or fleet-agent-hub): starting over with it")
 				f.hub.set(func() { f.hub.grantAt = 0 })
 				f.settles(newToken)
 				requests := f.hub.registrations()

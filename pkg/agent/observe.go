@@ -23,7 +23,7 @@ type observation struct {
 	storedErr       error          // why it is Malformed
 	modeUnknown     bool           // the Secret does not record with which TLS mode the credential works
 	bootstrapSecret *corev1.Secret // fleet-agent-bootstrap; nil if absent
-	identity        *register.ImportIdentity
+	identity        *register.BootstrapIdentity
 	bootstrapErr    error                // why it is Malformed
 	endpoints       hubclient.Candidates // beside the one that is stored with the credential
 
@@ -44,7 +44,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
 		return o, err
 	}
-	if o.settings, err = l.member.AgentConfig(ctx); err != nil {
+	if o.settings, _, err = l.member.AgentConfig(ctx); err != nil {
 		return o, err
 	}
 	hubConfigMap, err := l.member.ConfigMap(ctx, registration.AgentHubConfigMap)
@@ -60,8 +60,8 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.Stored == Present {
 		o.modeUnknown = o.stored.Mode == ""
 		o.stored.Mode = o.stored.WorkingMode(o.settings.AgentTLSMode)
-		if o.endpoints.Registered = o.stored.Registered; o.endpoints.Registered == (hubclient.Trust{}) {
-			o.endpoints.Registered = o.stored.Trust() // an earlier agent registered: the endpoint that works is the limit
+		if o.endpoints.RegisteredWith = o.stored.RegisteredWith; o.endpoints.RegisteredWith == (hubclient.Protection{}) {
+			o.endpoints.RegisteredWith = o.stored.Protection() // an earlier agent registered: the endpoint that works is the limit
 		}
 	}
 

@@ -1,6 +1,10 @@
 package agentmanifest
 
-import "github.com/muster-fleet/muster/pkg/registration"
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
 
 // Names of objects that exist once per cluster, whatever the agent's namespace. Several agents of one cluster may share a
 // name, so check the owner before you delete such an object: the ClusterRole of the chart is bound to a ServiceAccount of one
@@ -15,6 +19,22 @@ const NetworkPolicyName = "default-allow-all"
 
 // OwnedObject identifies one object of an agent on the agent's cluster.
 type OwnedObject struct{ Kind, Namespace, Name string }
+
+// Resources are the resources of the kinds of an agent's objects. The table saves a discovery.
+var Resources = map[string]schema.GroupVersionResource{
+	"Namespace":           {Version: "v1", Resource: "namespaces"},
+	"Secret":              {Version: "v1", Resource: "secrets"},
+	"ConfigMap":           {Version: "v1", Resource: "configmaps"},
+	"ServiceAccount":      {Version: "v1", Resource: "serviceaccounts"},
+	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
+	"Pod":                 {Version: "v1", Resource: "pods"},
+	"NetworkPolicy":       {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+	"PriorityClass":       {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
+	"Lease":               {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+}
 
 // OwnedObjects is the inventory of the agent in namespace: every object with a fixed name that is created for this agent alone,
 // by an import, by the chart, by the agent's Bundle or by the agent itself. Some of them may not exist.

@@ -27,6 +27,11 @@ func TestOwnedObjects(t *testing.T) {
 			assert.Contains(t, inventory, identity)
 		}
 	})
+	t.Run("the resource of each kind is known", func(t *testing.T) {
+		for _, object := range append(inventory, OwnedObject{Kind: "PriorityClass"}) {
+			assert.Contains(t, Resources, object.Kind)
+		}
+	})
 	t.Run("no object is listed twice", func(t *testing.T) {
 		seen := map[OwnedObject]bool{}
 		for _, object := range inventory {

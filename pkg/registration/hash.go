@@ -2,6 +2,7 @@ package registration
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -29,3 +30,7 @@ func CAHash(pem []byte) string {
 	}
 	return hash
 }
+
+// IsCABundle reports whether a CA bundle has a certificate that TLS connections can use. Like them, it skips blocks of other types, and blocks
+// with headers.
+func IsCABundle(pem []byte) bool { return x509.NewCertPool().AppendCertsFromPEM(pem) }

@@ -13,6 +13,8 @@ const (
 	// ConfigKey is the data key of both ConfigMaps; its value is JSON or YAML.
 	ConfigKey = "config"
 
+	// HubName is the name of the hub's Deployment in the system namespace.
+	HubName = "fleet-controller"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Lease and credential Secret on a member.
 	AgentName = "fleet-agent"
 	// BootstrapSecret is the Secret on a member with which an agent registers; the agent deletes it once the credential

@@ -41,8 +41,9 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
-	// Registered is how the agent reached the hub when it registered, or in the last import since; empty in a Secret of an earlier agent.
-	Registered hubclient.Trust
+	// RegisteredWith is the protection with which the agent registered, or that of the last bootstrap Secret since; empty in a Secret of an
+	// earlier agent.
+	RegisteredWith hubclient.Protection
 }
 
 // Parse reads Secret fleet-agent. The error names the key and does not quote a value.
@@ -64,7 +65,7 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 		RegistrationKey: string(secret.Data[registration.BootstrapRegistrationKey]),
 		Request:         string(secret.Data[keyRequest]),
 		HubConfigDigest: string(secret.Data[keyHubConfigDigest]),
-		Registered: hubclient.Trust{
+		RegisteredWith: hubclient.Protection{
 			Mode: config.TLSMode(secret.Data[keyRegisteredMode]), Server: string(secret.Data[keyRegisteredServer]),
 		},
 	}
@@ -118,7 +119,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	}
 	for key, value := range map[string]string{
 		registration.BootstrapRegistrationKey: s.RegistrationKey, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
-		keyRegisteredMode: string(s.Registered.Mode), keyRegisteredServer: s.Registered.Server,
+		keyRegisteredMode: string(s.RegisteredWith.Mode), keyRegisteredServer: s.RegisteredWith.Server,
 		registration.CredentialLease: s.Lease,
 	} {
 		if value != "" {
@@ -135,16 +136,16 @@ func (s *Stored) WithToken(token string) *Stored {
 	return &copied
 }
 
-// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. An import, unlike a ConfigMap,
-// may lower the protection of the credential: it replaces Registered.
-func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest string) *Stored {
+// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. The bootstrap Secret, unlike a
+// ConfigMap, may lower the protection of the credential: it replaces RegisteredWith.
+func (s *Stored) MovedTo(e hubclient.Endpoint, fromBootstrap bool, hubConfigDigest string) *Stored {
 	copied := *s
 	e.Mode = e.TLSMode()
-	if copied.Registered == (hubclient.Trust{}) {
-		copied.Registered = s.Trust()
+	if copied.RegisteredWith == (hubclient.Protection{}) {
+		copied.RegisteredWith = s.Protection()
 	}
-	if imported {
-		copied.Registered = e.Trust()
+	if fromBootstrap {
+		copied.RegisteredWith = e.Protection()
 	}
 	copied.Access, copied.HubConfigDigest = s.At(e), hubConfigDigest
 	return &copied

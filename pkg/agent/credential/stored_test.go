@@ -22,7 +22,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 			Token:    agenttest.NewToken, Namespace: "cluster-ns",
 		},
 		Workspace: "fleet-default", ClusterName: "one", RegistrationKey: "uid/3", Request: "request-1", HubConfigDigest: "seen",
-		Registered: hubclient.Trust{Mode: config.TLSModeSystemStore, Server: "https://earlier"},
+		RegisteredWith: hubclient.Protection{Mode: config.TLSModeSystemStore, Server: "https://earlier"},
 	}
 	secret, err := stored.secret(agenttest.Namespace, nil)
 	require.NoError(t, err)

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,8 +38,12 @@ type Heartbeat struct {
 	Instance string
 	// Metrics counts the heartbeats; nil counts none.
 	Metrics *AgentMetrics
-	// Notes are what the agent reports beside its regular state.
-	Notes *Notes
+	// Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
+	Notes Notes
+
+	// sending is held from the read of the possession proof until the hub has answered, so that an earlier proof, or none, cannot arrive
+	// after a later one.
+	sending sync.Mutex
 }
 
 // Run sends a heartbeat at once, after each interval, and when the Notes ask for one, until ctx ends. It returns an error when the
@@ -47,9 +53,9 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	rejections := hubclient.NewRejectionThreshold(h.Timing)
 	retries, reported := (*wait.Backoff)(nil), lastReport{}
 	for ctx.Err() == nil {
-		notes, wake := h.Notes.read()
+		wake := h.Notes.waker()
 		stored := use.Stored()
-		interval, err := h.send(ctx, use, notes, &reported)
+		interval, err := h.send(ctx, use, &reported)
 		if h.Metrics != nil {
 			h.Metrics.count(err, use.Expires())
 		}
@@ -73,41 +79,76 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	return nil
 }
 
-// send sends one heartbeat and returns the time until the next: to the agent's Lease or, if the hub makes none, to the status of the
-// Cluster. After a downgrade of the hub, the agent may not write the Lease any more, but the status of the Cluster.
-func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, notes notes, last *lastReport) (time.Duration, error) {
-	stored, now := use.Stored(), h.Clock.Now()
-	if stored.Lease != "" {
-		interval := cmp.Or(h.Interval, config.DefaultLeaseInterval)
-		text, err := last.encode(h.report(ctx, use, notes, interval))
-		if err != nil {
-			return interval, err
-		}
-		annotations := map[string]any{registration.LeaseProof: textOrNull(notes.possessionProof)}
-		if text != last.text {
-			annotations[registration.LeaseReport] = text
-		}
-		lease, err := use.Conn.PatchLease(ctx, stored.Lease, map[string]any{
-			"metadata": map[string]any{"annotations": annotations},
-			"spec": map[string]any{
-				"holderIdentity": h.Instance, "leaseDurationSeconds": max(1, int(interval.Seconds())), "renewTime": metav1.NewMicroTime(now),
-			},
-		})
-		if err == nil {
-			last.text = lease.Annotations[registration.LeaseReport] // the hub may have made another Lease since the last heartbeat
-		}
-		if !isWithoutLease(err) {
-			return interval, err
-		}
+// send sends one heartbeat and returns the time until the next.
+func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastReport) (time.Duration, error) {
+	stored, leaseInterval := use.Stored(), cmp.Or(h.Interval, config.DefaultLeaseInterval)
+	report := h.report(ctx, use, leaseInterval)
+	h.sending.Lock()
+	defer h.sending.Unlock()
+	notes, now := h.Notes.read(), h.Clock.Now()
+	report.Hub.Pending, report.PossessionProof = textOrNull(notes.pendingEndpoint), textOrNull(notes.possessionProof)
+
+	text, err := last.encode(report)
+	if err != nil {
+		return leaseInterval, err
 	}
-	interval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
-	report := h.report(ctx, use, notes, interval)
-	report.LastSeen = now.UTC().Format(time.RFC3339)
-	return interval, use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, report)
+	annotations := map[string]any{registration.LeaseProof: report.PossessionProof}
+	if text != last.text {
+		annotations[registration.LeaseReport] = text
+	}
+	forLease := map[string]any{
+		"metadata": map[string]any{"annotations": annotations},
+		"spec": map[string]any{
+			"holderIdentity": h.Instance, "leaseDurationSeconds": max(1, int(leaseInterval.Seconds())), "renewTime": metav1.NewMicroTime(now),
+		},
+	}
+	statusInterval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
+	report.CheckinInterval, report.LastSeen = &metav1.Duration{Duration: statusInterval}, now.UTC().Format(time.RFC3339)
+	lease, err := h.write(ctx, use, forLease, report)
+	if lease != nil {
+		last.text = lease.Annotations[registration.LeaseReport] // the hub may have made another Lease since the last heartbeat
+	}
+	if lease != nil || err != nil && stored.Lease != "" { // the retries of an agent with a Lease are as frequent as its heartbeats
+		return leaseInterval, err
+	}
+	return statusInterval, err
 }
 
-// isWithoutLease reports whether the hub makes no Lease for this agent any more.
-func isWithoutLease(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
+// ProvePossession sends the name of a new ClusterRegistration with the credential in use. Only the holder of that credential can do so, which
+// proves to the hub that the request is this agent's own. The heartbeats repeat the proof, and after an error the next one is sent at once.
+func (h *Heartbeat) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
+	h.sending.Lock()
+	defer h.sending.Unlock()
+	h.Notes.SetPossessionProof(request)
+	_, err := h.write(ctx, use, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{registration.LeaseProof: request},
+	}}, map[string]any{"vouches": request})
+	if err != nil {
+		h.Notes.SendNow()
+	}
+	return err
+}
+
+// write patches the agent's Lease or, if the hub makes none, status.agent of the Cluster. After a downgrade of the hub, the agent may not
+// write the Lease any more, but the status of the Cluster. The Lease is nil if it was not written.
+func (h *Heartbeat) write(ctx context.Context, use *credential.InUse, forLease, forStatus any) (*coordinationv1.Lease, error) {
+	stored := use.Stored()
+	if stored.Lease != "" {
+		lease, err := use.Conn.PatchLease(ctx, stored.Lease, forLease)
+		if err == nil {
+			return lease, nil
+		}
+		if !isWithoutLease(err) {
+			return nil, err
+		}
+	}
+	return nil, use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, forStatus)
+}
+
+// isWithoutLease reports whether the hub makes no Lease for this agent any more. A proxy may answer 403 and 404 for a hub that is down.
+func isWithoutLease(err error) bool {
+	return (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) && hubclient.FromAPIServer(err)
+}
 
 // skewTolerance is the change of the clock skew below which the agent reports the same skew again: its last digits differ each time.
 const skewTolerance = 10 * time.Second
@@ -164,8 +205,8 @@ type hubReport struct {
 	Pending         *string `json:"pending"`
 }
 
-// report never fails: what cannot be read is left out. LastSeen is empty.
-func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes notes, interval time.Duration) statusPatch {
+// report never fails: what cannot be read is left out. LastSeen is empty, and what the Notes say is missing.
+func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, interval time.Duration) statusPatch {
 	cluster, stored := readClusterInfo(ctx, h.Member, h.Timing.Request), use.Stored()
 	r := statusPatch{
 		Namespace:         h.Member.Namespace,
@@ -179,12 +220,10 @@ func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes not
 			APIServerURL:    textOrNull(stored.Server),
 			APIServerCAHash: textOrNull(registration.CAHash(stored.CA)),
 			AgentTLSMode:    textOrNull(string(stored.TLSMode())),
-			Pending:         textOrNull(notes.pendingEndpoint),
 		},
 		Instance:          textOrNull(h.Instance),
 		CredentialExpires: use.Expires(),
 		Registration:      textOrNull(stored.Request),
-		PossessionProof:   textOrNull(notes.possessionProof),
 	}
 	if skew, known := use.Conn.ClockSkew(); known {
 		r.ClockSkew = &metav1.Duration{Duration: skew}

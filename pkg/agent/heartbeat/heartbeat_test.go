@@ -67,7 +67,7 @@ func node(name string, ready corev1.ConditionStatus, cpu, memory, pods string) *
 }
 
 // reported is the report as the API server and as a patch see it.
-func reported(t *testing.T, h *Heartbeat, notes notes) (status fleet.AgentStatus, patch map[string]any) {
+func reported(t *testing.T, h *Heartbeat) (status fleet.AgentStatus, patch map[string]any) {
 	t.Helper()
 	h.Timing, h.Interval, h.Version = *agenttest.Quick(), time.Hour, "test"
 	stored, err := credential.Parse(agenttest.StoredSecret(t, agenttest.HubURL, "", agenttest.OldToken))
@@ -75,7 +75,7 @@ func reported(t *testing.T, h *Heartbeat, notes notes) (status fleet.AgentStatus
 	log, _ := agenttest.Log(t)
 	conn, err := (&hubclient.Dialer{Timing: h.Timing, Clock: h.Clock, Log: log}).Dial(stored.Access)
 	require.NoError(t, err)
-	data, err := json.Marshal(h.report(t.Context(), credential.NewInUse(conn, stored), notes, h.Interval))
+	data, err := json.Marshal(h.report(t.Context(), credential.NewInUse(conn, stored), h.Interval))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &status))
 	require.NoError(t, json.Unmarshal(data, &patch))
@@ -95,7 +95,7 @@ func TestReport(t *testing.T) {
 		answering(t, m, http.StatusOK, "ok")
 		now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600))
 		h := &Heartbeat{Member: m, Clock: clocktesting.NewFakeClock(now), Generation: "managed/1"}
-		got, _ := reported(t, h, notes{pendingEndpoint: "elsewhere: dead", possessionProof: "request-2"})
+		got, _ := reported(t, h)
 		assert.Equal(t, map[corev1.ResourceName]string{"cpu": "6500m", "memory": "24Gi", "pods": "160"}, texts(got.Capacity))
 		assert.Equal(t, map[corev1.ResourceName]string{"cpu": "3", "memory": "0", "pods": "0"}, texts(got.Allocatable))
 		got.Capacity, got.Allocatable = nil, nil
@@ -103,9 +103,8 @@ func TestReport(t *testing.T) {
 			Namespace: agenttest.Namespace, CheckinInterval: &metav1.Duration{Duration: time.Hour}, Version: "test", Generation: "managed/1",
 			KubernetesVersion: "v1.36.3", Nodes: &fleet.AgentNodes{Count: 2, Ready: 1}, APIServer: &fleet.AgentAPIServer{Ready: true},
 			Hub: &fleet.AgentHub{
-				APIServerURL: agenttest.HubURL, APIServerCAHash: registration.CAHash(nil), AgentTLSMode: "system-store", Pending: "elsewhere: dead",
+				APIServerURL: agenttest.HubURL, APIServerCAHash: registration.CAHash(nil), AgentTLSMode: "system-store",
 			},
-			PossessionProof: "request-2",
 		}, got)
 	})
 	t.Run("what cannot be read is removed from the status", func(t *testing.T) {
@@ -113,7 +112,7 @@ func TestReport(t *testing.T) {
 		core.PrependReactor("list", "nodes", func(kubetesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", assert.AnError)
 		})
-		_, patch := reported(t, &Heartbeat{Member: m, Clock: clock.RealClock{}}, notes{})
+		_, patch := reported(t, &Heartbeat{Member: m, Clock: clock.RealClock{}})
 		for _, key := range []string{"generation", "kubernetesVersion", "nodes", "capacity", "allocatable", "apiServer", "clockSkew", "vouches"} {
 			value, there := patch[key]
 			assert.True(t, there, "without %s the patch would leave the earlier value", key)
@@ -178,23 +177,28 @@ func TestSumNodes(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	n := &Notes{}
-	got, wake := n.read()
-	assert.Empty(t, got)
+	wake := n.waker()
+	assert.Empty(t, n.read())
 	assert.True(t, n.SetPendingEndpoint("a", "first"))
 	<-wake
-	got, wake = n.read()
-	assert.Equal(t, "first", got.pendingEndpoint)
+	wake = n.waker()
+	assert.Equal(t, "first", n.read().pendingEndpoint)
 	assert.False(t, n.SetPendingEndpoint("a", "other words"))
-	select {
-	case <-wake:
-		t.Fatal("another text about the same topic waits for the next heartbeat")
-	default:
-	}
-	got, _ = n.read()
-	assert.Equal(t, "other words", got.pendingEndpoint)
+	assertOpen(t, wake) // another text about the same topic waits for the next heartbeat
+	assert.Equal(t, "other words", n.read().pendingEndpoint)
 	assert.True(t, n.SetPendingEndpoint("", ""))
 	<-wake
-	_, wake = n.read()
+	wake = n.waker()
 	n.SendNow()
 	<-wake
+}
+
+// assertOpen fails if a heartbeat must be sent at once.
+func assertOpen(t *testing.T, wake <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-wake:
+		t.Error("the next heartbeat was not to be sent at once")
+	default:
+	}
 }

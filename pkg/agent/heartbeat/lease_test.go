@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -24,10 +27,30 @@ import (
 
 // recordingHub answers patches of a Lease and of the status of a Cluster, and records them.
 type recordingHub struct {
-	use         *credential.InUse
-	patches     []string // resource and the JSON that was sent
-	leaseAnswer int      // 0 accepts
-	annotations map[string]string
+	use          *credential.InUse
+	patches      []string // resource and the JSON that was sent
+	leaseAnswer  hubAnswer
+	statusAnswer hubAnswer
+	annotations  map[string]string
+}
+
+// hubAnswer is an error of the API server, or of a proxy before it. The zero value is no error.
+type hubAnswer struct {
+	code  int
+	proxy bool
+}
+
+func (a hubAnswer) write(w http.ResponseWriter) {
+	if a.proxy {
+		w.Header().Set("Content-Type", "text/html")
+	}
+	w.WriteHeader(a.code)
+	if a.proxy {
+		_, _ = io.WriteString(w, "<h1>no</h1>")
+		return
+	}
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`,
+		map[int]string{403: "Forbidden", 404: "NotFound", 500: "InternalError"}[a.code], a.code)
 }
 
 func newRecordingHub(t *testing.T, lease string) *recordingHub {
@@ -38,14 +61,16 @@ func newRecordingHub(t *testing.T, lease string) *recordingHub {
 		w.Header().Set("Content-Type", "application/json")
 		if request.URL.Path == "/apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status" {
 			r.patches = append(r.patches, "status "+string(body))
+			if r.statusAnswer.code != 0 {
+				r.statusAnswer.write(w)
+				return
+			}
 			_, _ = io.WriteString(w, `{"kind":"Cluster","apiVersion":"fleet.cattle.io/v1alpha1"}`)
 			return
 		}
 		r.patches = append(r.patches, "lease "+string(body))
-		if r.leaseAnswer != 0 {
-			w.WriteHeader(r.leaseAnswer)
-			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`,
-				map[int]string{403: "Forbidden", 404: "NotFound", 500: "InternalError"}[r.leaseAnswer], r.leaseAnswer)
+		if r.leaseAnswer.code != 0 {
+			r.leaseAnswer.write(w)
 			return
 		}
 		var sent struct {
@@ -84,7 +109,7 @@ func TestHeartbeat_send(t *testing.T) {
 	t.Run("the report only when it has changed", func(t *testing.T) {
 		hub, h, last := newRecordingHub(t, "lease"), agent(t), lastReport{}
 		for range 2 {
-			interval, err := h.send(t.Context(), hub.use, notes{}, &last)
+			interval, err := h.send(t.Context(), hub.use, &last)
 			require.NoError(t, err)
 			assert.Equal(t, config.DefaultLeaseInterval, interval)
 		}
@@ -94,52 +119,92 @@ func TestHeartbeat_send(t *testing.T) {
 		assert.Equal(t, `lease {"metadata":{"annotations":{"muster.fleet.cattle.io/possession-proof":null}},`+renewal+`}`, hub.patches[1])
 
 		h.Version = "next"
-		_, err := h.send(t.Context(), hub.use, notes{possessionProof: "request-2"}, &last)
+		h.Notes.SetPossessionProof("request-2")
+		_, err := h.send(t.Context(), hub.use, &last)
 		require.NoError(t, err)
 		assert.Contains(t, hub.annotations[registration.LeaseReport], `"version":"next"`)
 		assert.Equal(t, "request-2", hub.annotations[registration.LeaseProof])
+		h.Notes.SetPossessionProof("")
 		hub.annotations = map[string]string{} // somebody has deleted the Lease, and the hub has made another
 		for range 2 {
-			_, err = h.send(t.Context(), hub.use, notes{}, &last)
+			_, err = h.send(t.Context(), hub.use, &last)
 			require.NoError(t, err)
 		}
 		assert.Contains(t, hub.annotations, registration.LeaseReport)
 	})
 	t.Run("the status where the hub makes no Lease", func(t *testing.T) {
 		hub, h := newRecordingHub(t, ""), agent(t)
-		interval, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+		h.Notes.SetPendingEndpoint("", "elsewhere: dead")
+		h.Notes.SetPossessionProof("request-2")
+		interval, err := h.send(t.Context(), hub.use, &lastReport{})
 		require.NoError(t, err)
 		assert.Equal(t, config.DefaultCheckinInterval, interval)
 		require.Len(t, hub.patches, 1)
 		assert.Contains(t, hub.patches[0], `"lastSeen":"2026-01-02T03:04:05Z"`)
 		assert.Contains(t, hub.patches[0], `"checkinInterval":"15m0s"`)
+		assert.Contains(t, hub.patches[0], `"pending":"elsewhere: dead"`)
+		assert.Contains(t, hub.patches[0], `"vouches":"request-2"`)
 	})
 	for _, answer := range []int{http.StatusForbidden, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("the status after %d", answer), func(t *testing.T) {
 			hub, h := newRecordingHub(t, "lease"), agent(t)
-			hub.leaseAnswer = answer
-			_, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+			hub.leaseAnswer = hubAnswer{code: answer}
+			_, err := h.send(t.Context(), hub.use, &lastReport{})
 			require.NoError(t, err)
 			require.Len(t, hub.patches, 2)
 			assert.Contains(t, hub.patches[1], "status ")
-			require.NoError(t, (&Notes{}).ProvePossession(t.Context(), hub.use, "request-2"))
+			require.NoError(t, h.ProvePossession(t.Context(), hub.use, "request-2"))
 			require.Len(t, hub.patches, 4)
 			assert.Equal(t, `status {"status":{"agent":{"vouches":"request-2"}}}`, hub.patches[3])
 		})
 	}
 	t.Run("an error of the hub is not the absence of a Lease", func(t *testing.T) {
+		for _, answer := range []hubAnswer{{code: 500}, {code: 403, proxy: true}, {code: 404, proxy: true}} {
+			hub, h := newRecordingHub(t, "lease"), agent(t)
+			hub.leaseAnswer = answer
+			interval, err := h.send(t.Context(), hub.use, &lastReport{})
+			require.Error(t, err)
+			assert.Equal(t, config.DefaultLeaseInterval, interval)
+			require.Error(t, h.ProvePossession(t.Context(), hub.use, "request-2"))
+			assert.Len(t, hub.patches, 2, "%+v", answer)
+		}
+	})
+	t.Run("the interval of the Lease if the hub takes neither", func(t *testing.T) {
 		hub, h := newRecordingHub(t, "lease"), agent(t)
-		hub.leaseAnswer = http.StatusInternalServerError
-		_, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+		hub.leaseAnswer, hub.statusAnswer = hubAnswer{code: 403}, hubAnswer{code: 403}
+		interval, err := h.send(t.Context(), hub.use, &lastReport{})
 		require.Error(t, err)
-		require.Error(t, (&Notes{}).ProvePossession(t.Context(), hub.use, "request-2"))
-		require.Len(t, hub.patches, 2)
+		assert.Equal(t, config.DefaultLeaseInterval, interval, "the retries after a quarantine")
+	})
+	t.Run("no heartbeat revokes a proof that the hub has", func(t *testing.T) {
+		for _, lease := range []string{"lease", ""} {
+			hub, h := newRecordingHub(t, lease), agent(t)
+			core := h.Member.Core.(*kubefake.Clientset)
+			core.PrependReactor("list", "nodes", func(kubetesting.Action) (bool, runtime.Object, error) { // the heartbeat has begun
+				return false, nil, h.ProvePossession(t.Context(), hub.use, "request-2")
+			})
+			_, err := h.send(t.Context(), hub.use, &lastReport{})
+			require.NoError(t, err)
+			require.Len(t, hub.patches, 2)
+			for _, patch := range hub.patches {
+				assert.Contains(t, patch, `"request-2"`)
+			}
+		}
+	})
+	t.Run("a heartbeat at once after a proof that has failed", func(t *testing.T) {
+		hub, h := newRecordingHub(t, ""), agent(t)
+		wake := h.Notes.waker()
+		require.NoError(t, h.ProvePossession(t.Context(), hub.use, "request-2"))
+		assertOpen(t, wake)
+		hub.statusAnswer = hubAnswer{code: 500}
+		require.Error(t, h.ProvePossession(t.Context(), hub.use, "request-2"))
+		<-wake
 	})
 	t.Run("an interval that a person has set decides for both", func(t *testing.T) {
 		for _, lease := range []string{"lease", ""} {
 			hub, h := newRecordingHub(t, lease), agent(t)
 			h.Interval = time.Second / 2
-			interval, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+			interval, err := h.send(t.Context(), hub.use, &lastReport{})
 			require.NoError(t, err)
 			assert.Equal(t, h.Interval, interval)
 		}

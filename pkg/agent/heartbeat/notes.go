@@ -1,12 +1,6 @@
 package heartbeat
 
-import (
-	"context"
-	"sync"
-
-	"github.com/muster-fleet/muster/pkg/agent/credential"
-	"github.com/muster-fleet/muster/pkg/registration"
-)
+import "sync"
 
 // Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
 type Notes struct {
@@ -55,28 +49,18 @@ func (n *Notes) sendNow() {
 	}
 }
 
-func (n *Notes) read() (notes, <-chan struct{}) {
+func (n *Notes) read() notes {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.notes
+}
+
+// waker returns a channel that is closed when a heartbeat must be sent at once.
+func (n *Notes) waker() <-chan struct{} {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.wake == nil {
 		n.wake = make(chan struct{})
 	}
-	return n.notes, n.wake
-}
-
-// ProvePossession writes the name of a new ClusterRegistration into the agent's Lease or the status of the Cluster, with the credential in
-// use. Only the holder of that credential can do so, which proves to the hub that the request is this agent's own. The heartbeats repeat
-// the proof, so an error here only delays it.
-func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
-	n.SetPossessionProof(request)
-	stored := use.Stored()
-	if stored.Lease != "" {
-		_, err := use.Conn.PatchLease(ctx, stored.Lease, map[string]any{"metadata": map[string]any{
-			"annotations": map[string]any{registration.LeaseProof: request},
-		}})
-		if !isWithoutLease(err) {
-			return err
-		}
-	}
-	return use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, map[string]any{"vouches": request})
+	return n.wake
 }

@@ -134,8 +134,6 @@ func (d *Dialer) restConfig(server string) *rest.Config {
 		Timeout:   d.Timing.Request,
 		// One bucket for all clients of this connection; a clientset that is given only QPS makes its own.
 		RateLimiter: flowcontrol.NewTokenBucketRateLimiter(qps, burst),
-		QPS:         qps,
-		Burst:       burst,
 	}
 }
 

@@ -27,13 +27,18 @@ func TestConnectionLimits(t *testing.T) {
 	d := dialer(t)
 	c := d.restConfig(agenttest.HubURL)
 	assert.Equal(t, d.Timing.Request, c.Timeout)
-	assert.InDelta(t, qps, c.QPS, 0)
-	assert.Equal(t, burst, c.Burst)
-	assert.NotNil(t, c.RateLimiter)
+	assert.InDelta(t, qps, c.RateLimiter.QPS(), 0)
+	for range burst {
+		assert.True(t, c.RateLimiter.TryAccept())
+	}
+	assert.False(t, c.RateLimiter.TryAccept())
 	assert.Equal(t, "fleetagent/test", c.UserAgent)
 	assert.Equal(t, rest.TLSClientConfig{}, c.TLSClientConfig, "the transport verifies certificates")
 	conn, err := d.Dial(Access{Endpoint: Endpoint{Server: agenttest.HubURL}})
 	require.NoError(t, err)
+	limiter := conn.Core.CoreV1().RESTClient().GetRateLimiter()
+	assert.Same(t, limiter, conn.Fleet.FleetV1alpha1().RESTClient().GetRateLimiter(), "one for all clients")
+	assert.Same(t, limiter, conn.Watching.FleetV1alpha1().RESTClient().GetRateLimiter(), "one for all clients")
 	assert.NotNil(t, conn.idle.Proxy, "the proxy of the environment")
 	assert.Equal(t, 30*time.Second, timing.Default().Request)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -54,19 +53,19 @@ type Candidates struct {
 	ConfigMap *ConfigMapEndpoint
 	// Mode is agentTLSMode of ConfigMap fleet-agent.
 	Mode config.TLSMode
-	// Registered is how the agent reached the hub when it registered, or in the last import since. ConfigMaps may not make the agent
-	// less careful with its credential.
-	Registered Trust
+	// RegisteredWith is the protection with which the agent registered, or that of the last bootstrap Secret since. ConfigMaps may not
+	// choose a lower one.
+	RegisteredWith Protection
 }
 
-// Trust is how an agent reaches its hub, as far as the protection of the credential depends on it.
-type Trust struct {
+// Protection is how an agent reaches its hub, as far as the protection of the credential depends on it.
+type Protection struct {
 	Mode   config.TLSMode
 	Server string
 }
 
-// Trust returns that of the endpoint.
-func (e Endpoint) Trust() Trust { return Trust{Mode: e.TLSMode(), Server: e.Server} }
+// Protection returns that of the endpoint.
+func (e Endpoint) Protection() Protection { return Protection{Mode: e.TLSMode(), Server: e.Server} }
 
 // limit makes an endpoint of a ConfigMap unusable if it protects the credential less than the registration did. More users may write
 // a ConfigMap than a Secret: they could otherwise have the credential sent without TLS, or to a server that any public authority knows. It
@@ -76,10 +75,10 @@ func (c Candidates) limit(e Endpoint) Endpoint {
 	parsed, err := url.Parse(e.Server)
 	switch {
 	case e.Err != nil || err != nil:
-	case c.Registered.Mode == config.TLSModeStrict && e.TLSMode() != config.TLSModeStrict:
+	case c.RegisteredWith.Mode == config.TLSModeStrict && e.TLSMode() != config.TLSModeStrict:
 		e.Err = fmt.Errorf("it sets agentTLSMode to %s, and the agent has registered in mode %s%s", e.TLSMode(), config.TLSModeStrict, remedy)
-	case parsed.Scheme == "http" && e.Mode != config.TLSModeStrict && strings.TrimRight(e.Server, "/") != strings.TrimRight(c.Registered.Server, "/"):
-		e.Err = fmt.Errorf("the token would be sent unencrypted to %s, and the agent has registered with %s%s", e.Server, c.Registered.Server, remedy)
+	case parsed.Scheme == "http" && e.Mode != config.TLSModeStrict && strings.TrimRight(e.Server, "/") != strings.TrimRight(c.RegisteredWith.Server, "/"):
+		e.Err = fmt.Errorf("the token would be sent unencrypted to %s, and the agent has registered with %s%s", e.Server, c.RegisteredWith.Server, remedy)
 	}
 	return e
 }
@@ -183,5 +182,5 @@ func CheckServer(server string) string {
 
 // ValidCA accepts an empty CA: the TLS mode decides whether one is needed.
 func ValidCA(pem []byte) bool {
-	return len(pem) == 0 || x509.NewCertPool().AppendCertsFromPEM(pem)
+	return len(pem) == 0 || registration.IsCABundle(pem)
 }

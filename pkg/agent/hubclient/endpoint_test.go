@@ -120,21 +120,21 @@ func TestCandidates_registered(t *testing.T) {
 	says := func(url, mode string) *ConfigMapEndpoint {
 		return ParseConfigMap(agenttest.HubConfigMap(url, "", mode))
 	}
-	strict, system := Trust{config.TLSModeStrict, urlA}, Trust{config.TLSModeSystemStore, urlA}
+	strict, system := Protection{config.TLSModeStrict, urlA}, Protection{config.TLSModeSystemStore, urlA}
 	for name, row := range map[string]struct {
 		from    Candidates
 		current config.TLSMode
 		refused string
 	}{
-		"strict, ConfigMap lowers it":                        {Candidates{Registered: strict, ConfigMap: says(urlB, "system-store")}, config.TLSModeStrict, "in mode strict"},
-		"strict, ConfigMap leaves it out":                    {Candidates{Registered: strict, ConfigMap: says(urlB, "")}, config.TLSModeStrict, "in mode strict"},
-		"strict, ConfigMap fleet-agent lowers it":            {Candidates{Registered: strict}, config.TLSModeStrict, "in mode strict"},
-		"strict, ConfigMap moves it":                         {Candidates{Registered: strict, ConfigMap: says(urlB, "strict")}, config.TLSModeStrict, ""},
-		"strict, an import lowers it":                        {Candidates{Registered: strict, Bootstrap: &Endpoint{Server: urlB}}, config.TLSModeStrict, ""},
-		"system store, raised by a ConfigMap, lowered again": {Candidates{Registered: system}, config.TLSModeStrict, ""},
-		"https, ConfigMap says http":                         {Candidates{Registered: system, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
-		"http, ConfigMap says the same":                      {Candidates{Registered: Trust{config.TLSModeSystemStore, plain + "/"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, ""},
-		"http, ConfigMap says another":                       {Candidates{Registered: Trust{config.TLSModeSystemStore, "http://other"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
+		"strict, ConfigMap lowers it":                        {Candidates{RegisteredWith: strict, ConfigMap: says(urlB, "system-store")}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap leaves it out":                    {Candidates{RegisteredWith: strict, ConfigMap: says(urlB, "")}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap fleet-agent lowers it":            {Candidates{RegisteredWith: strict}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap moves it":                         {Candidates{RegisteredWith: strict, ConfigMap: says(urlB, "strict")}, config.TLSModeStrict, ""},
+		"strict, an import lowers it":                        {Candidates{RegisteredWith: strict, Bootstrap: &Endpoint{Server: urlB}}, config.TLSModeStrict, ""},
+		"system store, raised by a ConfigMap, lowered again": {Candidates{RegisteredWith: system}, config.TLSModeStrict, ""},
+		"https, ConfigMap says http":                         {Candidates{RegisteredWith: system, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
+		"http, ConfigMap says the same":                      {Candidates{RegisteredWith: Protection{config.TLSModeSystemStore, plain + "/"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, ""},
+		"http, ConfigMap says another":                       {Candidates{RegisteredWith: Protection{config.TLSModeSystemStore, "http://other"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			current := Endpoint{Server: urlA, Mode: row.current}

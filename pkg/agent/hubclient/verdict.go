@@ -24,9 +24,9 @@ const (
 	// Rejected means that the Kubernetes API server itself does not know the token.
 	Rejected
 	// Obstructed means that a server answered, but said nothing about the token: the rights are missing or not yet there (403),
-	// or a proxy, or an API server in trouble, answered 401, 403, 404, 429 or 5xx.
+	// or a proxy, or an API server in trouble, answered 401, 403, 404, 429 or 5xx, or another server answered 200.
 	Obstructed
-	// Unreachable means that no server answered: DNS, connection, TLS or a timeout.
+	// Unreachable means that no server answered (DNS, connection, TLS or a timeout), or that its answer could not be read.
 	Unreachable
 )
 
@@ -35,6 +35,9 @@ const (
 func Classify(err error) TokenVerdict {
 	if err == nil {
 		return Accepted
+	}
+	if errors.Is(err, errNoList) {
+		return Obstructed
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -57,7 +57,7 @@ func TestClassifyAnswers(t *testing.T) {
 		"too many requests":                       {429, "text/plain", "slow down", Obstructed},
 		"a redirect to a login page":              {302, html, "", Obstructed},
 		"a captive portal that answers 200":       {200, html, "<h1>Welcome</h1>", Unreachable},
-		"JSON that is not a list":                 {200, jsonType, `{"welcome":true}`, Unreachable},
+		"JSON that is not a list":                 {200, jsonType, `{"welcome":true}`, Obstructed},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/pkg/config"
@@ -25,6 +26,8 @@ type Member struct {
 	Namespace string
 	// Core sends requests with a timeout, Watching sends watches, which a timeout would cut off.
 	Core, Watching kubernetes.Interface
+	// Metadata sends requests about the metadata of objects of any kind, with a timeout.
+	Metadata metadata.Interface
 	// REST reads non-resource paths, such as /readyz; nil if the client cannot.
 	REST rest.Interface
 
@@ -35,19 +38,31 @@ type Member struct {
 func New(c *rest.Config, namespace, userAgent string, requestTimeout time.Duration) (*Member, error) {
 	bounded := rest.AddUserAgent(rest.CopyConfig(c), userAgent)
 	bounded.Timeout = requestTimeout
-	core, closeCore, err := newClientset(bounded)
+	client, err := newHTTPClient(bounded)
+	if err != nil {
+		return nil, err
+	}
+	core, err := kubernetes.NewForConfigAndClient(bounded, client)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := metadata.NewForConfigAndClient(bounded, client)
 	if err != nil {
 		return nil, err
 	}
 	unbounded := rest.CopyConfig(bounded)
 	unbounded.Timeout = 0
-	watching, closeWatching, err := newClientset(unbounded)
+	watchClient, err := newHTTPClient(unbounded)
+	if err != nil {
+		return nil, err
+	}
+	watching, err := kubernetes.NewForConfigAndClient(unbounded, watchClient)
 	if err != nil {
 		return nil, err
 	}
 	return &Member{
-		Namespace: namespace, Core: core, Watching: watching, REST: core.Discovery().RESTClient(),
-		close: func() { closeCore(); closeWatching() },
+		Namespace: namespace, Core: core, Watching: watching, Metadata: objects, REST: core.Discovery().RESTClient(),
+		close: func() { closeIdle(client); closeIdle(watchClient) },
 	}, nil
 }
 
@@ -115,12 +130,13 @@ func (m *Member) ConfigMap(ctx context.Context, name string) (*corev1.ConfigMap,
 
 // AgentConfig reads ConfigMap fleet-agent; without it the zero value applies. A ConfigMap that cannot be parsed is an error:
 // the defaults may trust more CAs than it does.
-func (m *Member) AgentConfig(ctx context.Context) (config.Agent, error) {
+func (m *Member) AgentConfig(ctx context.Context) (c config.Agent, found bool, err error) {
 	configMap, err := m.ConfigMap(ctx, registration.AgentConfigMap)
 	if err != nil || configMap == nil {
-		return config.Agent{}, err
+		return config.Agent{}, false, err
 	}
-	return config.ParseAgent(configMap.Data[registration.ConfigKey])
+	c, err = config.ParseAgent(configMap.Data[registration.ConfigKey])
+	return c, err == nil, err
 }
 
 // ClientID is the configured one, or else the UID of Namespace kube-system, which exists as long as the cluster.
@@ -136,13 +152,12 @@ func (m *Member) ClientID(ctx context.Context, c config.Agent) (string, error) {
 	return string(namespace.UID), nil
 }
 
-func newClientset(c *rest.Config) (kubernetes.Interface, func(), error) {
+func newHTTPClient(c *rest.Config) (*http.Client, error) {
 	client, err := rest.HTTPClientFor(c)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to the member's API server: %w", err)
+		return nil, fmt.Errorf("connecting to the member's API server: %w", err)
 	}
-	core, err := kubernetes.NewForConfigAndClient(c, client)
-	return core, func() { closeIdle(client) }, err
+	return client, nil
 }
 
 func closeIdle(client *http.Client) {

@@ -33,7 +33,12 @@ func (m *Member) WatchConfiguration(ctx context.Context, changed chan<- struct{}
 		default: // a signal is already waiting
 		}
 	}
-	written := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { signal() }, UpdateFunc: func(any, any) { signal() }}
+	updated := func(older, newer any) { // also called for each object that a new list contains, changed or not
+		if older.(metav1.Object).GetResourceVersion() != newer.(metav1.Object).GetResourceVersion() {
+			signal()
+		}
+	}
+	written := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { signal() }, UpdateFunc: updated}
 	deleted := cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { signal() }}
 	watches.Go(func() {
 		watchOne(ctx, m.named(registration.BootstrapSecret, listSecrets, secrets.Watch), &corev1.Secret{}, written)

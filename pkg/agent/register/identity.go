@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ImportIdentity is the content of Secret fleet-agent-bootstrap: where the hub is, and the token to register with.
-type ImportIdentity struct {
+// BootstrapIdentity is the content of Secret fleet-agent-bootstrap: where the hub is, and the token to register with.
+type BootstrapIdentity struct {
 	hubclient.Access // its Namespace is the one of the ClusterRegistrations
 	// TokenName is the name of the ClusterRegistrationToken.
 	TokenName string
@@ -37,7 +37,7 @@ var identityKeys = [...]string{
 
 // ParseIdentity reads the keys of the Secret, each of them or all in one YAML document under the key "values"; a key of the
 // Secret wins. The error names the keys and does not quote values, one of which is a token.
-func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
+func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 	unusable := func(key, problem string) error {
 		return credential.UnusableKey(secret.Namespace, registration.BootstrapSecret, key, problem)
 	}
@@ -52,7 +52,7 @@ func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
 	}
 
 	source := "Secret " + registration.BootstrapSecret
-	i := &ImportIdentity{
+	i := &BootstrapIdentity{
 		Access: hubclient.Access{
 			Endpoint: hubclient.Endpoint{
 				Server: values[registration.BootstrapAPIServerURL],
@@ -82,15 +82,15 @@ func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
 }
 
 // EndpointIn is the endpoint in the TLS mode of ConfigMap fleet-agent, which an import writes together with the Secret.
-func (i *ImportIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
+func (i *BootstrapIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 	e := i.Endpoint
 	e.Mode = mode
 	return e
 }
 
-// digest identifies this import identity and the clientID. A request that was made with another digest is useless: its
+// digest identifies this bootstrap identity and the clientID. A request that was made with another digest is useless: its
 // credential may be readable with another token only.
-func (i *ImportIdentity) digest(clientID string) string {
+func (i *BootstrapIdentity) digest(clientID string) string {
 	parts := []string{i.Server, i.Namespace, i.systemNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])

@@ -1,4 +1,4 @@
-// Package register obtains the agent's request identity: with the import identity from Secret fleet-agent-bootstrap it creates a
+// Package register obtains the agent's request identity: with the bootstrap identity from Secret fleet-agent-bootstrap it creates a
 // ClusterRegistration on the hub, waits until the hub has granted it, and stores the credential in Secret fleet-agent.
 package register
 
@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/agent/credential"
@@ -56,7 +57,7 @@ type Registrar struct {
 
 // Input has the arguments of a registration.
 type Input struct {
-	Identity *ImportIdentity
+	Identity *BootstrapIdentity
 	// Settings is the content of ConfigMap fleet-agent.
 	Settings config.Agent
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub; it is stored with the credential.
@@ -93,10 +94,10 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	if r.HeartbeatLease {
 		object.Annotations[registration.LeaseAnnotation] = "true"
 	}
-	if err := r.create(ctx, conn, object, in.Identity); err != nil {
+	if _, err := r.create(ctx, conn, object, in.Identity); err != nil {
 		return err
 	}
-	granted, err := r.await(ctx, conn, in.Identity, request, object)
+	granted, err := r.await(ctx, conn, in, request, object)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
 		Workspace: granted.workspace, ClusterName: granted.clusterName, Lease: granted.lease,
-		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, Registered: endpoint.Trust(),
+		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, RegisteredWith: endpoint.Protection(),
 	}
 	if err := r.verify(ctx, stored); err != nil {
 		return err
@@ -123,46 +124,68 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	return nil
 }
 
-// create sends the ClusterRegistration. If it exists, this agent created it before a restart or a lost response; a 409 of a proxy
-// does not count.
-func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *ImportIdentity) error {
-	_, err := conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
+// create sends the ClusterRegistration, and reports whether it did not exist. If it exists, this agent created it before a restart or a
+// lost response; a 409 of a proxy does not count.
+func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *BootstrapIdentity) (created bool, err error) {
+	_, err = conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
 	switch {
 	case err == nil:
 		r.logOf(object).Infof("Created ClusterRegistration %s/%s on the hub", object.Namespace, object.Name)
 		r.tracker.sent(object.Name, r.Clock.Now())
-		return nil
+		return true, nil
 	case apierrors.IsAlreadyExists(err) && hubclient.FromAPIServer(err):
-		return nil
+		return false, nil
 	case hubclient.Classify(err) == hubclient.Rejected:
-		return r.tokenRejected(i, err)
+		return false, r.tokenRejected(i, err)
 	}
-	return fmt.Errorf("cannot create clusterregistration on management cluster for cluster id '%s' in namespace %s: %w",
+	return false, fmt.Errorf("cannot create clusterregistration on management cluster for cluster id '%s' in namespace %s: %w",
 		object.Spec.ClientID, object.Namespace, err)
 }
 
-// await polls for the credential: the import identity has only the verb get for the Secret with the answer. The attempt ends after
+// polling is how often the agent asks for the answer to a request, and until when.
+type polling struct {
+	fastUntil, deadline time.Time
+	fast, slow, refused *wait.Backoff
+}
+
+func (r *Registrar) polling(request pendingRequest) polling {
+	now := r.Clock.Now()
+	since, complete := r.tracker.observed(request.name)
+	if !complete {
+		since = now
+	}
+	return polling{
+		fastUntil: since.Add(r.Timing.PollFast), deadline: now.Add(r.Timing.Registration),
+		fast: r.Timing.Poll(), slow: r.Timing.PollSlowly(), refused: r.Timing.PollRefused(),
+	}
+}
+
+func (p polling) pause(now time.Time, refused bool) time.Duration {
+	switch {
+	case refused:
+		return p.refused.Step()
+	case now.Before(p.fastUntil):
+		return p.fast.Step()
+	}
+	return p.slow.Step()
+}
+
+// await polls for the credential: the bootstrap identity has only the verb get for the Secret with the answer. The attempt ends after
 // Timing.Registration, but not once the hub has refused the request: another request would be refused too, and a person may
 // approve this one later.
 func (r *Registrar) await(
-	ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, request pendingRequest, object *fleet.ClusterRegistration,
+	ctx context.Context, conn *hubclient.Connection, in Input, request pendingRequest, object *fleet.ClusterRegistration,
 ) (*grant, error) {
-	begun := r.Clock.Now()
-	deadline, fastUntil := begun.Add(r.Timing.Registration), begun.Add(r.Timing.PollFast)
-	if since, complete := r.tracker.observed(request.name); complete {
-		fastUntil = since.Add(r.Timing.PollFast)
-	}
-	pauses, slowPauses, refusedPauses := r.Timing.Poll(), r.Timing.PollSlowly(), r.Timing.PollRefused()
-	refused, logged := false, ""
+	polling, refused, logged := r.polling(request), false, ""
 	for ctx.Err() == nil {
-		a, err := r.readAnswer(ctx, conn, i, object)
+		a, err := r.readAnswer(ctx, conn, in.Identity, object)
 		if err != nil {
 			return nil, err
 		}
-		if a.fromHub {
-			r.tracker.answered(r.Clock.Now(), r.Timing.MaxAnswerGap)
-		}
 		now := r.Clock.Now()
+		if a.fromHub {
+			r.tracker.answered(now, r.Timing.MaxAnswerGap)
+		}
 		switch {
 		case a.grant != nil:
 			r.tracker = requestTracker{} // the hub may delete this credential before the agent has used it
@@ -170,19 +193,14 @@ func (r *Registrar) await(
 		case a.refusal != "":
 			refused = true
 			r.reportRefusal(ctx, object, a.refusal)
-		case !refused && now.After(deadline):
+		case !refused && now.After(polling.deadline):
 			return nil, r.giveUp(ctx, request, object, a.missing)
 		case !refused && a.missing != logged:
 			r.logOf(object).Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
 			logged = a.missing
 		}
 
-		if refused {
-			pauses = refusedPauses
-		} else if !now.Before(fastUntil) {
-			pauses = slowPauses
-		}
-		woken := timing.Pause(ctx, r.Clock, pauses.Step(), r.Changed)
+		woken := timing.Pause(ctx, r.Clock, polling.pause(now, refused), r.Changed)
 		switch {
 		case refused && woken:
 			r.Log.Info("The configuration of the agent has changed: checking the refused registration again")
@@ -190,13 +208,18 @@ func (r *Registrar) await(
 				err = DeletePendingRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
-		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID):
+		case (woken || refused) && r.inputChanged(ctx, in, request, object.Spec.ClientID):
 			// After a refusal also without a signal: the objects may not have been readable when the last one came.
-			r.Log.Infof("Secret %s or the clientID in ConfigMap %s has changed: starting over with it", registration.BootstrapSecret, registration.AgentConfigMap)
+			r.Log.Infof("The configuration of the registration has changed (Secret %s, ConfigMap %s or %s): starting over with it",
+				registration.BootstrapSecret, registration.AgentConfigMap, registration.AgentHubConfigMap)
 			return nil, ErrInputChanged
 		case refused: // a person may have deleted the refused request
-			if err := r.create(ctx, conn, object, i); err != nil {
+			created, err := r.create(ctx, conn, object, in.Identity)
+			if err != nil {
 				return nil, err
+			}
+			if created { // the hub may grant the new one at any moment, as any new request
+				polling, refused = r.polling(request), false
 			}
 		}
 	}
@@ -215,7 +238,7 @@ type answer struct {
 }
 
 // readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
-func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (answer, error) {
+func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *BootstrapIdentity, object *fleet.ClusterRegistration) (answer, error) {
 	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
 	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -292,35 +315,45 @@ func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *
 
 // labelsChanged reports whether ConfigMap fleet-agent now has other labels than the request.
 func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) bool {
-	settings, err := r.Member.AgentConfig(ctx)
+	settings, _, err := r.Member.AgentConfig(ctx)
 	return err == nil && !request.hasLabels(settings.Labels)
 }
 
-// identityChanged reports whether the bootstrap Secret now has another import identity, or ConfigMap fleet-agent another clientID: the
-// hub may refuse the request with the earlier one for good. If one of them is gone or cannot be read, the attempt continues with what it
-// has: somebody may be about to create it again.
-func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest, clientID string) bool {
+// inputChanged reports whether the objects that configure the registration now differ from in. The hub may refuse a request with an
+// earlier identity for good, and an earlier CA may not verify the hub. While the agent works, it also counts what the loop must do
+// something about. If the bootstrap Secret or ConfigMap fleet-agent is gone or cannot be read, the attempt continues with what it has:
+// somebody may be about to create it again.
+func (r *Registrar) inputChanged(ctx context.Context, in Input, request pendingRequest, clientID string) bool {
 	secret, err := r.Member.Secret(ctx, registration.BootstrapSecret)
 	if err != nil || secret == nil {
 		return false
 	}
-	current, err := ParseIdentity(secret)
+	identity, err := ParseIdentity(secret)
 	if err != nil {
 		return false
 	}
-	configMap, err := r.Member.ConfigMap(ctx, registration.AgentConfigMap)
-	if err == nil && configMap != nil {
-		clientID, err = r.clientIDOf(ctx, configMap)
+	settings, found, err := r.Member.AgentConfig(ctx)
+	if found {
+		clientID, err = r.Member.ClientID(ctx, settings)
+	} else {
+		settings = in.Settings
 	}
-	return err == nil && !request.madeWith(current.digest(clientID))
-}
-
-func (r *Registrar) clientIDOf(ctx context.Context, configMap *corev1.ConfigMap) (string, error) {
-	settings, err := config.ParseAgent(configMap.Data[registration.ConfigKey])
 	if err != nil {
-		return "", err
+		return false
 	}
-	return r.Member.ClientID(ctx, settings)
+	endpoint, earlier := identity.EndpointIn(settings.AgentTLSMode), in.Identity.EndpointIn(in.Settings.AgentTLSMode)
+	if !request.madeWith(identity.digest(clientID)) || !endpoint.Same(earlier) {
+		return true
+	}
+	if in.ProvePossession == nil {
+		return false
+	}
+	hub, err := r.Member.ConfigMap(ctx, registration.AgentHubConfigMap)
+	if err != nil {
+		return false
+	}
+	digest := hubclient.Candidates{ConfigMap: hubclient.ParseConfigMap(hub)}.Digest()
+	return digest != in.HubConfigDigest || settings.GarbageCollectionInterval != in.Settings.GarbageCollectionInterval
 }
 
 // logOf returns a log whose lines have fields with a request and the token that it names.
@@ -345,7 +378,7 @@ func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegi
 	r.Event(ctx, corev1.EventTypeWarning, ReasonRegistrationRefused, text)
 }
 
-func (r *Registrar) tokenRejected(i *ImportIdentity, cause error) error {
+func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
 	return fmt.Errorf("registration token %q expired or was revoked; create a new one on the hub and put it into Secret %s/%s: %w",
 		i.TokenName, r.Member.Namespace, registration.BootstrapSecret, cause)
 }

@@ -2,6 +2,8 @@ package register
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
@@ -30,7 +33,7 @@ func TestParseIdentity(t *testing.T) {
 	document := "apiServerURL: " + agenttest.HubURL + "\napiServerCA: |\n  " + strings.ReplaceAll(ca, "\n", "\n  ") +
 		"\nclusterNamespace: fleet-default\ntoken: " + agenttest.RegistrationToken + "\ntokenName: import-token-one\n" +
 		"systemRegistrationNamespace: cattle-fleet-clusters-system\nlabels: {env: prod}\nregistration: uid/1\n"
-	want := &ImportIdentity{
+	want := &BootstrapIdentity{
 		Access: hubclient.Access{
 			Endpoint: hubclient.Endpoint{
 				Server: agenttest.HubURL, CA: []byte(strings.TrimSpace(ca)),
@@ -100,7 +103,7 @@ func TestIdentityDigest(t *testing.T) {
 }
 
 func TestClusterRegistration(t *testing.T) {
-	identity := &ImportIdentity{Access: hubclient.Access{Namespace: "fleet-default"}, TokenName: "token"}
+	identity := &BootstrapIdentity{Access: hubclient.Access{Namespace: "fleet-default"}, TokenName: "token"}
 	labels := map[string]string{"env": "prod"}
 	object := clusterRegistration(pendingRequest{name: "request-x", clientRandom: "random"}, identity, "client", labels, "pod-0")
 	assert.Equal(t, "fleet-default", object.Namespace)
@@ -210,12 +213,12 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset()},
 			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
 		}
-		identity := &ImportIdentity{systemNamespace: "sys"}
+		identity := &BootstrapIdentity{systemNamespace: "sys"}
 		// await lets the attempt time out, half an hour after it began, and returns how often it polled.
 		await := func(request string) int {
 			hub.ClearActions()
 			object := clusterRegistration(pendingRequest{name: request, clientRandom: "r"}, identity, "id", nil, "")
-			_, err := r.await(t.Context(), &hubclient.Connection{Core: hub}, identity, pendingRequest{name: request}, object)
+			_, err := r.await(t.Context(), &hubclient.Connection{Core: hub}, Input{Identity: identity}, pendingRequest{name: request}, object)
 			require.ErrorContains(t, err, "did not grant")
 			return len(hub.Actions())
 		}
@@ -228,40 +231,149 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 	})
 }
 
+// newAttempt is a Registrar on a member with these objects, and what one attempt of it has.
+func newAttempt(t *testing.T, clientID string, objects ...runtime.Object) (*Registrar, Input, pendingRequest, *fleet.ClusterRegistration) {
+	t.Helper()
+	log, _ := agenttest.Log(t)
+	bootstrap := agenttest.BootstrapSecret(agenttest.HubURL, agenttest.CA(t))
+	identity, err := ParseIdentity(bootstrap)
+	require.NoError(t, err)
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid"}}
+	r := &Registrar{
+		Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset(append(objects, bootstrap, system)...)},
+		Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
+		OnState: func(string) {}, Event: func(context.Context, string, string, string) {},
+	}
+	request, err := newRequest(identity.digest(clientID), nil)
+	require.NoError(t, err)
+	return r, Input{Identity: identity}, request, clusterRegistration(request, identity, clientID, nil, "")
+}
+
+// answerTo is the Secret with which the hub answers the request.
+func answerTo(in Input, object *fleet.ClusterRegistration, data map[string]string) *corev1.Secret {
+	secret := agenttest.Secret(registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom), data)
+	secret.Namespace = in.Identity.systemNamespace
+	return secret
+}
+
+// replace creates the object, or replaces the one with its name.
+func replace(t *testing.T, core *kubefake.Clientset, object runtime.Object) {
+	t.Helper()
+	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
+	if _, isSecret := object.(*corev1.Secret); isSecret {
+		resource.Resource = "secrets"
+	}
+	_ = core.Tracker().Delete(resource, agenttest.Namespace, object.(metav1.Object).GetName())
+	require.NoError(t, core.Tracker().Create(resource, object, agenttest.Namespace))
+}
+
+func configMap(name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agenttest.Namespace, Name: name}, Data: data}
+}
+
+func settings(document string) *corev1.ConfigMap {
+	return configMap(registration.AgentConfigMap, map[string]string{registration.ConfigKey: document})
+}
+
 // The signal of a change may come before the refusal, at a time at which the objects cannot be read.
 func TestAwaitNoticesAChangeAfterTheRefusal(t *testing.T) {
-	settings := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: agenttest.Namespace, Name: registration.AgentConfigMap},
-		Data:       map[string]string{registration.ConfigKey: `{"clientID":"new"}`},
-	}
 	for name, row := range map[string]struct {
 		there []runtime.Object
 		want  error
 	}{
-		"another clientID": {[]runtime.Object{settings}, ErrInputChanged},
+		"another clientID": {[]runtime.Object{settings(`{"clientID":"new"}`)}, ErrInputChanged},
 		"no ConfigMap: somebody may be about to create it again": {nil, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, _ := agenttest.Log(t)
-				bootstrap := agenttest.BootstrapSecret(agenttest.HubURL, "")
-				identity, err := ParseIdentity(bootstrap)
-				require.NoError(t, err)
-				system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid"}}
-				r := &Registrar{
-					Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset(append(row.there, bootstrap, system)...)},
-					Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
-					OnState: func(string) {}, Event: func(context.Context, string, string, string) {},
-				}
-				request, err := newRequest(identity.digest("old"), nil)
-				require.NoError(t, err)
-				refusal := agenttest.Secret(registration.CredentialSecretName("old", request.clientRandom), map[string]string{registration.RefusalReason: "R"})
-				refusal.Namespace = identity.systemNamespace
+				r, in, request, object := newAttempt(t, "old", row.there...)
+				refusal := answerTo(in, object, map[string]string{registration.RefusalReason: "R"})
 				hub := &hubclient.Connection{Core: kubefake.NewClientset(refusal), Fleet: fakefleet.NewSimpleClientset()}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				_, err = r.await(ctx, hub, identity, request, clusterRegistration(request, identity, "old", nil, ""))
+				_, err := r.await(ctx, hub, in, request, object)
 				require.ErrorIs(t, err, row.want)
+			})
+		})
+	}
+}
+
+func TestAwaitNoticesAChangeWhileItWaits(t *testing.T) {
+	bootstrap := func(edits ...string) runtime.Object {
+		return agenttest.BootstrapSecret(agenttest.HubURL, agenttest.CA(t), edits...)
+	}
+	otherHub := configMap(registration.AgentHubConfigMap, map[string]string{registration.BootstrapAPIServerURL: "https://other"})
+	const atFirst = `{"clientID":"id"}`
+	for name, row := range map[string]struct {
+		change        runtime.Object
+		alone, atWork bool // whether the attempt starts over, without and with a credential in use
+	}{
+		"nothing":                         {settings(atFirst), false, false},
+		"another token":                   {bootstrap("token", "another"), true, true},
+		"another clientID":                {settings(`{"clientID":"new"}`), true, true},
+		"another CA":                      {bootstrap("apiServerCA", ""), true, true},
+		"another TLS mode":                {settings(`{"clientID":"id","agentTLSMode":"strict"}`), true, true},
+		"other labels":                    {settings(`{"clientID":"id","labels":{"a":"b"}}`), false, false},
+		"another interval of comparisons": {settings(`{"clientID":"id","garbageCollectionInterval":"1h"}`), false, true},
+		"another hub for the credential":  {otherHub, false, true},
+		"a bootstrap Secret of garbage":   {bootstrap("apiServerURL", ""), false, false},
+		"a ConfigMap of garbage":          {settings("["), false, false},
+	} {
+		for _, atWork := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, a credential in use: %t", name, atWork), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r, in, request, object := newAttempt(t, "id", settings(atFirst))
+					changed := make(chan struct{}, 1)
+					r.Changed = changed
+					changed <- struct{}{}
+					core, hub := r.Member.Core.(*kubefake.Clientset), &hubclient.Connection{Core: kubefake.NewClientset()}
+					want := row.alone
+					if atWork {
+						in.ProvePossession, want = func(context.Context, string) {}, row.atWork
+					}
+					in.Settings.ClientID = "id"
+					replace(t, core, row.change)
+					_, err := r.await(t.Context(), hub, in, request, object)
+					assert.Equal(t, want, errors.Is(err, ErrInputChanged), "%v", err)
+				})
+			})
+		}
+	}
+}
+
+func TestAwaitForgetsTheRefusalOfADeletedRequest(t *testing.T) {
+	for name, row := range map[string]struct {
+		answer map[string]string // to the request that is sent again
+		within time.Duration
+		want   string // an error; none means that the request is granted
+	}{
+		"granted soon": {map[string]string{"token": "t", "deploymentNamespace": "d", "clusterNamespace": "n", "clusterName": "c"}, 15 * time.Second, ""},
+		"no answer":    {nil, 31 * time.Minute, "did not grant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, in, request, object := newAttempt(t, "id")
+				core, fleets := kubefake.NewClientset(answerTo(in, object, map[string]string{registration.RefusalReason: "R"})), fakefleet.NewSimpleClientset()
+				var sentAgain time.Time
+				fleets.PrependReactor("create", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
+					assert.Zero(t, sentAgain, "sent once")
+					sentAgain = time.Now()
+					answer := answerTo(in, object, row.answer)
+					assert.NoError(t, core.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), answer.Namespace, answer.Name))
+					if row.answer != nil {
+						time.AfterFunc(10*time.Second, func() { assert.NoError(t, core.Tracker().Add(answer)) })
+					}
+					return false, nil, nil
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+				defer cancel()
+				_, err := r.await(ctx, &hubclient.Connection{Core: core, Fleet: fleets}, in, request, object)
+				if row.want == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, row.want)
+				}
+				assert.LessOrEqual(t, time.Since(sentAgain), row.within)
 			})
 		})
 	}
@@ -332,7 +444,7 @@ func FuzzClusterRegistration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token, key, value, pod string) {
 		request, err := newRequest("digest", nil)
 		require.NoError(t, err)
-		identity := &ImportIdentity{Access: hubclient.Access{Namespace: "ns"}, TokenName: token}
+		identity := &BootstrapIdentity{Access: hubclient.Access{Namespace: "ns"}, TokenName: token}
 		sent := clusterRegistration(request, identity, "id", map[string]string{key: value}, pod)
 		assert.Empty(t, validation.IsDNS1123Subdomain(sent.Name))
 		for name, value := range sent.Labels {

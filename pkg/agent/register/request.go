@@ -23,7 +23,7 @@ import (
 type pendingRequest struct {
 	name           string // of the ClusterRegistration
 	clientRandom   string
-	identityDigest string // of the import identity and the clientID it was made with
+	identityDigest string // of the bootstrap identity and the clientID it was made with
 	labelsDigest   string // of the cluster's labels in it; empty if an earlier agent stored it
 }
 
@@ -35,7 +35,7 @@ const (
 	keyLabelsDigest   = "labels"
 )
 
-// loadOrCreateRequest returns the stored request if it was made with this import identity, or else stores a new one.
+// loadOrCreateRequest returns the stored request if it was made with this bootstrap identity, or else stores a new one.
 func loadOrCreateRequest(ctx context.Context, m *member.Member, identityDigest string, labels map[string]string) (pendingRequest, error) {
 	older, err := m.Secret(ctx, registration.PendingSecret)
 	if err != nil {
@@ -57,10 +57,10 @@ func loadOrCreateRequest(ctx context.Context, m *member.Member, identityDigest s
 	return request, m.WriteSecret(ctx, secret, older != nil)
 }
 
-// HasOtherRequest reports whether the stored request was made with another import identity than the present one. The hub may
+// HasOtherRequest reports whether the stored request was made with another bootstrap identity than the present one. The hub may
 // grant that request at any moment and then revoke the credential in use: the agent must register again to have a credential
 // that stays.
-func HasOtherRequest(ctx context.Context, m *member.Member, i *ImportIdentity, c config.Agent) (bool, error) {
+func HasOtherRequest(ctx context.Context, m *member.Member, i *BootstrapIdentity, c config.Agent) (bool, error) {
 	secret, err := m.Secret(ctx, registration.PendingSecret)
 	if err != nil || secret == nil {
 		return false, err
@@ -131,7 +131,7 @@ func digestOf(labels map[string]string) string {
 
 // clusterRegistration is the object to send. It names the token: the hub needs the name to let that token read the answer. The
 // annotation promises to renew the credential, so that the hub may give one that expires.
-func clusterRegistration(r pendingRequest, i *ImportIdentity, clientID string, labels map[string]string, pod string) *fleet.ClusterRegistration {
+func clusterRegistration(r pendingRequest, i *BootstrapIdentity, clientID string, labels map[string]string, pod string) *fleet.ClusterRegistration {
 	clusterLabels := map[string]string{}
 	maps.Copy(clusterLabels, labels)
 	if pod != "" && isLabelValue(pod) {

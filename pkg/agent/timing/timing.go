@@ -88,8 +88,9 @@ func (d Durations) PollRefused() *wait.Backoff {
 	return backoff(d.RefusedFirst, d.RefusedMax, retryFactor)
 }
 
-// RetryHeartbeat is the backoff of heartbeats that fail. The agents of a fleet that was without its hub for long return within
-// a third of the check-in interval: a longer interval, chosen for a large fleet, also spreads their return.
+// RetryHeartbeat is the backoff of heartbeats that fail. The agents of a fleet that was without its hub for long return at the latest after
+// RetryMax or a third of the interval, the longer of the two, and a fifth more; the heartbeat does not wait for more than one interval. A
+// longer interval, chosen for a large fleet, also spreads their return.
 func (d Durations) RetryHeartbeat(interval time.Duration) *wait.Backoff {
 	const share = 3
 	return backoff(d.RetryFirst, max(d.RetryMax, interval/share), retryFactor)

@@ -21,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/pkg/agent/member"
@@ -98,13 +100,17 @@ func (u *Uninstaller) Run(ctx context.Context, confirm func(context.Context) (bo
 	remaining := []agentmanifest.OwnedObject{}
 	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
 	if owner != nil {
-		remaining = append(remaining, agentmanifest.OwnedObject{Kind: owner.Kind, Namespace: u.Member.Namespace, Name: owner.Name})
+		object := agentmanifest.OwnedObject{Kind: owner.Kind, Name: owner.Name}
+		if owner.Kind == "Deployment" { // the only one in a namespace
+			object.Namespace = u.Member.Namespace
+		}
+		remaining = append(remaining, object)
 		options.Preconditions = &metav1.Preconditions{UID: &owner.UID}
 	} else if remaining, err = u.objects(ctx); err != nil { // delete them one by one
 		return false, err
 	}
 	for _, object := range remaining {
-		if err := u.client(object).delete(ctx, options); err != nil && !apierrors.IsNotFound(err) {
+		if err := u.client(object).Delete(ctx, object.Name, options); err != nil && !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("deleting %s %s: %w", object.Kind, object.Name, err)
 		}
 	}
@@ -187,11 +193,20 @@ func (u *Uninstaller) patchOwner(ctx context.Context, owner metav1.OwnerReferenc
 		if object.Kind == owner.Kind && object.Name == owner.Name {
 			continue
 		}
-		if err := u.client(object).patch(ctx, patch); err != nil && !apierrors.IsNotFound(err) {
+		_, err := u.client(object).Patch(ctx, object.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("changing the owner of %s %s: %w", object.Kind, object.Name, err)
 		}
 	}
 	return nil
+}
+
+func (u *Uninstaller) client(o agentmanifest.OwnedObject) metadata.ResourceInterface {
+	client := u.Member.Metadata.Resource(agentmanifest.Resources[o.Kind])
+	if o.Namespace == "" {
+		return client
+	}
+	return client.Namespace(o.Namespace)
 }
 
 // deleteOldBootstrap deletes the bootstrap Secret that existed when the uninstallation began.

@@ -1,8 +1,6 @@
 package agentspec
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,12 +30,5 @@ func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-// IsCertificate reports whether the data begins with a PEM certificate.
-func IsCertificate(data []byte) bool {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return false
-	}
-	_, err := x509.ParseCertificate(block.Bytes)
-	return err == nil
-}
+// IsCertificate reports whether agents can use the data as a CA.
+func IsCertificate(data []byte) bool { return registration.IsCABundle(data) }

@@ -2,6 +2,7 @@ package agentspec
 
 import (
 	"encoding/pem"
+	"errors"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/pki"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -115,9 +117,21 @@ func TestHubConfigMap(t *testing.T) {
 	assert.Empty(t, made.Data["apiServerCA"], "the system knows the CA")
 	assert.Equal(t, "strict", made.Data["agentTLSMode"])
 
-	for _, bad := range [][]byte{[]byte("garbage"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})} {
-		_, err = HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: bad}, "ns")
-		require.ErrorIs(t, err, ErrBadCA)
+	block, _ := pem.Decode(certificate(t))
+	withHeaders := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"a": "b"}, Bytes: block.Bytes})
+	for name, row := range map[string]struct {
+		ca  []byte
+		bad bool
+	}{
+		"several blocks, the first one no certificate": {append(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")}), certificate(t)...), false},
+		"with headers, which agents skip":              {withHeaders, true},
+		"no PEM":                                       {[]byte("garbage"), true},
+		"no certificate in it":                         {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}), true},
+	} {
+		made, err := HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: row.ca}, "ns")
+		assert.Equal(t, row.bad, errors.Is(err, ErrBadCA), "%s: %v", name, err)
+		assert.Equal(t, row.bad, !hubclient.ValidCA(row.ca), "%s: the agent's answer", name)
+		assert.Equal(t, row.bad, made == nil, name)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 var (
@@ -155,7 +156,7 @@ func ensureRepo(ctx context.Context, client dynamic.Interface, b config.Bootstra
 		"metadata":   map[string]any{"namespace": b.Namespace, "name": "bootstrap"},
 		"spec":       spec,
 	}}
-	_, err := client.Resource(gitRepos).Namespace(b.Namespace).Apply(ctx, repo.GetName(), repo, metav1.ApplyOptions{FieldManager: "muster", Force: true})
+	_, err := client.Resource(gitRepos).Namespace(b.Namespace).Apply(ctx, repo.GetName(), repo, metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || meta.IsNoMatchError(err) {
 		logrus.Warnf("bootstrap.repo is set, but this hub cannot create GitRepos (%s); install Fleet's gitops components", err)
 		return nil

@@ -116,7 +116,7 @@ func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (*fleet.Clust
 	cluster.Labels["name"] = clusterName
 
 	// The local agent may run where the hub may.
-	own, err := h.Kubernetes.AppsV1().Deployments(h.SystemNamespace).Get(ctx, "fleet-controller", metav1.GetOptions{})
+	own, err := h.Kubernetes.AppsV1().Deployments(h.SystemNamespace).Get(ctx, registration.HubName, metav1.GetOptions{})
 	if err == nil {
 		cluster.Spec.AgentTolerations = own.Spec.Template.Spec.Tolerations
 	} else if !apierrors.IsNotFound(err) {

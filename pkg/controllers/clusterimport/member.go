@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -245,24 +246,8 @@ func (m *memberClient) asAgent(namespace string) (*memberClient, error) {
 	return m.connectAgent(namespace)
 }
 
-// resources are the resources of the kinds of an agent's objects. The table saves a discovery for each import.
-var resources = map[string]schema.GroupVersionResource{
-	"Namespace":           {Version: "v1", Resource: "namespaces"},
-	"Secret":              {Version: "v1", Resource: "secrets"},
-	"ConfigMap":           {Version: "v1", Resource: "configmaps"},
-	"ServiceAccount":      {Version: "v1", Resource: "serviceaccounts"},
-	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
-	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
-	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
-	"Pod":                 {Version: "v1", Resource: "pods"},
-	"NetworkPolicy":       {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
-	"PriorityClass":       {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
-	"Lease":               {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
-	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
-}
-
 func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterface, error) {
-	gvr, known := resources[kind]
+	gvr, known := agentmanifest.Resources[kind]
 	if !known {
 		return nil, fmt.Errorf("no resource is known for kind %s", kind)
 	}
@@ -284,7 +269,7 @@ func (m *memberClient) apply(ctx context.Context, object runtime.Object) (create
 	if err != nil {
 		return false, err
 	}
-	gvr, root := resources[kind], "/apis"
+	gvr, root := agentmanifest.Resources[kind], "/apis"
 	if gvr.Group == "" {
 		root = "/api"
 	}
