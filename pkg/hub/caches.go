@@ -149,6 +149,7 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
+	managed                       cache.TransformFunc // of the kinds managedOnly, but for Leases
 	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
 	restore                       cache.TransformFunc // of Clusters: see package preserve
 	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
@@ -179,6 +180,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
 		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
+		managed: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
@@ -279,10 +281,12 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			c.interner.transform(informer, c.groups)
 		case leaseKind:
 			c.interner.transform(informer, liveness.Reduce)
-		case namespaceKind:
-			c.interner.transform(informer, withoutState)
 		default:
-			c.interner.transform(informer, nil)
+			first := cache.TransformFunc(nil)
+			if slices.Contains(managedOnly, kind) {
+				first = c.managed
+			}
+			c.interner.transform(informer, first)
 		}
 	}
 	return nil
@@ -292,15 +296,6 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 func restoreCluster(object any) (any, error) {
 	if cluster, ok := object.(*fleet.Cluster); ok {
 		preserve.Restore(cluster)
-	}
-	return object, nil
-}
-
-// withoutState drops the spec and the status of a Namespace, and the labels but for the hub's: the label with the name would need a map for
-// each Namespace.
-func withoutState(object any) (any, error) {
-	if n, ok := object.(*corev1.Namespace); ok {
-		n.Labels, n.Spec, n.Status = managedLabelsOf(n), corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}
 	return object, nil
 }

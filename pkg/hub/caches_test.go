@@ -98,25 +98,6 @@ func TestKeepIdentity(t *testing.T) {
 	assert.Equal(t, "no object", other)
 }
 
-// The spec and the status of a Namespace, and labels of others, would be in memory for each cluster.
-func TestWithoutState(t *testing.T) {
-	kept, err := withoutState(&corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "cluster-a", UID: "u", Labels: map[string]string{fleet.ManagedLabel: "true", corev1.LabelMetadataName: "cluster-a"},
-			Annotations: map[string]string{fleet.ClusterAnnotation: "a"},
-		},
-		Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
-		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
-	})
-	require.NoError(t, err)
-	assert.Equal(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: "cluster-a", UID: "u", Labels: map[string]string{fleet.ManagedLabel: "true"}, Annotations: map[string]string{fleet.ClusterAnnotation: "a"},
-	}}, kept)
-	other, err := withoutState("no object")
-	require.NoError(t, err)
-	assert.Equal(t, "no object", other)
-}
-
 func TestStoppable(t *testing.T) {
 	t.Run("an ended context stops the wait for a healthy API server", func(t *testing.T) {
 		clients, err := client.NewSharedClientFactory(&rest.Config{Host: "https://127.0.0.1:1"}, nil)

@@ -311,7 +311,7 @@ func TestReconcile_notStarted(t *testing.T) {
 		},
 		{
 			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.values["import-token-c"].Data = nil },
+			change: func(h *harness, _ *fleet.Cluster) { h.leaveOut("import-token-c", nil) },
 		},
 		{
 			name: "image pull Secret missing", reason: fleet.ReasonPullSecretMissing, says: system + "/pull", status: corev1.ConditionFalse, after: time.Minute,
@@ -369,6 +369,13 @@ func TestReconcile_notStarted(t *testing.T) {
 			assert.NotContains(t, out.Message, confidential)
 		})
 	}
+}
+
+func TestReconcile_valuesLeftOutOfTheCache(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	h.leaveOut("import-token-c", h.values["import-token-c"].Data)
+	h.requireImported(t, c)
 }
 
 // refuse gives a token the status that the controller of tokens writes if its rights cannot be created.
