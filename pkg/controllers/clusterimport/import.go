@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -80,9 +81,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
-	case why == "" && secretVersion == "":
+	case why == "" && secretVersion == "" && access.Nearby(cluster):
 		return imported() // the Secret was deleted; an installed agent does not need it
-	case why == "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
+	case why == "" && secretVersion != "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
 		return i.maintain(ctx, hub, cluster, secretVersion)
 	}
 

@@ -421,6 +421,51 @@ func TestReconcile_token(t *testing.T) {
 	assert.Len(t, created(), 3)
 }
 
+// A user who may create Clusters must not learn which Secrets exist in the namespaces of others.
+func TestForeignSecretIsNotRevealed(t *testing.T) {
+	answer := func(t *testing.T, name string, exists bool) (result.Result, *fleet.Cluster) {
+		t.Helper()
+		h, m, c := importedCluster(t)
+		checksIn(c, c.Status.Import.Generation)
+		c.Spec.KubeConfigSecretNamespace, c.Spec.KubeConfigSecret = "theirs", "guess"
+		if exists {
+			theirs := kubeconfigSecret(with(t, to(m.Server)))
+			theirs.Namespace, theirs.Name, theirs.UID = "theirs", "guess", "theirs"
+			require.NoError(t, h.kube.Tracker().Add(theirs))
+			h.see(t, theirs)
+		}
+		switch name {
+		case "an installed agent":
+		case "an import":
+			c.Spec.RedeployAgentGeneration++
+		case "a status without a version of the Secret": // the user has written it
+			c.Status.Import.KubeConfigSecretVersion = ""
+		case "an agent in an earlier namespace":
+			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.StaleAgentNamespaces = "", []string{"old"}
+		case "new image pull Secrets":
+			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.PullSecretsHash = "", "changed"
+		case "a removal":
+			return h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)), c
+		case "a question to the member":
+			return h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c}), c
+		}
+		return h.Reconcile(t.Context(), c), c
+	}
+	for _, name := range []string{
+		"an installed agent", "an import", "a status without a version of the Secret", "an agent in an earlier namespace", "new image pull Secrets", "a removal",
+		"a question to the member",
+	} {
+		t.Run(name, func(t *testing.T) {
+			without, cluster := answer(t, name, false)
+			with, same := answer(t, name, true)
+			assert.Equal(t, without, with)
+			assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, with.Reason)
+			assert.Equal(t, cluster.Status.Import.KubeConfigSecretVersion, same.Status.Import.KubeConfigSecretVersion)
+			assert.Equal(t, cluster.Status.AgentConfigChanged, same.Status.AgentConfigChanged)
+		})
+	}
+}
+
 func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	// waiting is an import that has read its Secret and waits for its token.
 	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {
