@@ -65,6 +65,10 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return i.removeLocalAgent(ctx, hub, cluster)
 	}
 
+	if err := agentspec.CheckSize(cluster.Spec); err != nil {
+		return settingsInvalid(err)
+	}
+
 	// Decide whether the Cluster requires an import. Otherwise a changed Secret or configuration may require one.
 	requests, err := credentialstatus.Of(i.requests, cluster)
 	if err != nil {

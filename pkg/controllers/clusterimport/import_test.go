@@ -330,6 +330,10 @@ func TestReconcile_notStarted(t *testing.T) {
 			},
 		},
 		{
+			name: "large settings", reason: fleet.ReasonSettingsInvalid, says: "spec.agentTolerations; at most 65536 are accepted", status: corev1.ConditionFalse,
+			change: func(_ *harness, c *fleet.Cluster) { c.Spec.AgentTolerations = make([]corev1.Toleration, 400_000) },
+		},
+		{
 			name: "Secret that does not allow the namespace", reason: fleet.ReasonKubeconfigNotAllowed, says: "annotates it with", status: corev1.ConditionFalse,
 			change: func(h *harness, c *fleet.Cluster) {
 				c.Spec.KubeConfigSecretNamespace = "theirs"
@@ -358,7 +362,9 @@ func TestReconcile_notStarted(t *testing.T) {
 			h, m := importable(t, c)
 			row.change(h, c)
 			before := c.DeepCopy()
-			out := h.Reconcile(t.Context(), c)
+			var out result.Result
+			allocates := allocated(func() { out = h.Reconcile(t.Context(), c) })
+			assert.Less(t, allocates, 50<<20)
 			assert.Equal(t, row.reason, out.Reason, out.Message)
 			assert.Equal(t, row.status, out.Status())
 			assert.Contains(t, out.Message, row.says)
