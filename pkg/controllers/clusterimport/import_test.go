@@ -2,6 +2,8 @@ package clusterimport
 
 import (
 	"errors"
+	"fmt"
+	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -472,6 +474,74 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 	}
 }
 
+// A workspace may have thousands of imports, and 64 slots for them. Their servers accept connections and never answer.
+func TestReconcile_waitingForASlot(t *testing.T) {
+	const imports, limit = 200, 26 << 20
+	c := fresh()
+	h, m := importable(t, c)
+	secret := kubeconfigSecret(with(t, to(m.Server)))
+	secret.Data["apiServerCA"] = append(pemOf(m.Certificate()), make([]byte, maxKubeconfig-10_000)...)
+	h.update(t, secret, "2")
+	for range firstPerWorkspace {
+		require.True(t, h.calls.first.tryAcquire("ns"))
+	}
+	renderer := h.renderer
+	h.renderer = nil // nothing may be rendered
+	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+	before := inUse()
+	for n := range imports {
+		other := fresh()
+		other.Name = fmt.Sprint("other-", n)
+		h.giveToken(t, other)
+		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), other).Reason)
+	}
+	assert.Less(t, inUse()-before, limit)
+
+	t.Log("with a slot it goes on")
+	h.renderer = renderer
+	h.calls.first.release("ns")
+	require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
+	h.reads()
+	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+	require.Eventually(t, func() bool { return !h.calls.isRunning(keyOf("c")) }, patience, pause)
+	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+	assert.Zero(t, h.reads(), "its kubeconfig was kept")
+}
+
+// inUse is the memory of the heap that is in use.
+func inUse() int {
+	goruntime.GC()
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
+}
+
+// What fails after a call has its slot must not keep it.
+func TestReconcile_givesItsSlotBack(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	hub := hubConfig
+	hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}}
+	h.Config.Set(hub)
+	pull := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "pull", UID: "p", ResourceVersion: "1"}}
+	require.NoError(t, h.kube.Tracker().Add(pull))
+	h.see(t, pull)
+	reads := 0
+	h.kube.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.(clienttesting.GetAction).GetName() != "pull" {
+			return false, nil, nil
+		}
+		reads++
+		return reads == 2, nil, errors.New("out") // the first read is for its digest
+	})
+	out := h.Reconcile(t.Context(), c)
+	require.ErrorContains(t, out.Err, "out")
+	h.Wait()
+	assertUnused(t, h.calls.first)
+	h.requireImported(t, c)
+}
+
 func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	// waiting is an import that has read its Secret and waits for its token.
 	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {
@@ -500,8 +570,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		secret.Data["other"] = make([]byte, 1000)
 		h := newHarness(t, secret)
 		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-		known, _ := h.kubeconfigs.byCluster.Load(clusterKey("c"))
-		kept := known.(keptKubeconfig).secret.Data
+		kept := h.kubeconfigs.byCluster[clusterKey("c")].secret.Data
 		assert.Contains(t, kept, "other", "its name may be shown")
 		assert.Empty(t, kept["other"])
 		assert.NotEmpty(t, kept["value"])
@@ -527,8 +596,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		theirs.Annotations = nil
 		h.update(t, theirs, "2")
 		assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, h.Reconcile(t.Context(), c).Reason)
-		_, found := h.kubeconfigs.byCluster.Load(clusterKey("c"))
-		assert.False(t, found)
+		assert.NotContains(t, h.kubeconfigs.byCluster, clusterKey("c"))
 	})
 	for name, end := range map[string]func(*harness, *fleet.Cluster){
 		"the Secret is deleted": func(h *harness, c *fleet.Cluster) {

@@ -417,10 +417,14 @@ func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
-	h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+	until := h.clock.Now().Add(time.Minute)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
 	for range firstPerWorkspace {
 		h.calls.first.release(c.Namespace)
 	}
+	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
 	h.Wait()
+	assert.NotEmpty(t, m.requests)
 	assert.NotContains(t, m.transcript(), "PATCH")
 }
