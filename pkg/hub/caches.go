@@ -27,6 +27,7 @@ import (
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/liveness"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
@@ -367,7 +368,7 @@ func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 }
 
 // keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects. Of a copy that
-// the hub made it keeps the annotation and the owners.
+// the hub made it keeps the annotation and a digest of the owners.
 func keepIdentity(object any) (any, error) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -377,9 +378,8 @@ func keepIdentity(object any) (any, error) {
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
 	}}
 	kept.Labels = managedLabelsOf(m)
-	// Copies are in cluster namespaces. A user may give the annotation, of any size, to the Secrets of a workspace.
-	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy && strings.HasPrefix(m.Namespace, "cluster-") {
-		kept.Annotations, kept.OwnerReferences = map[string]string{fleet.CopyAnnotation: source}, m.OwnerReferences
+	if strings.HasPrefix(m.Namespace, "cluster-") { // copies are in cluster namespaces
+		kept.Annotations = bundle.CopyAnnotations(m)
 	}
 	return kept, nil
 }
