@@ -71,6 +71,8 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	if err := h.deleteNamespace(ctx, cluster); err != nil {
 		return cluster, err
 	}
+	// First report what may be left on the member: a hub that is killed here reports it again, and one that is killed later would never do so.
+	h.reportLeft(cluster, byAgent, byHub)
 	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
 		"metadata": map[string]any{
 			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
@@ -82,9 +84,6 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	} else if err != nil {
 		return cluster, err
 	}
-
-	// Report what may be left on the member, once.
-	h.reportLeft(cluster, byAgent, byHub)
 	return latest, nil
 }
 

@@ -238,6 +238,14 @@ func TestFinalize_member(t *testing.T) {
 			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: "+row.reported)
 		})
 	}
+	t.Run("the hub is stopped before it removes the finalizer", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		agentFails(d)
+		d.fail("patch", "clusters", errors.New("stopped"))
+		_, err := d.finalize(t.Context(), d.cluster)
+		require.Error(t, err)
+		assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: Disconnected")
+	})
 	t.Run("agent removed itself, and the hub cannot verify it", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))

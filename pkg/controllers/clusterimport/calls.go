@@ -22,6 +22,9 @@ const (
 	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
 	firstSlots, firstPerWorkspace = 256, 64
+	// removalSlots is the number of concurrent calls for Clusters that are being deleted, and their retries. A removal must not wait for imports:
+	// the hub gives it half a minute.
+	removalSlots, removalsPerWorkspace = 64, 32
 	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
 	// unreachable members do not delay a member that works.
 	retrySlots, retriesPerWorkspace = 64, 32
@@ -97,10 +100,10 @@ type memberCalls struct {
 	backoff app.Backoff
 	enqueue func(cluster types.NamespacedName) // called when a call has ended
 
-	first, retries *slots
-	large          workspaceSemaphores // of large responses
-	running        sync.WaitGroup
-	members        memberLocks
+	first, retries, removals *slots
+	large                    workspaceSemaphores // of large responses
+	running                  sync.WaitGroup
+	members                  memberLocks
 
 	mu    sync.Mutex
 	byKey map[callKey]*memberCall
@@ -110,8 +113,8 @@ func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, e
 	return &memberCalls{
 		ctx: ctx, clock: clk, backoff: backoff, enqueue: enqueue,
 		first:   newSlots(firstSlots, firstPerWorkspace),
-		retries: newSlots(retrySlots, retriesPerWorkspace),
-		byKey:   map[callKey]*memberCall{},
+		retries: newSlots(retrySlots, retriesPerWorkspace), removals: newSlots(removalSlots, removalsPerWorkspace),
+		byKey: map[callKey]*memberCall{},
 	}
 }
 
@@ -151,6 +154,9 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
 		// emit an event.
 		next.failure, next.backoff, slots = last.failure, last.backoff, c.retries
+	}
+	if key.purpose != installing {
+		slots = c.removals
 	}
 	if slots.tryAcquire(key.cluster.Namespace) {
 		next.slot = preparing
