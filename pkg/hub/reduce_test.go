@@ -38,7 +38,7 @@ func manyTexts(n int) (all []string) {
 // largeMeta is the metadata of an object that a user has made, with the label of the hub.
 func largeMeta(namespace, name string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
-		Namespace: namespace, Name: name, UID: "u", ResourceVersion: "1", GenerateName: large, SelfLink: large,
+		Namespace: namespace, Name: name, UID: "u", ResourceVersion: "1", GenerateName: large,
 		Labels:      map[string]string{fleet.ManagedLabel: fleet.ManagedValue, apply.LabelHash: "h", fleet.ClusterLabel: "c"},
 		Annotations: map[string]string{"example.com/any": large, fleet.CredentialAnnotation: large},
 	}

@@ -190,10 +190,12 @@ type keptKubeconfig struct {
 	member *memberClient // nil until connected
 }
 
-// size is an estimate of the memory. The connection has copies of the kubeconfig, and its own pool of certificates.
+// size is an estimate of the memory. A Secret has also names of other keys, labels and annotations. The connection has copies of the
+// kubeconfig, and its own pool of certificates.
 func (k keptKubeconfig) size() int {
-	const secret, member = 2 << 10, 48 << 10
-	size := usedSize(k.secret) + secret
+	const secret, entry, member = 1 << 10, 64, 48 << 10
+	entries := len(k.secret.Data) + len(k.secret.Labels) + len(k.secret.Annotations) + len(k.secret.OwnerReferences) + len(k.secret.Finalizers)
+	size := secret + k.secret.Size() + entry*entries
 	if k.member != nil {
 		size += 2*usedSize(k.secret) + member
 	}

@@ -273,6 +273,15 @@ func TestKubeconfigs(t *testing.T) {
 	assert.LessOrEqual(t, k.sizes["hostile"], keptPerWorkspace)
 	assert.Less(t, len(k.byCluster), 100)
 
+	large := kubeconfig(1, nil) // of other keys only their names are kept
+	for n := range 4000 {
+		large.secret.Data[fmt.Sprintf("%0253d", n)] = nil
+	}
+	for n := range 1000 {
+		k.keep(name("names", n), large)
+	}
+	assert.Less(t, len(k.byCluster), 100)
+
 	k.keep(name("ws", 1), kubeconfig(6000, &memberClient{}))
 	assert.NotNil(t, k.get(name("ws", 1), "u/1").member)
 	for n := range 1000 {

@@ -34,7 +34,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
 	call, known := i.calls.last(key, inputs)
-	if !known && !i.mayHaveTouched(cluster) {
+	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
 		return result.Done("", "")
 	}
 

@@ -451,6 +451,29 @@ func TestUninstall_unreportedImport(t *testing.T) {
 	}
 }
 
+func TestUninstall_waitsForASlot(t *testing.T) {
+	const agent = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
+	c := fresh()
+	h, m := importable(t, c)
+	require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
+	h.Wait() // the call ends, and no status is written
+	require.Contains(t, m.state(t), agent)
+	delete(h.tokens, "import-token-c")
+	for range removalsPerWorkspace {
+		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+	}
+	until := h.clock.Now().Add(time.Minute)
+	for range 3 {
+		require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	}
+	h.calls.removals.release(c.Namespace)
+	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait(), "nothing but the first pass knows that a call has touched the member")
+	h.Wait()
+	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	assert.NotContains(t, m.state(t), agent)
+}
+
 // Imports of members that do not answer must not use up the time of a removal.
 func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	c := fresh()
