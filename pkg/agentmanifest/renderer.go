@@ -1,6 +1,7 @@
 package agentmanifest
 
 import (
+	"encoding/json"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// maxTemplates is the number of cached templates. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
+// maxTemplates is the number of cached templates, which are of small options. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
 const maxTemplates = 128
 
 // Renderer renders agents. It caches each manifest without its individual fields (namespace, scope and GENERATION):
@@ -55,10 +56,21 @@ func (r *Renderer) template(o Options) ([]runtime.Object, error) {
 		return known.([]runtime.Object), nil
 	}
 	template, err := Render(blank)
-	if err == nil {
+	if err == nil && blank.IsSmall() {
 		r.cache.Add(key, template)
 	}
 	return template, err
+}
+
+// maxSmall is the size of the JSON of small options. Those of a usual agent have 1 kB. In memory, rendered options
+// take up to 25 times as much.
+const maxSmall = 8 << 10
+
+// IsSmall reports whether what was rendered with these options may be kept in memory. People write options of up to 64 KiB, and a cache has
+// hundreds of entries, which all workspaces share.
+func (o Options) IsSmall() bool {
+	data, err := json.Marshal(o)
+	return err == nil && len(data) <= maxSmall
 }
 
 // setIndividual sets the individual fields of one object.

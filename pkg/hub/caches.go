@@ -27,6 +27,7 @@ import (
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/liveness"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
@@ -149,6 +150,7 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
+	managed                       cache.TransformFunc // of the kinds managedOnly, but for Leases
 	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
 	restore                       cache.TransformFunc // of Clusters: see package preserve
 	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
@@ -179,6 +181,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
 		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
+		managed: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
@@ -279,10 +282,12 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			c.interner.transform(informer, c.groups)
 		case leaseKind:
 			c.interner.transform(informer, liveness.Reduce)
-		case namespaceKind:
-			c.interner.transform(informer, withoutState)
 		default:
-			c.interner.transform(informer, nil)
+			first := cache.TransformFunc(nil)
+			if slices.Contains(managedOnly, kind) {
+				first = c.managed
+			}
+			c.interner.transform(informer, first)
 		}
 	}
 	return nil
@@ -292,15 +297,6 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 func restoreCluster(object any) (any, error) {
 	if cluster, ok := object.(*fleet.Cluster); ok {
 		preserve.Restore(cluster)
-	}
-	return object, nil
-}
-
-// withoutState drops the spec and the status of a Namespace, and the labels but for the hub's: the label with the name would need a map for
-// each Namespace.
-func withoutState(object any) (any, error) {
-	if n, ok := object.(*corev1.Namespace); ok {
-		n.Labels, n.Spec, n.Status = managedLabelsOf(n), corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}
 	return object, nil
 }
@@ -372,7 +368,7 @@ func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 }
 
 // keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects. Of a copy that
-// the hub made it keeps the annotation and the owners.
+// the hub made it keeps the annotation and a digest of the owners.
 func keepIdentity(object any) (any, error) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -382,9 +378,8 @@ func keepIdentity(object any) (any, error) {
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
 	}}
 	kept.Labels = managedLabelsOf(m)
-	// Copies are in cluster namespaces. A user may give the annotation, of any size, to the Secrets of a workspace.
-	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy && strings.HasPrefix(m.Namespace, "cluster-") {
-		kept.Annotations, kept.OwnerReferences = map[string]string{fleet.CopyAnnotation: source}, m.OwnerReferences
+	if strings.HasPrefix(m.Namespace, "cluster-") { // copies are in cluster namespaces
+		kept.Annotations = bundle.CopyAnnotations(m)
 	}
 	return kept, nil
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -80,39 +81,31 @@ func TestKeepIdentity(t *testing.T) {
 	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{fleet.ManagedLabel: "true"},
 	}}, kept)
-	owners := []metav1.OwnerReference{{Name: "app"}}
-	copied, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "cluster-x", Name: "c", Annotations: map[string]string{"a": "b", fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
-	}})
-	require.NoError(t, err)
-	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "cluster-x", Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
-	}}, copied)
-	large, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "workspace", Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: strings.Repeat("x", 200<<10)}, OwnerReferences: owners,
-	}})
-	require.NoError(t, err)
-	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "workspace", Name: "c"}}, large, "a user wrote the annotation")
+	copied := func(namespace, version string, owners ...metav1.OwnerReference) metav1.ObjectMeta {
+		kept, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "c", Annotations: map[string]string{"a": "b", fleet.CopyAnnotation: version}, OwnerReferences: owners,
+		}})
+		require.NoError(t, err)
+		return kept.(*metav1.PartialObjectMetadata).ObjectMeta
+	}
+	one, two := metav1.OwnerReference{Name: "app"}, metav1.OwnerReference{Name: "other"}
+	own := copied("cluster-x", "1 u/7", one)
+	assert.Equal(t, "1 u/7", own.Annotations[fleet.CopyAnnotation])
+	assert.Equal(t, own, copied("cluster-x", "1 u/7", one))
+	assert.NotEqual(t, own, copied("cluster-x", "1 u/7", one, two))
+	assert.NotEqual(t, own, copied("cluster-x", "1 u/7"))
+	// A user may create a Namespace with any name, and objects with an annotation of any size and any number of owners.
+	for name, hostile := range map[string]metav1.ObjectMeta{
+		"workspace":        copied("workspace", "1 u/7", one),
+		"large version":    copied("cluster-x", "1 u/7"+strings.Repeat("x", 200<<10), one),
+		"no version":       copied("cluster-x", strings.Repeat("x", 100), one),
+		"thousands of own": copied("cluster-x", "1 u/7", make([]metav1.OwnerReference, 5000)...),
+	} {
+		written, err := json.Marshal(hostile)
+		require.NoError(t, err)
+		assert.Less(t, len(written), 300, name)
+	}
 	other, err := keepIdentity("no object")
-	require.NoError(t, err)
-	assert.Equal(t, "no object", other)
-}
-
-// The spec and the status of a Namespace, and labels of others, would be in memory for each cluster.
-func TestWithoutState(t *testing.T) {
-	kept, err := withoutState(&corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "cluster-a", UID: "u", Labels: map[string]string{fleet.ManagedLabel: "true", corev1.LabelMetadataName: "cluster-a"},
-			Annotations: map[string]string{fleet.ClusterAnnotation: "a"},
-		},
-		Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
-		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
-	})
-	require.NoError(t, err)
-	assert.Equal(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: "cluster-a", UID: "u", Labels: map[string]string{fleet.ManagedLabel: "true"}, Annotations: map[string]string{fleet.ClusterAnnotation: "a"},
-	}}, kept)
-	other, err := withoutState("no object")
 	require.NoError(t, err)
 	assert.Equal(t, "no object", other)
 }

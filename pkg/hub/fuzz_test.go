@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -39,8 +40,12 @@ func FuzzTransforms(f *testing.F) {
 			&fleet.ClusterGroup{}:           {clustergroup.Reduce},
 			&fleet.ClusterRegistration{}:    nil,
 			&coordinationv1.Lease{}:         {liveness.Reduce},
-			&corev1.Namespace{}:             {withoutState},
-			&corev1.Secret{}:                nil,
+			&corev1.Namespace{}:             {reduceManaged("registrations")},
+			&corev1.Secret{}:                {reduceManaged("registrations")},
+			&corev1.ServiceAccount{}:        {reduceManaged("registrations")},
+			&rbacv1.Role{}:                  {reduceManaged("registrations")},
+			&rbacv1.ClusterRole{}:           {reduceManaged("registrations")},
+			&rbacv1.RoleBinding{}:           {reduceManaged("registrations")},
 			&metav1.PartialObjectMetadata{}: {keepIdentity},
 		} {
 			filler.Fill(object)

@@ -2,6 +2,7 @@ package clusternet
 
 import (
 	"bytes"
+	"fmt"
 	"runtime/pprof"
 	"strings"
 	"testing"
@@ -87,6 +88,22 @@ func testLife(t *testing.T, s *stage) {
 	require.NoError(t, err)
 	assert.Empty(t, created.Data)
 	assert.Empty(t, created.Finalizers)
+	for what, change := range map[string]func(*corev1.Secret){
+		"the label by which the hub caches it": func(s *corev1.Secret) { s.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue} },
+		"large annotations":                    func(s *corev1.Secret) { s.Annotations = map[string]string{"a": strings.Repeat("x", 5000)} },
+		"many labels": func(s *corev1.Secret) {
+			s.Labels = map[string]string{}
+			for n := range 17 {
+				s.Labels[fmt.Sprint("label-", n)] = ""
+			}
+		},
+	} {
+		large := deployer.DeepCopy()
+		large.ResourceVersion = created.ResourceVersion
+		change(large)
+		_, err = secrets.Update(t.Context(), large, metav1.UpdateOptions{})
+		assert.True(t, apierrors.IsForbidden(err), "%s: %v", what, err)
+	}
 	theft := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.AgentSecret + "-2", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}},
 		Type:       corev1.SecretTypeServiceAccountToken,

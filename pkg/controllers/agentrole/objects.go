@@ -72,5 +72,9 @@ func ClusterOfObjects(object metav1.Object) []types.NamespacedName {
 	if object.GetName() != registration.RoleDeploymentSecrets || a[apply.LabelGVK] != clusterKind.String() {
 		return nil
 	}
-	return []types.NamespacedName{{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}}
+	cluster := types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
+	if object.GetNamespace() != registration.ClusterNamespace(cluster.Namespace, cluster.Name) { // a user of another workspace has made it
+		return nil
+	}
+	return []types.NamespacedName{cluster}
 }

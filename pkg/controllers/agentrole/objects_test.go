@@ -43,6 +43,9 @@ func TestAllowObjects(t *testing.T) {
 	role := live()
 	assert.Equal(t, []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"app"}}}, role.Rules)
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "alice"}}, ClusterOfObjects(role))
+	copied := role.DeepCopy()
+	copied.Namespace = "mallory"
+	assert.Empty(t, ClusterOfObjects(copied), "a user of another workspace has made it")
 	binding, err := server.RbacV1().RoleBindings(home).Get(t.Context(), registration.RoleDeploymentSecrets, metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "system:serviceaccounts:" + home}}, binding.Subjects)

@@ -1,6 +1,7 @@
 package agentspec
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 
@@ -26,6 +27,43 @@ func WantedSettings(spec fleet.ClusterSpec) Settings {
 		privateRepoURL: spec.PrivateRepoURL,
 		hostNetwork:    spec.HostNetwork != nil && *spec.HostNetwork,
 	}
+}
+
+// MaxSettings limits the settings of an agent in a Cluster, in bytes of their JSON. Rendering allocates up to a thousand times as much
+// memory, and the API server admits settings of a megabyte.
+const MaxSettings = 64 << 10
+
+// CheckSize returns an error if the agent's settings in the spec are too large. Call it before they are rendered or hashed.
+func CheckSize(spec fleet.ClusterSpec) error {
+	total, largest, of := 0, 0, ""
+	for _, setting := range []struct {
+		field string
+		value any
+	}{
+		{"agentEnvVars", spec.AgentEnvVars},
+		{"agentTolerations", spec.AgentTolerations},
+		{"agentAffinity", spec.AgentAffinity},
+		{"agentResources", spec.AgentResources},
+		{"agentSchedulingCustomization", spec.AgentSchedulingCustomization},
+		{"agentPullSecrets", spec.AgentPullSecrets},
+		{"agentNamespace", spec.AgentNamespace},
+		{"privateRepoURL", spec.PrivateRepoURL},
+	} {
+		if isUnset(setting.value) {
+			continue
+		}
+		data, err := json.Marshal(setting.value)
+		if err != nil {
+			return fmt.Errorf("spec.%s cannot be encoded: %w", setting.field, err)
+		}
+		if total += len(data); len(data) > largest {
+			largest, of = len(data), setting.field
+		}
+	}
+	if total <= MaxSettings {
+		return nil
+	}
+	return fmt.Errorf("the settings of the agent in the spec have %d bytes as JSON, %d of them in spec.%s; at most %d are accepted", total, largest, of, MaxSettings)
 }
 
 // InstalledSettings are the settings that the agent got last, by an import or by its Bundle.
@@ -78,8 +116,7 @@ const (
 
 // hashUnlessUnset treats nil and empty alike: which of them is stored depends on the client that wrote the Cluster.
 func hashUnlessUnset(setting any) string {
-	value := reflect.Indirect(reflect.ValueOf(setting))
-	if !value.IsValid() || value.IsZero() || value.Kind() == reflect.Slice && value.Len() == 0 {
+	if isUnset(setting) {
 		return ""
 	}
 	hash, err := registration.StatusHash(setting)
@@ -87,4 +124,9 @@ func hashUnlessUnset(setting any) string {
 		panic(fmt.Sprintf("settings of an agent cannot be encoded: %v", err))
 	}
 	return hash
+}
+
+func isUnset(setting any) bool {
+	value := reflect.Indirect(reflect.ValueOf(setting))
+	return !value.IsValid() || value.IsZero() || value.Kind() == reflect.Slice && value.Len() == 0
 }

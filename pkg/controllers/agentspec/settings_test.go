@@ -1,9 +1,11 @@
 package agentspec
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -50,4 +52,28 @@ func TestRecordOfUnsetEnvironmentVariables(t *testing.T) {
 	var status fleet.ClusterStatus
 	WantedSettings(fleet.ClusterSpec{}).Record(&status)
 	assert.Equal(t, fleet.ClusterStatus{AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"}, status)
+}
+
+func TestCheckSize(t *testing.T) {
+	tolerations := func(n int) fleet.ClusterSpec {
+		return fleet.ClusterSpec{AgentTolerations: make([]corev1.Toleration, n)}
+	}
+	most := (MaxSettings - 1) / 3 // "[{},{}]"
+	assert.NoError(t, CheckSize(fleet.ClusterSpec{}))
+	assert.NoError(t, CheckSize(tolerations(most)))
+	require.EqualError(t, CheckSize(tolerations(most+1)),
+		"the settings of the agent in the spec have 65539 bytes as JSON, 65539 of them in spec.agentTolerations; at most 65536 are accepted")
+	large := strings.Repeat("x", MaxSettings)
+	for field, spec := range map[string]fleet.ClusterSpec{
+		"agentEnvVars":                 {AgentEnvVars: []corev1.EnvVar{{Name: large}}},
+		"agentAffinity":                {AgentAffinity: &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: large}}}}},
+		"agentResources":               {AgentResources: &corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: large}}}},
+		"agentSchedulingCustomization": {AgentSchedulingCustomization: &fleet.AgentSchedulingCustomization{PodDisruptionBudget: &fleet.PodDisruptionBudgetSpec{MinAvailable: large}}},
+		"agentPullSecrets":             {AgentPullSecrets: &[]corev1.LocalObjectReference{{Name: large}}},
+		"agentNamespace":               {AgentNamespace: large},
+		"privateRepoURL":               {PrivateRepoURL: large},
+	} {
+		spec.AgentEnvVars = append(spec.AgentEnvVars, corev1.EnvVar{Name: "a"})
+		require.ErrorContains(t, CheckSize(spec), "of them in spec."+field)
+	}
 }

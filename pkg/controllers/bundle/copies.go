@@ -190,6 +190,32 @@ func parseCopyVersion(object metav1.Object) (copyVersion, bool) {
 	return copyVersion{n, source}, found && err == nil
 }
 
+const (
+	// maxCopyVersion is more than the length of every copyVersion: two numbers and a UID.
+	maxCopyVersion = 128
+	// ownersAnnotation exists only in the caches of metadata. It is a digest of the owners of a copy.
+	ownersAnnotation = "muster.fleet.cattle.io/copy-owners"
+)
+
+// CopyAnnotations are the annotations that the caches of metadata keep of an object in a cluster namespace. Anybody who may create a Namespace
+// can give it such a name and put objects with any number of owners into it. So a digest stands for the owners, of which a copy may have one
+// for each BundleDeployment, and other objects keep nothing.
+func CopyAnnotations(object metav1.Object) map[string]string {
+	version := object.GetAnnotations()[fleet.CopyAnnotation]
+	if !isCopy(object) || len(version) > maxCopyVersion {
+		return nil
+	}
+	return map[string]string{fleet.CopyAnnotation: version, ownersAnnotation: ownersDigest(object.GetOwnerReferences())}
+}
+
+func ownersDigest(owners []metav1.OwnerReference) string {
+	digest, err := registration.StatusHash(owners)
+	if err != nil {
+		panic(fmt.Sprintf("strings always marshal: %v", err))
+	}
+	return digest
+}
+
 // isCopy reports whether the hub made a copy.
 func isCopy(object metav1.Object) bool {
 	_, found := parseCopyVersion(object)
@@ -215,7 +241,7 @@ func (c *copies) ensure(ctx context.Context, namespace string, s copySource, use
 		meta.OwnerReferences = append(meta.OwnerReferences, owner)
 	}
 	if known := c.find(s.kind, target); known != nil {
-		if last, found := parseCopyVersion(known); found && last.sourceVersion == next.sourceVersion && equality.Semantic.DeepEqual(known.OwnerReferences, meta.OwnerReferences) {
+		if last, found := parseCopyVersion(known); found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(meta.OwnerReferences) {
 			return last.generation, nil
 		}
 	}

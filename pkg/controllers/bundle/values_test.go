@@ -53,7 +53,9 @@ func (s *stage) hasSecret(t *testing.T, secret *corev1.Secret) {
 
 func (s *stage) showSecret(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
-	require.NoError(t, s.Deployer.Secrets.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}))
+	cached := &metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}
+	cached.Annotations, cached.OwnerReferences = CopyAnnotations(secret), nil // as the caches of the hub have it
+	require.NoError(t, s.Deployer.Secrets.GetStore().Add(cached))
 }
 
 // liveSecret is the Secret as the API server has it, nil if there is none.

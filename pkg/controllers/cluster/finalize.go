@@ -71,6 +71,8 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	if err := h.deleteNamespace(ctx, cluster); err != nil {
 		return cluster, err
 	}
+	// First report what may be left on the member: a hub that is killed here reports it again, and one that is killed later would never do so.
+	h.reportLeft(cluster, byAgent, byHub)
 	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
 		"metadata": map[string]any{
 			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
@@ -82,9 +84,6 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	} else if err != nil {
 		return cluster, err
 	}
-
-	// Report what may be left on the member, once.
-	h.reportLeft(cluster, byAgent, byHub)
 	return latest, nil
 }
 
@@ -237,21 +236,28 @@ func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, cl
 		return result.Skip()
 	}
 	var withAgent []*fleet.Cluster
+	workspaces := map[string]*fleet.Cluster{} // one Cluster of each that names the same kubeconfig: a Secret allows namespaces
 	for _, other := range claims {
 		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
 		switch {
 		case sameKubeconfig && access.Nearby(other):
 			return result.Done("", "")
 		case sameKubeconfig:
-			secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return result.Retry(fleet.ReasonError, err)
-			}
+			workspaces[other.Namespace] = other
+		case other.Status.AgentDeployedGeneration != nil || hadAgent(other):
+			withAgent = append(withAgent, other)
+		}
+	}
+	if len(workspaces) > 0 {
+		// Once for all of them: any user can create thousands of Clusters that name this Secret.
+		secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		for _, other := range workspaces {
 			if err == nil && access.MayUse(other, secret) {
 				return result.Done("", "")
 			}
-		case other.Status.AgentDeployedGeneration != nil || hadAgent(other):
-			withAgent = append(withAgent, other)
 		}
 	}
 	if len(withAgent) == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -240,6 +241,14 @@ func TestFinalize_member(t *testing.T) {
 			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: "+row.reported)
 		})
 	}
+	t.Run("the hub is stopped before it removes the finalizer", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		agentFails(d)
+		d.fail("patch", "clusters", errors.New("stopped"))
+		_, err := d.finalize(t.Context(), d.cluster)
+		require.Error(t, err)
+		assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: Disconnected")
+	})
 	t.Run("agent removed itself, and the hub cannot verify it", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))
@@ -354,6 +363,29 @@ func TestAgentStays(t *testing.T) {
 			assert.True(t, out.IsDone())
 			assert.Equal(t, row.stays, stays)
 		})
+	}
+}
+
+// A user of another workspace names the kubeconfig in as many Clusters as he likes: a read for each would take longer than a pass may.
+func TestAgentStays_readsTheSecretOnce(t *testing.T) {
+	claim := func(namespace string, n int) *fleet.Cluster {
+		return &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("claim-", n), UID: types.UID(fmt.Sprint(namespace, n))},
+			Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "ws"},
+		}
+	}
+	var claims []*fleet.Cluster
+	for n := range 500 {
+		claims = append(claims, claim("mallory", n), claim("mallet", n))
+	}
+	for allowed, others := range map[bool][]*fleet.Cluster{false: claims, true: append(slices.Clone(claims), claim("a-friend", 1), claim("mallory", 501))} {
+		d := newDeletion(config.Hub{}, others...)
+		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
+		d.clock.Step(grace)
+		stays, out := d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsDone())
+		assert.Equal(t, allowed, stays)
+		assert.Len(t, d.Kubernetes.(*fake.Clientset).Actions(), 1)
 	}
 }
 

@@ -22,11 +22,16 @@ const (
 	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
 	firstSlots, firstPerWorkspace = 256, 64
+	// removalSlots is the number of concurrent calls for Clusters that are being deleted, and their retries. A removal must not wait for imports:
+	// the hub gives it half a minute.
+	removalSlots, removalsPerWorkspace = 64, 32
 	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
 	// unreachable members do not delay a member that works.
 	retrySlots, retriesPerWorkspace = 64, 32
 	// callTimeout limits one call.
 	callTimeout = time.Minute
+	// prepareTimeout is how long a slot stays reserved for a call that no pass begins. A pass takes 30 seconds at most.
+	prepareTimeout = time.Minute
 )
 
 // A callKey identifies the calls of which at most one runs at a time.
@@ -47,12 +52,25 @@ const (
 // its context ends.
 type memberCall struct {
 	inputs  string // a digest of everything that determines the call; other inputs are another call
-	running bool
-	failure *failure // while a failed call is retried, the failure of the previous try
+	running bool   // or waiting for a slot
+	slot    slotState
+	start   chan func(context.Context) *failure // takes the function to run in the slot
+	failure *failure                            // while a failed call is retried, the failure of the previous try
 	retryAt time.Time
 	backoff *wait.Backoff
 	cancel  context.CancelFunc
 }
+
+// slotState is the state of a running call before it sends its first request. While it waits, nothing is kept for it but its key and inputs:
+// a workspace may have thousands of such calls, and each needs a kubeconfig and what is installed with it.
+type slotState int
+
+const (
+	started   slotState = iota
+	waiting             // for a slot
+	offered             // it has a slot, and the Cluster is enqueued: the next pass prepares the call
+	preparing           // a pass prepares the call
+)
 
 // due reports whether a failed call must be started again, because retryAt has passed.
 func (c memberCall) due(now time.Time) bool {
@@ -82,10 +100,10 @@ type memberCalls struct {
 	backoff app.Backoff
 	enqueue func(cluster types.NamespacedName) // called when a call has ended
 
-	first, retries *slots
-	large          workspaceSemaphores // of large responses
-	running        sync.WaitGroup
-	members        memberLocks
+	first, retries, removals *slots
+	large                    workspaceSemaphores // of large responses
+	running                  sync.WaitGroup
+	members                  memberLocks
 
 	mu    sync.Mutex
 	byKey map[callKey]*memberCall
@@ -95,80 +113,175 @@ func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, e
 	return &memberCalls{
 		ctx: ctx, clock: clk, backoff: backoff, enqueue: enqueue,
 		first:   newSlots(firstSlots, firstPerWorkspace),
-		retries: newSlots(retrySlots, retriesPerWorkspace),
-		byKey:   map[callKey]*memberCall{},
+		retries: newSlots(retrySlots, retriesPerWorkspace), removals: newSlots(removalSlots, removalsPerWorkspace),
+		byKey: map[callKey]*memberCall{},
 	}
 }
 
-// ensure returns the state of the call with these inputs. It starts do if there is no such call, or if a failed one is due. A
-// running call with other inputs is not interrupted: its end enqueues the Cluster.
+// ensure returns the state of the call with these inputs. It starts do if there is no such call, or if a failed one is due, and there is a
+// slot; otherwise the Cluster is enqueued when there is one.
 func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
+	call, hasSlot := c.reserve(key, inputs)
+	if hasSlot {
+		c.begin(key, do)
+	}
+	return call
+}
+
+// reserve returns the state of the call with these inputs. If there is no such call, or if a failed one is due, it takes a slot for it. If it
+// has one, the caller prepares the call and begins it; otherwise the Cluster is enqueued when there is a slot. A running call with other
+// inputs is not interrupted: its end enqueues the Cluster.
+func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasSlot bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.byKey[key]
 	same := last != nil && last.inputs == inputs
-	if last != nil && last.running || same && !last.due(c.clock.Now()) {
-		return *last
+	switch {
+	case last != nil && last.running && last.slot == offered:
+		if !same {
+			last.inputs, last.failure, last.backoff = inputs, nil, c.newBackoff()
+		}
+		last.slot = preparing
+		return *last, true
+	case last != nil && last.running || same && !last.due(c.clock.Now()):
+		return *last, false
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	next, slots := &memberCall{inputs: inputs, running: true, cancel: cancel}, c.first
+	next, slots := &memberCall{
+		inputs: inputs, running: true, slot: waiting, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
+	}, c.first
 	if same {
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
 		// emit an event.
 		next.failure, next.backoff, slots = last.failure, last.backoff, c.retries
-	} else {
-		const doublings = 20
-		next.backoff = &wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
+	}
+	if key.purpose != installing {
+		slots = c.removals
+	}
+	if slots.tryAcquire(key.cluster.Namespace) {
+		next.slot = preparing
 	}
 	c.byKey[key] = next
-	c.running.Go(func() { c.run(ctx, key, next, slots, do) })
-	return *next
+	hasSlot = next.slot == preparing
+	c.running.Go(func() { c.run(ctx, key, next, slots, hasSlot) })
+	return *next, hasSlot
 }
 
-func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, do func(context.Context) *failure) {
+// begin starts the call for which reserve has taken a slot.
+func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.byKey[key]; call != nil && call.slot == preparing {
+		call.slot = started
+		call.start <- do
+	}
+}
+
+// giveBack frees the slot of a call that a pass has not begun, because it could not be prepared.
+func (c *memberCalls) giveBack(key callKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.byKey[key]; call != nil && call.running && call.slot == preparing {
+		close(call.start)
+		call.slot = started
+		c.withdraw(key, call)
+	}
+}
+
+// withdraw ends a call that has sent nothing. A retry is due again. The caller holds the lock.
+func (c *memberCalls) withdraw(key callKey, call *memberCall) {
+	call.running, call.retryAt = false, c.clock.Now()
+	if call.failure == nil && c.byKey[key] == call {
+		delete(c.byKey, key)
+	}
+}
+
+func (c *memberCalls) newBackoff() *wait.Backoff {
+	const doublings = 20
+	return &wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
+}
+
+// run is the life of a call: it waits for a slot, unless it has one, offers it to the next pass over the Cluster, and runs what that begins.
+func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, hasSlot bool) {
 	defer call.cancel()
-	failure := inSlot(ctx, slots, key.cluster, do)
+	if !hasSlot && slots.acquire(ctx, key.cluster.Namespace) {
+		hasSlot = true
+		c.mu.Lock()
+		call.slot = offered
+		c.mu.Unlock()
+		if ctx.Err() == nil {
+			c.enqueue(key.cluster)
+		}
+	}
+	var failure *failure
+	begun := false
+	if hasSlot {
+		failure, begun = c.inSlot(ctx, key, call)
+		slots.release(key.cluster.Namespace)
+	}
 
 	c.mu.Lock()
-	call.running, call.failure = false, failure
-	if failure != nil {
-		call.retryAt = c.clock.Now().Add(call.backoff.Step())
+	if begun {
+		call.running, call.failure = false, failure
+		if failure != nil {
+			call.retryAt = c.clock.Now().Add(call.backoff.Step())
+		}
+	} else if call.running {
+		c.withdraw(key, call)
 	}
 	if ctx.Err() != nil && c.byKey[key] == call {
 		delete(c.byKey, key)
 	}
 	c.mu.Unlock()
-	if c.ctx.Err() == nil {
+	if c.ctx.Err() == nil && (begun || ctx.Err() != nil) {
 		c.enqueue(key.cluster)
 	}
 }
 
-// inSlot waits for a slot and runs do, unless ctx ends first. It turns a panic into a failure: a defect in the handling of one
-// member must not end the process, which may embed the hub.
-func inSlot(ctx context.Context, slots *slots, cluster types.NamespacedName, do func(context.Context) *failure) (f *failure) {
-	if !slots.acquire(ctx, cluster.Namespace) {
-		return nil
+// inSlot runs the function that a pass begins, unless ctx ends first or no pass begins one in time. It turns a panic into a failure: a defect
+// in the handling of one member must not end the process, which may embed the hub.
+func (c *memberCalls) inSlot(ctx context.Context, key callKey, call *memberCall) (f *failure, begun bool) {
+	patience := c.clock.NewTimer(prepareTimeout)
+	defer patience.Stop()
+	var do func(context.Context) *failure
+	select {
+	case do = <-call.start:
+	case <-ctx.Done():
+	case <-patience.C():
+		do = c.late(key, call)
 	}
-	defer slots.release(cluster.Namespace)
-	if ctx.Err() != nil {
-		return nil
+	if do == nil || ctx.Err() != nil {
+		return nil, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			guard.Report(guard.Call, logrus.WithField(registration.LogCluster, cluster.String()), "A call to a member panicked", cause)
+			guard.Report(guard.Call, logrus.WithField(registration.LogCluster, key.cluster.String()), "A call to a member panicked", cause)
 			f = transientf(fleet.ReasonError, "internal error in the hub (details in its log)")
 		}
 	}()
-	return do(ctx)
+	begun = true
+	return do(ctx), begun
 }
 
-// last returns the state of the call with these inputs; known is false if there is none.
+// late withdraws a call that no pass has begun. It returns the function if one has done so at the last moment.
+func (c *memberCalls) late(key callKey, call *memberCall) (do func(context.Context) *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call.slot == started {
+		return <-call.start
+	}
+	call.slot = started
+	c.withdraw(key, call)
+	return nil
+}
+
+// last returns the state of the call with these inputs; known is false if there is none, or if a slot is offered to it.
 func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := c.byKey[key]; last != nil && last.inputs == inputs {
+	if last := c.byKey[key]; last != nil && last.inputs == inputs && !(last.running && last.slot == offered) {
 		return *last, true
 	}
 	return memberCall{}, false

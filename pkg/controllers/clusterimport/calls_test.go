@@ -3,10 +3,12 @@ package clusterimport
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,19 +25,52 @@ const patience, pause = time.Minute, time.Millisecond
 
 var start = time.Unix(1_800_000_000, 0)
 
-// testCalls are memberCalls with a fake clock that record which Clusters they enqueue.
+// testCalls are memberCalls with a fake clock that record which Clusters they enqueue. If they enqueue one because a slot is free, it begins
+// the call, as the next pass over the Cluster does.
 type testCalls struct {
 	*memberCalls
 	clock    *clocktesting.FakeClock
 	enqueued chan types.NamespacedName
 	stop     context.CancelFunc
+
+	mu      sync.Mutex
+	ensured map[types.NamespacedName]func() memberCall
+}
+
+func (c *testCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
+	again := func() memberCall { return c.memberCalls.ensure(key, inputs, do) }
+	c.mu.Lock()
+	if !c.isRunning(key) {
+		c.ensured[key.cluster] = again
+	}
+	c.mu.Unlock()
+	return again()
+}
+
+// isOffered reports whether a slot is offered to the call.
+func (c *memberCalls) isOffered(key callKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.byKey[key]
+	return call != nil && call.running && call.slot == offered
 }
 
 func newTestCalls(t *testing.T) *testCalls {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := &testCalls{clock: clocktesting.NewFakeClock(start), enqueued: make(chan types.NamespacedName, 4096), stop: stop}
-	c.memberCalls = newMemberCalls(ctx, c.clock, app.Backoff{Base: 2 * time.Second, Max: time.Minute}, func(key types.NamespacedName) { c.enqueued <- key })
+	c := &testCalls{
+		clock: clocktesting.NewFakeClock(start), enqueued: make(chan types.NamespacedName, 4096), stop: stop, ensured: map[types.NamespacedName]func() memberCall{},
+	}
+	c.memberCalls = newMemberCalls(ctx, c.clock, app.Backoff{Base: 2 * time.Second, Max: time.Minute}, func(key types.NamespacedName) {
+		c.mu.Lock()
+		again := c.ensured[key]
+		c.mu.Unlock()
+		if again != nil && c.isOffered(callKey{key, installing}) {
+			again()
+			return
+		}
+		c.enqueued <- key
+	})
 	t.Cleanup(func() { stop(); c.wait() })
 	return c
 }
@@ -244,6 +279,109 @@ func TestMemberCalls_concurrency(t *testing.T) {
 		left := <-limit
 		assert.LessOrEqual(t, left, callTimeout)
 		assert.Greater(t, left, callTimeout/2)
+	})
+}
+
+// What waits for a slot may be thousands of calls of one workspace.
+func TestMemberCalls_waiting(t *testing.T) {
+	// full returns calls without a free slot, and a function that frees one.
+	full := func(t *testing.T) (*testCalls, func()) {
+		t.Helper()
+		c := newTestCalls(t)
+		for range firstPerWorkspace {
+			require.True(t, c.first.tryAcquire("ns"))
+		}
+		require.False(t, c.first.tryAcquire("ns"))
+		return c, func() { c.first.release("ns") }
+	}
+	offeredTo := func(t *testing.T, c *testCalls, name string) {
+		t.Helper()
+		assert.Equal(t, clusterKey(name), c.next(t), "the Cluster is enqueued")
+		require.True(t, c.isOffered(keyOf(name)))
+	}
+	t.Run("nothing is kept for it", func(t *testing.T) {
+		c, _ := full(t)
+		prepared := &[1 << 20]byte{}
+		held := weak.Make(prepared)
+		c.memberCalls.ensure(keyOf("c"), "a", func(context.Context) *failure { prepared[0]++; return nil })
+		runtime.GC()
+		assert.Nil(t, held.Value())
+	})
+	t.Run("it is prepared when it has a slot", func(t *testing.T) {
+		c, free := full(t)
+		call, hasSlot := c.reserve(keyOf("c"), "a")
+		assert.True(t, call.running)
+		assert.False(t, hasSlot)
+		_, known := c.last(keyOf("c"), "a")
+		assert.True(t, known, "a caller prepares nothing yet")
+		free()
+		offeredTo(t, c, "c")
+		_, known = c.last(keyOf("c"), "a")
+		assert.False(t, known)
+		_, hasSlot = c.reserve(keyOf("c"), "a")
+		require.True(t, hasSlot)
+		_, again := c.reserve(keyOf("c"), "a")
+		assert.False(t, again)
+		c.begin(keyOf("c"), fails)
+		assert.Equal(t, clusterKey("c"), c.next(t))
+		call, _ = c.reserve(keyOf("c"), "a")
+		assert.NotNil(t, call.failure)
+		c.wantAsked(t, firstPerWorkspace-1)
+	})
+	t.Run("its inputs change until it has a slot", func(t *testing.T) {
+		c, free := full(t)
+		c.reserve(keyOf("c"), "a")
+		c.reserve(keyOf("c"), "b")
+		free()
+		offeredTo(t, c, "c")
+		c.memberCalls.ensure(keyOf("c"), "b", succeeds)
+		c.next(t)
+		call, known := c.last(keyOf("c"), "b")
+		assert.True(t, known)
+		assert.False(t, call.running)
+	})
+	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
+		c := newTestCalls(t)
+		_, hasSlot := c.reserve(keyOf("c"), "a")
+		require.True(t, hasSlot)
+		c.giveBack(keyOf("c"))
+		c.wait()
+		assertUnused(t, c.first)
+		assert.Empty(t, c.byKey)
+		assert.Empty(t, c.enqueued, "the pass that could not prepare it would be repeated at once")
+		c.memberCalls.ensure(keyOf("c"), "a", fails)
+		assert.Equal(t, clusterKey("c"), c.next(t))
+
+		c.clock.Step(time.Hour)
+		_, hasSlot = c.reserve(keyOf("c"), "a")
+		require.True(t, hasSlot)
+		c.giveBack(keyOf("c"))
+		c.wait()
+		assertUnused(t, c.retries)
+		call, known := c.last(keyOf("c"), "a")
+		assert.True(t, known)
+		assert.True(t, call.due(c.clock.Now()), "it stays a retry")
+	})
+	t.Run("a slot that no pass takes is free again", func(t *testing.T) {
+		c, free := full(t)
+		c.reserve(keyOf("c"), "a")
+		free()
+		offeredTo(t, c, "c")
+		require.Eventually(t, c.clock.HasWaiters, patience, pause)
+		c.clock.Step(prepareTimeout)
+		require.Eventually(t, func() bool { return c.first.asked("ns") == firstPerWorkspace-1 }, patience, pause)
+		c.wait()
+		assert.Empty(t, c.byKey)
+		c.begin(keyOf("c"), mustNotRun(t))
+	})
+	t.Run("a call that is cancelled while it is prepared is never made", func(t *testing.T) {
+		c := newTestCalls(t)
+		c.reserve(keyOf("c"), "a")
+		c.cancel(keyOf("c"))
+		c.begin(keyOf("c"), mustNotRun(t))
+		c.wait()
+		assertUnused(t, c.first)
+		assert.Empty(t, c.byKey)
 	})
 }
 

@@ -237,7 +237,7 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 	return nil
 }
 
-// stopTimeout is how long to wait for the agent's Pods to end: their termination grace period, and time for the node to report.
+// stopTimeout is how long to wait at most for the agent's Pods to end: their termination grace period, and time for the node to report.
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
@@ -260,7 +260,11 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	timeout := stopTimeout
+	if deadline, limited := ctx.Deadline(); limited { // the removal of the agent's objects needs the other half
+		timeout = min(timeout, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var known cache.Store
 	allEnded := func() bool { return len(known.List()) == 0 }

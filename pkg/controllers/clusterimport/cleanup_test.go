@@ -1,8 +1,10 @@
 package clusterimport
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
@@ -37,6 +40,31 @@ func TestStopAgent_redeployedWhileItEnds(t *testing.T) {
 	assert.Nil(t, m.removeAgent(t, system))
 	assert.Empty(t, m.paths())
 	assert.Empty(t, m.pods, "the Pods were waited for")
+}
+
+// The Pod of a dead node never ends. That must leave time for the removal of everything else.
+func TestStopAgent_podOnDeadNode(t *testing.T) {
+	m := newFakeMember(t)
+	w := newWorkloads(m)
+	m.pods = []any{agentPod}
+	m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/pods") || r.URL.Query().Get("watch") == "" {
+			return false
+		}
+		m.mu.Unlock()
+		<-r.Context().Done()
+		m.mu.Lock()
+		return true
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	u := uninstallation{
+		member: m.connect(t), cluster: deletedCluster(), namespaces: []string{system},
+		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
+	}
+	assert.Nil(t, u.run(ctx))
+	assert.NotEmpty(t, w.removed)
+	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent")
 }
 
 // A hostile member answers with a page after each page.

@@ -133,6 +133,14 @@ func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 	}
 }
 
+// leaveOut leaves the data of the Secret of a token out of the cache, as that does if they are large.
+func (h *harness) leaveOut(name string, data map[string][]byte) {
+	h.values[name].Data = nil
+	live := h.values[name].DeepCopy()
+	live.Namespace, live.Name, live.Data = "ns", name, data
+	_ = h.kube.Tracker().Add(live)
+}
+
 func someValues() registration.Values {
 	return registration.Values{
 		Workspace: "ns", APIServerURL: "https://hub:6443", Token: "bearer", TokenName: "import-token-c",

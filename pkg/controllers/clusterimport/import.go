@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -40,6 +41,7 @@ func (i *Importer) Forget(key string) {
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	out := i.reconcile(ctx, cluster)
+	i.calls.giveBack(callKey{nameOf(cluster), installing})
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
 	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
 		i.kubeconfigs.drop(nameOf(cluster))
@@ -48,7 +50,8 @@ func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 }
 
 // reconcile is one import, from the decision to the record in the status. It does not wait for the member: requests to the
-// member are sent by a call in i.calls, whose end enqueues the Cluster. The next pass arrives at the same call again.
+// member are sent by a call in i.calls. A slot for the call enqueues the Cluster, and so does its end. The next pass arrives at the same call
+// again.
 func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	hub := i.Config.Get()
 	switch {
@@ -62,6 +65,10 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Stalled(fleet.ReasonConfigInvalid, i.Config.Problem()).In(i.RecheckDelay())
 	case agentspec.LocalDisabled(hub, cluster):
 		return i.removeLocalAgent(ctx, hub, cluster)
+	}
+
+	if err := agentspec.CheckSize(cluster.Spec); err != nil {
+		return settingsInvalid(err)
 	}
 
 	// Decide whether the Cluster requires an import. Otherwise a changed Secret or configuration may require one.
@@ -80,9 +87,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
-	case why == "" && secretVersion == "":
+	case why == "" && secretVersion == "" && access.Nearby(cluster):
 		return imported() // the Secret was deleted; an installed agent does not need it
-	case why == "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
+	case why == "" && secretVersion != "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
 		return i.maintain(ctx, hub, cluster, secretVersion)
 	}
 
@@ -125,10 +132,11 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Retry(fleet.ReasonError, err)
 	}
 
-	// Render the objects and install them on the member, unless a call with the same inputs has done so.
+	// Render the objects and install them on the member, unless a call with the same inputs has done so. While there is no slot for the call,
+	// nothing is rendered.
 	key := callKey{nameOf(cluster), installing}
-	call, started := i.calls.last(key, inputs)
-	if !started || call.due(i.Clock.Now()) {
+	call, hasSlot := i.calls.reserve(key, inputs)
+	if hasSlot {
 		copies, out := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
 		if !out.IsDone() {
 			return out
@@ -137,7 +145,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		if err != nil {
 			return settingsInvalid(err)
 		}
-		call = i.calls.ensure(key, inputs, i.measured(
+		i.calls.begin(key, i.measured(
 			i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers)))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
@@ -287,8 +295,8 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	namespace := agentspec.Namespace(i.Context, cluster)
 	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
 	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
-	call, started := i.calls.last(key, inputs)
-	if !started || call.due(i.Clock.Now()) {
+	call, hasSlot := i.calls.reserve(key, inputs)
+	if hasSlot {
 		copies, out := i.pullSecretCopies(ctx, pull.names, namespace)
 		if !out.IsDone() {
 			return out
@@ -297,7 +305,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
-		call = i.calls.ensure(key, inputs, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
+		i.calls.begin(key, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out

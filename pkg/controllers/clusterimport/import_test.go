@@ -2,6 +2,8 @@ package clusterimport
 
 import (
 	"errors"
+	"fmt"
+	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -311,7 +313,7 @@ func TestReconcile_notStarted(t *testing.T) {
 		},
 		{
 			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.values["import-token-c"].Data = nil },
+			change: func(h *harness, _ *fleet.Cluster) { h.leaveOut("import-token-c", nil) },
 		},
 		{
 			name: "image pull Secret missing", reason: fleet.ReasonPullSecretMissing, says: system + "/pull", status: corev1.ConditionFalse, after: time.Minute,
@@ -328,6 +330,10 @@ func TestReconcile_notStarted(t *testing.T) {
 					PodDisruptionBudget: &fleet.PodDisruptionBudgetSpec{MinAvailable: "1", MaxUnavailable: "1"},
 				}
 			},
+		},
+		{
+			name: "large settings", reason: fleet.ReasonSettingsInvalid, says: "spec.agentTolerations; at most 65536 are accepted", status: corev1.ConditionFalse,
+			change: func(_ *harness, c *fleet.Cluster) { c.Spec.AgentTolerations = make([]corev1.Toleration, 400_000) },
 		},
 		{
 			name: "Secret that does not allow the namespace", reason: fleet.ReasonKubeconfigNotAllowed, says: "annotates it with", status: corev1.ConditionFalse,
@@ -358,7 +364,9 @@ func TestReconcile_notStarted(t *testing.T) {
 			h, m := importable(t, c)
 			row.change(h, c)
 			before := c.DeepCopy()
-			out := h.Reconcile(t.Context(), c)
+			var out result.Result
+			allocates := allocated(func() { out = h.Reconcile(t.Context(), c) })
+			assert.Less(t, allocates, 50<<20)
 			assert.Equal(t, row.reason, out.Reason, out.Message)
 			assert.Equal(t, row.status, out.Status())
 			assert.Contains(t, out.Message, row.says)
@@ -369,6 +377,13 @@ func TestReconcile_notStarted(t *testing.T) {
 			assert.NotContains(t, out.Message, confidential)
 		})
 	}
+}
+
+func TestReconcile_valuesLeftOutOfTheCache(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	h.leaveOut("import-token-c", h.values["import-token-c"].Data)
+	h.requireImported(t, c)
 }
 
 // refuse gives a token the status that the controller of tokens writes if its rights cannot be created.
@@ -414,6 +429,119 @@ func TestReconcile_token(t *testing.T) {
 	assert.Len(t, created(), 3)
 }
 
+// A user who may create Clusters must not learn which Secrets exist in the namespaces of others.
+func TestForeignSecretIsNotRevealed(t *testing.T) {
+	answer := func(t *testing.T, name string, exists bool) (result.Result, *fleet.Cluster) {
+		t.Helper()
+		h, m, c := importedCluster(t)
+		checksIn(c, c.Status.Import.Generation)
+		c.Spec.KubeConfigSecretNamespace, c.Spec.KubeConfigSecret = "theirs", "guess"
+		if exists {
+			theirs := kubeconfigSecret(with(t, to(m.Server)))
+			theirs.Namespace, theirs.Name, theirs.UID = "theirs", "guess", "theirs"
+			require.NoError(t, h.kube.Tracker().Add(theirs))
+			h.see(t, theirs)
+		}
+		switch name {
+		case "an installed agent":
+		case "an import":
+			c.Spec.RedeployAgentGeneration++
+		case "a status without a version of the Secret": // the user has written it
+			c.Status.Import.KubeConfigSecretVersion = ""
+		case "an agent in an earlier namespace":
+			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.StaleAgentNamespaces = "", []string{"old"}
+		case "new image pull Secrets":
+			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.PullSecretsHash = "", "changed"
+		case "a removal":
+			return h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)), c
+		case "a question to the member":
+			return h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c}), c
+		}
+		return h.Reconcile(t.Context(), c), c
+	}
+	for _, name := range []string{
+		"an installed agent", "an import", "a status without a version of the Secret", "an agent in an earlier namespace", "new image pull Secrets", "a removal",
+		"a question to the member",
+	} {
+		t.Run(name, func(t *testing.T) {
+			without, cluster := answer(t, name, false)
+			with, same := answer(t, name, true)
+			assert.Equal(t, without, with)
+			assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, with.Reason)
+			assert.Equal(t, cluster.Status.Import.KubeConfigSecretVersion, same.Status.Import.KubeConfigSecretVersion)
+			assert.Equal(t, cluster.Status.AgentConfigChanged, same.Status.AgentConfigChanged)
+		})
+	}
+}
+
+// A workspace may have thousands of imports, and 64 slots for them. Their servers accept connections and never answer.
+func TestReconcile_waitingForASlot(t *testing.T) {
+	const imports, limit = 200, 26 << 20
+	c := fresh()
+	h, m := importable(t, c)
+	secret := kubeconfigSecret(with(t, to(m.Server)))
+	secret.Data["apiServerCA"] = append(pemOf(m.Certificate()), make([]byte, maxKubeconfig-10_000)...)
+	h.update(t, secret, "2")
+	for range firstPerWorkspace {
+		require.True(t, h.calls.first.tryAcquire("ns"))
+	}
+	renderer := h.renderer
+	h.renderer = nil // nothing may be rendered
+	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+	before := inUse()
+	for n := range imports {
+		other := fresh()
+		other.Name = fmt.Sprint("other-", n)
+		h.giveToken(t, other)
+		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), other).Reason)
+	}
+	assert.Less(t, inUse()-before, limit)
+
+	t.Log("with a slot it goes on")
+	h.renderer = renderer
+	h.calls.first.release("ns")
+	require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
+	h.reads()
+	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+	require.Eventually(t, func() bool { return !h.calls.isRunning(keyOf("c")) }, patience, pause)
+	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+	assert.Zero(t, h.reads(), "its kubeconfig was kept")
+}
+
+// inUse is the memory of the heap that is in use.
+func inUse() int {
+	goruntime.GC()
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
+}
+
+// What fails after a call has its slot must not keep it.
+func TestReconcile_givesItsSlotBack(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	hub := hubConfig
+	hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}}
+	h.Config.Set(hub)
+	pull := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "pull", UID: "p", ResourceVersion: "1"}}
+	require.NoError(t, h.kube.Tracker().Add(pull))
+	h.see(t, pull)
+	reads := 0
+	h.kube.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.(clienttesting.GetAction).GetName() != "pull" {
+			return false, nil, nil
+		}
+		reads++
+		return reads == 2, nil, errors.New("out") // the first read is for its digest
+	})
+	out := h.Reconcile(t.Context(), c)
+	require.ErrorContains(t, out.Err, "out")
+	h.Wait()
+	assertUnused(t, h.calls.first)
+	h.requireImported(t, c)
+}
+
 func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	// waiting is an import that has read its Secret and waits for its token.
 	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {
@@ -442,8 +570,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		secret.Data["other"] = make([]byte, 1000)
 		h := newHarness(t, secret)
 		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-		known, _ := h.kubeconfigs.byCluster.Load(clusterKey("c"))
-		kept := known.(keptKubeconfig).secret.Data
+		kept := h.kubeconfigs.byCluster[clusterKey("c")].secret.Data
 		assert.Contains(t, kept, "other", "its name may be shown")
 		assert.Empty(t, kept["other"])
 		assert.NotEmpty(t, kept["value"])
@@ -469,8 +596,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		theirs.Annotations = nil
 		h.update(t, theirs, "2")
 		assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, h.Reconcile(t.Context(), c).Reason)
-		_, found := h.kubeconfigs.byCluster.Load(clusterKey("c"))
-		assert.False(t, found)
+		assert.NotContains(t, h.kubeconfigs.byCluster, clusterKey("c"))
 	})
 	for name, end := range map[string]func(*harness, *fleet.Cluster){
 		"the Secret is deleted": func(h *harness, c *fleet.Cluster) {

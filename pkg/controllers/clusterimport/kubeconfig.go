@@ -91,7 +91,7 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 // usedKeys are the keys of a kubeconfig Secret that the hub uses.
 var usedKeys = []string{registration.KubeconfigValue, registration.KubeconfigAPIServerURL, registration.KubeconfigAPIServerCA}
 
-// maxKubeconfig limits usedKeys. The hub keeps these keys for each Cluster whose import is under way, and many Clusters may name one Secret.
+// maxKubeconfig limits usedKeys. A pass and a call have them in memory.
 const maxKubeconfig = 256 << 10
 
 func usedSize(secret *corev1.Secret) (size int) {
@@ -167,9 +167,21 @@ func version(secret metav1.Object) string {
 	return string(secret.GetUID()) + "/" + secret.GetResourceVersion()
 }
 
+// Limits of what kubeconfigs keeps, in bytes. More is read again when it is needed.
+const (
+	keptPerWorkspace = 16 << 20 // some 2,000 Secrets of 6 kB
+	keptInAll        = 64 << 20
+)
+
 // kubeconfigs keeps the kubeconfig Secret of each import that is under way, and the connection made from it: a Cluster is
-// reconciled several times during its import, and each would read the Secret again. The zero kubeconfigs are ready to use.
-type kubeconfigs struct{ byCluster sync.Map }
+// reconciled several times during its import, and each would read the Secret again. Thousands of imports of a workspace may wait for their
+// token or for a slot, so the bytes are limited. The zero kubeconfigs are ready to use.
+type kubeconfigs struct {
+	mu        sync.Mutex
+	byCluster map[types.NamespacedName]keptKubeconfig
+	sizes     map[string]int // by the workspace
+	total     int
+}
 
 type keptKubeconfig struct {
 	secret *corev1.Secret
@@ -178,19 +190,68 @@ type keptKubeconfig struct {
 	member *memberClient // nil until connected
 }
 
+// size is an estimate of the memory. A Secret has also names of other keys, labels and annotations. The connection has copies of the
+// kubeconfig, and its own pool of certificates.
+func (k keptKubeconfig) size() int {
+	const secret, entry, member = 1 << 10, 64, 48 << 10
+	entries := len(k.secret.Data) + len(k.secret.Labels) + len(k.secret.Annotations) + len(k.secret.OwnerReferences) + len(k.secret.Finalizers)
+	size := secret + k.secret.Size() + entry*entries
+	if k.member != nil {
+		size += 2*usedSize(k.secret) + member
+	}
+	return size
+}
+
 // get returns the kubeconfig of the Cluster if it comes from this version of the Secret, otherwise the zero value.
 func (k *kubeconfigs) get(cluster types.NamespacedName, secretVersion string) keptKubeconfig {
-	if known, found := k.byCluster.Load(cluster); found && version(known.(keptKubeconfig).secret) == secretVersion {
-		return known.(keptKubeconfig)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if known, found := k.byCluster[cluster]; found && version(known.secret) == secretVersion {
+		return known
 	}
 	return keptKubeconfig{}
 }
 
+// keep keeps a kubeconfig if there is room for it, or else the Secret without the connection, or else nothing. Connections get half of the
+// room: to make one takes less than to read a Secret.
 func (k *kubeconfigs) keep(cluster types.NamespacedName, now keptKubeconfig) {
-	k.byCluster.Store(cluster, now)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remove(cluster)
+	hasRoom := func(part int) bool {
+		return k.sizes[cluster.Namespace]+now.size() <= keptPerWorkspace/part && k.total+now.size() <= keptInAll/part
+	}
+	if !hasRoom(2) {
+		now.member = nil
+	}
+	if !hasRoom(1) {
+		return
+	}
+	if k.byCluster == nil {
+		k.byCluster, k.sizes = map[types.NamespacedName]keptKubeconfig{}, map[string]int{}
+	}
+	k.byCluster[cluster] = now
+	k.sizes[cluster.Namespace] += now.size()
+	k.total += now.size()
 }
 
-func (k *kubeconfigs) drop(cluster types.NamespacedName) { k.byCluster.Delete(cluster) }
+func (k *kubeconfigs) drop(cluster types.NamespacedName) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remove(cluster)
+}
+
+func (k *kubeconfigs) remove(cluster types.NamespacedName) {
+	known, found := k.byCluster[cluster]
+	if !found {
+		return
+	}
+	delete(k.byCluster, cluster)
+	k.total -= known.size()
+	if k.sizes[cluster.Namespace] -= known.size(); k.sizes[cluster.Namespace] == 0 {
+		delete(k.sizes, cluster.Namespace)
+	}
+}
 
 // parseKubeconfig parses the kubeconfig in a Secret. It rejects everything that would make the hub run a program or read a local
 // file: any user who may write Secrets in a namespace can write a kubeconfig. The errors never contain parts of the kubeconfig.

@@ -2,6 +2,8 @@ package clusterimport
 
 import (
 	"encoding/base64"
+	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -254,4 +257,50 @@ func TestNewMemberClient_fingerprint(t *testing.T) {
 	assert.NotEqual(t, one, fingerprint(config.TLSModeSystemStore, nil))
 	assert.NotEqual(t, one, fingerprint(config.TLSModeStrict, func(c *clientcmdapi.Config) { c.AuthInfos["user"].Token = "another" }))
 	assert.NotContains(t, one, confidential)
+}
+
+func TestKubeconfigs(t *testing.T) {
+	var k kubeconfigs
+	kubeconfig := func(size int, member *memberClient) keptKubeconfig {
+		return keptKubeconfig{secret: kubeconfigSecret(map[string][]byte{"value": make([]byte, size)}), member: member}
+	}
+	name := func(workspace string, n int) types.NamespacedName {
+		return types.NamespacedName{Namespace: workspace, Name: fmt.Sprint(n)}
+	}
+	for n := range 1000 {
+		k.keep(name("hostile", n), kubeconfig(maxKubeconfig, &memberClient{}))
+	}
+	assert.LessOrEqual(t, k.sizes["hostile"], keptPerWorkspace)
+	assert.Less(t, len(k.byCluster), 100)
+
+	large := kubeconfig(1, nil) // of other keys only their names are kept
+	for n := range 4000 {
+		large.secret.Data[fmt.Sprintf("%0253d", n)] = nil
+	}
+	for n := range 1000 {
+		k.keep(name("names", n), large)
+	}
+	assert.Less(t, len(k.byCluster), 100)
+
+	k.keep(name("ws", 1), kubeconfig(6000, &memberClient{}))
+	assert.NotNil(t, k.get(name("ws", 1), "u/1").member)
+	for n := range 1000 {
+		k.keep(name("ws", n), kubeconfig(6000, &memberClient{}))
+	}
+	for n := range 1000 {
+		require.NotNil(t, k.get(name("ws", n), "u/1").secret, "a thousand imports read their Secret once")
+	}
+
+	for _, workspace := range []string{"a", "b", "c", "d"} {
+		for n := range 1000 {
+			k.keep(name(workspace, n), kubeconfig(maxKubeconfig, nil))
+		}
+	}
+	assert.LessOrEqual(t, k.total, keptInAll)
+	for key := range maps.Clone(k.byCluster) {
+		k.drop(key)
+	}
+	k.drop(name("ws", 1))
+	assert.Zero(t, k.total)
+	assert.Empty(t, k.sizes)
 }

@@ -24,6 +24,19 @@ func newSlots(total, perWorkspace int) *slots {
 	return &slots{total: total, perWorkspace: perWorkspace, used: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
+// tryAcquire returns whether the workspace gets a slot without waiting. No call waits that could have it: give gives every free slot that
+// may be given.
+func (s *slots) tryAcquire(workspace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken == s.total || s.used[workspace] >= min(s.perWorkspace, s.total-s.taken) {
+		return false
+	}
+	s.taken++
+	s.used[workspace]++
+	return true
+}
+
 // acquire waits for a slot; it returns false if ctx ends first.
 func (s *slots) acquire(ctx context.Context, workspace string) bool {
 	given := make(chan struct{})

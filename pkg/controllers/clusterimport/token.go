@@ -69,6 +69,9 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 		return nil, waiting
 	}
 	secret, err := i.secretCache.Get(token.Namespace, token.Name)
+	if err == nil && len(secret.Data) == 0 && registration.HoldsValuesOf(secret, token) { // the cache leaves out large values
+		secret, err = i.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, waiting.In(result.Earliest(waiting.After, i.RecheckDelay()))

@@ -25,26 +25,28 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. It makes one attempt, which ends at the
-// deadline. Wait means that the removal runs, Done that nothing is left on the member, Stalled that something may be left, and Skip
-// that the hub has no kubeconfig of the member.
+// Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
+// at the deadline; until then, another one follows a failure about which nobody has to act. Wait means that the removal runs or will be
+// repeated, Done that nothing is left on the member, Stalled that something may be left, and Skip that the hub has no kubeconfig of the member.
 func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return result.Skip()
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
-	call, started := i.calls.last(key, inputs)
-	if !started && !i.mayHaveTouched(cluster) {
+	call, known := i.calls.last(key, inputs)
+	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
 		return result.Done("", "")
 	}
 
 	install := callKey{nameOf(cluster), installing}
-	remaining := deadline.Sub(i.Clock.Now())
-	if !started && remaining <= 0 {
+	now := i.Clock.Now()
+	remaining := deadline.Sub(now)
+	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
+	if !known && remaining <= 0 {
 		i.calls.cancel(install)
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	}
-	if !started {
+	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
 			return out // the installation is canceled only by the retry: mayHaveTouched looks for its call
@@ -73,8 +75,13 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	case call.running && remaining > 0:
 		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
-	case call.running:
+	case call.running && call.slot != started && call.failure == nil:
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub was removing the agents of other Clusters of this workspace, and did not begin in time")
+	case call.running && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+	case mayRepeat():
+		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
+			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339))).In(min(call.retryAt.Sub(now), remaining))
 	case call.failure != nil:
 		return call.failure.stalled()
 	}

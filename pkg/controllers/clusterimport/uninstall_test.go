@@ -222,29 +222,72 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
 }
 
-func TestUninstall_once(t *testing.T) {
-	m := newFakeMember(t)
-	m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
-		http.Error(w, "no", http.StatusInternalServerError)
-		return true
+func TestUninstall_failures(t *testing.T) {
+	for name, row := range map[string]struct {
+		code     int
+		reason   string
+		attempts int
+	}{
+		"nobody has to act":   {http.StatusInternalServerError, fleet.ReasonMemberError, 2},
+		"somebody has to act": {http.StatusForbidden, fleet.ReasonForbidden, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+				reply(w, row.code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(row.code), Reason: map[int]metav1.StatusReason{
+					http.StatusForbidden: metav1.StatusReasonForbidden,
+				}[row.code]})
+				return true
+			}
+			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+			h := newHarness(t, secret)
+			c.Spec.KubeConfigSecret, c.Namespace = secret.Name, secret.Namespace
+			generation := int64(0)
+			c.Status.AgentDeployedGeneration = &generation
+			until := h.clock.Now().Add(5 * time.Second)
+			var out result.Result
+			for attempt := range row.attempts {
+				out = h.Uninstall(t.Context(), c, until)
+				assert.True(t, out.IsWait(), out.Message)
+				assert.Equal(t, fleet.ReasonFarewell, out.Reason)
+				h.Wait()
+				out = h.Uninstall(t.Context(), c, until)
+				if attempt+1 < row.attempts {
+					assert.True(t, out.IsWait(), out.Message)
+					assert.Contains(t, out.Message, "500 Internal Server Error; retrying until")
+					h.clock.Step(out.After)
+				}
+			}
+			h.clock.Step(10 * time.Second)
+			for range 2 {
+				out = h.Uninstall(t.Context(), c, until)
+				assert.True(t, out.IsStalled())
+				assert.Equal(t, row.reason, out.Reason)
+				h.clock.Step(10 * time.Second)
+			}
+			assert.Equal(t, row.attempts, strings.Count(m.transcript(), "GET /api/v1/namespaces/kube-system"))
+		})
 	}
-	secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
-	h := newHarness(t, secret)
-	c.Spec.KubeConfigSecret, c.Namespace = secret.Name, secret.Namespace
-	generation := int64(0)
-	c.Status.AgentDeployedGeneration = &generation
+}
+
+func TestUninstall_notBegunInTime(t *testing.T) {
+	c := fresh()
+	h, m := importable(t, c)
+	for range removalsPerWorkspace {
+		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+	}
+	c.Status.AgentDeployedGeneration = new(int64)
 	until := h.clock.Now().Add(30 * time.Second)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	h.clock.Step(30 * time.Second)
 	out := h.Uninstall(t.Context(), c, until)
-	assert.True(t, out.IsWait(), out.Message)
-	assert.Equal(t, fleet.ReasonFarewell, out.Reason)
-	require.Eventually(t, func() bool { return !h.Uninstall(t.Context(), c, until).IsWait() }, 2*time.Minute, time.Millisecond)
-	for range 2 {
-		out = h.Uninstall(t.Context(), c, until)
-		assert.True(t, out.IsStalled())
-		assert.Equal(t, fleet.ReasonMemberError, out.Reason)
-		h.clock.Step(10 * time.Second)
+	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
+	assert.Contains(t, out.Message, "did not begin in time")
+	assert.Empty(t, m.requests)
+	h.calls.cancel(callKey{clusterKey("c"), removing})
+	for range removalsPerWorkspace {
+		h.calls.removals.release(c.Namespace)
 	}
-	assert.Len(t, m.requests, 1)
 }
 
 func TestAgentBelongsTo(t *testing.T) {
@@ -408,6 +451,30 @@ func TestUninstall_unreportedImport(t *testing.T) {
 	}
 }
 
+func TestUninstall_waitsForASlot(t *testing.T) {
+	const agent = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
+	c := fresh()
+	h, m := importable(t, c)
+	require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
+	h.Wait() // the call ends, and no status is written
+	require.Contains(t, m.state(t), agent)
+	delete(h.tokens, "import-token-c")
+	for range removalsPerWorkspace {
+		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+	}
+	until := h.clock.Now().Add(time.Minute)
+	for range 3 {
+		require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	}
+	h.calls.removals.release(c.Namespace)
+	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait(), "nothing but the first pass knows that a call has touched the member")
+	h.Wait()
+	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	assert.NotContains(t, m.state(t), agent)
+}
+
+// Imports of members that do not answer must not use up the time of a removal.
 func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	c := fresh()
 	h, m := importable(t, c)
@@ -417,10 +484,10 @@ func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
-	h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
-	for range firstPerWorkspace {
-		h.calls.first.release(c.Namespace)
-	}
+	until := h.clock.Now().Add(time.Minute)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
 	h.Wait()
+	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	assert.NotEmpty(t, m.requests)
 	assert.NotContains(t, m.transcript(), "PATCH")
 }

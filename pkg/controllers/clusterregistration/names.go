@@ -1,6 +1,9 @@
 package clusterregistration
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	wranglername "github.com/rancher/wrangler/v3/pkg/name"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +22,16 @@ var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
 
 // requestOf returns the request that an object of a set was created for.
 var requestOf = enqueue.OwnerOf(requestKind)
+
+// requestOfOwn returns the request that an object was created for, if the object is where the hub creates objects for that request: in no
+// namespace, in that of the request, in that of the credentials, or in a cluster namespace. Otherwise users of one workspace would, with
+// annotations of their own objects, have the hub work on requests of another one.
+func (h *handler) requestOfOwn(object metav1.Object) []types.NamespacedName {
+	in := object.GetNamespace()
+	return slices.DeleteFunc(requestOf(object), func(request types.NamespacedName) bool {
+		return in != "" && in != request.Namespace && in != h.RegistrationNamespace() && !strings.HasPrefix(in, "cluster-")
+	})
+}
 
 var done = result.Done("", "")
 
@@ -95,6 +108,12 @@ func isRefusal(secret *corev1.Secret) bool {
 
 // secretsByRequest finds credential Secrets by the key of their request.
 var secretsByRequest = index.Bucketed[*corev1.Secret]{Name: "muster.fleet.cattle.io/secret-by-request", Keys: requestOfSecret}
+
+// credentialsOf returns the credential Secrets of a request.
+func (h *handler) credentialsOf(request string) ([]*corev1.Secret, error) {
+	found, err := secretsByRequest.Find(h.secrets, request)
+	return slices.DeleteFunc(found, func(secret *corev1.Secret) bool { return secret.Namespace != h.RegistrationNamespace() }), err
+}
 
 func requestOfSecret(secret *corev1.Secret) []string {
 	key := requestKeyOf(secret)

@@ -40,7 +40,7 @@ func (h *handler) remove(ctx context.Context, key string) error {
 			return fmt.Errorf("deleting the rights of ClusterRegistration %s: %w", key, err)
 		}
 	}
-	secrets, err := secretsByRequest.Find(h.secrets, key)
+	secrets, err := h.credentialsOf(key)
 	if err != nil {
 		return err
 	}

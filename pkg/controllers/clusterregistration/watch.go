@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,10 +41,10 @@ func (h *handler) watch() {
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
 	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
 		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
-		enqueue.OnDamage(kind, h.queue, requestOf)
+		enqueue.OnDamage(kind, h.queue, h.requestOfOwn)
 	}
 	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedOwner)
-	enqueue.OnTransition(h.Coordination.Lease(), h.queue, requestOfDamagedLease)
+	enqueue.OnTransition(h.Coordination.Lease(), h.queue, h.requestOfDamagedLease)
 }
 
 // onConfigChange enqueues every request that is not granted when the rules of the hub change.
@@ -90,7 +91,7 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !registration.Renews(r) {
 			continue
 		}
-		secrets, _ := secretsByRequest.Find(h.secrets, index.Key(r.Namespace, r.Name))
+		secrets, _ := h.credentialsOf(index.Key(r.Namespace, r.Name))
 		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
@@ -180,14 +181,14 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 	if err != nil {
 		return nil
 	}
-	return requestOf(account)
+	return h.requestOfOwn(account)
 }
 
 // dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: as long as nobody
 // has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them. A granted
 // request is among them: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
-	if secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
 		return nil
 	}
 	key := requestKeyOf(secret)
@@ -205,12 +206,12 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 }
 
 // requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
-func requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
+func (h *handler) requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
 	if before == nil || after != nil && maps.Equal(before.Labels, after.Labels) && len(after.Finalizers) == 0 &&
 		maps.Equal(withoutReport(before), withoutReport(after)) {
 		return nil
 	}
-	return requestOf(before)
+	return h.requestOfOwn(before)
 }
 
 func withoutReport(lease *coordinationv1.Lease) map[string]string {
@@ -222,8 +223,8 @@ func withoutReport(lease *coordinationv1.Lease) map[string]string {
 
 // deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no
 // hub was running. Its removal deletes the object.
-func (h *handler) deletedOwner(object enqueue.Annotated) (keys []types.NamespacedName) {
-	for _, key := range requestOf(object) {
+func (h *handler) deletedOwner(object metav1.Object) (keys []types.NamespacedName) {
+	for _, key := range h.requestOfOwn(object) {
 		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)
 		}

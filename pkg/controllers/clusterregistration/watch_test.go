@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -171,4 +175,47 @@ func TestDependentsOfQuarantine(t *testing.T) {
 	assert.Empty(t, s.dependentsOfQuarantine(quarantined, quarantined), "a heartbeat")
 	assert.Empty(t, s.dependentsOfQuarantine(nil, quarantined))
 	assert.Empty(t, s.dependentsOfQuarantine(quarantined, nil))
+}
+
+// A user of one workspace can write any annotations to Secrets, ServiceAccounts and Roles there.
+func TestObjectsOfAnotherWorkspace(t *testing.T) {
+	s := newScene(t)
+	s.request.Status.Granted = true
+	owned := func(namespace string) *rbacv1.Role {
+		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Annotations: map[string]string{
+			apply.LabelGVK: requestKind.String(), apply.LabelNamespace: s.request.Namespace, apply.LabelName: s.request.Name,
+		}}}
+	}
+	gone := func(namespace string) *rbacv1.Role {
+		role := owned(namespace)
+		role.Annotations[apply.LabelName] = "gone"
+		return role
+	}
+	lease := func(namespace string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: owned(namespace).ObjectMeta}
+	}
+	for _, own := range []string{"", s.request.Namespace, s.RegistrationNamespace(), clusterNamespace(s.cluster)} {
+		assert.Equal(t, []string{s.request.Name}, names(s.requestOfOwn(owned(own))), own)
+		assert.Equal(t, []string{s.request.Name}, names(s.requestOfDamagedLease(lease(own), nil)), own)
+		assert.Equal(t, []string{"gone"}, names(s.deletedOwner(gone(own))), own)
+	}
+	assert.Empty(t, s.requestOfOwn(owned("mallory")))
+	assert.Empty(t, s.requestOfDamagedLease(lease("mallory"), nil))
+	assert.Empty(t, s.deletedOwner(gone("mallory")))
+
+	secret := s.credentialOf(s.request, "bearer")
+	s.createdCredentials.Expect(string(s.request.UID))
+	secret.Namespace = "mallory"
+	assert.Empty(t, s.dependentsOfCredential(secret))
+	assert.True(t, s.createdCredentials.IsExpected(string(s.request.UID)), "the event of the credential has not arrived")
+	s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+	found, err := s.credentialsOf(requestKey.String())
+	require.NoError(t, err)
+	assert.Empty(t, found)
+
+	secret.Namespace = s.RegistrationNamespace()
+	assert.NotEmpty(t, s.dependentsOfCredential(secret))
+	found, err = s.credentialsOf(requestKey.String())
+	require.NoError(t, err)
+	assert.Len(t, found, 1)
 }

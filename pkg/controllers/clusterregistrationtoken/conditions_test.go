@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 func conditionText(token *fleet.ClusterRegistrationToken, conditionType string) string {
@@ -126,6 +128,42 @@ func TestSetRequestsAccepted(t *testing.T) {
 	requires("True RequestsAccepted", "", true)
 }
 
+// lookUps counts the look-ups in an index.
+type lookUps struct {
+	fleetcontrollers.ClusterRegistrationCache
+	count int
+}
+
+func (l *lookUps) GetByIndex(name, key string) ([]*fleet.ClusterRegistration, error) {
+	l.count++
+	return l.ClusterRegistrationCache.GetByIndex(name, key)
+}
+
+// A holder of a token sends hundreds of requests with one clientID, and a pass follows each.
+func TestSetRequestsAccepted_manyOfOneAgent(t *testing.T) {
+	s := newScene(t)
+	s.requests.AddIndexer(refusedByToken, tokenOfRefused)
+	index.RequestsByClientID.AddTo(s.requests)
+	counted := &lookUps{ClusterRegistrationCache: s.requests}
+	s.requests = counted
+	for n := range 500 {
+		require.NoError(t, s.cached.Add(refusedRequest(fmt.Sprint("refused-", n), "a", fleet.ReasonClientIDInUse, n)))
+	}
+	require.NoError(t, s.cached.Add(refusedRequest("other", "b", fleet.ReasonClientIDInUse, 1000)))
+	require.NoError(t, s.cached.Add(grantedRequest("granted", "a", 499)))
+	require.NoError(t, s.cached.Add(grantedRequest("granted-before", "a", 3)))
+	token := someToken(0)
+	_, err := s.setRequestsAccepted(token)
+	require.NoError(t, err)
+	assert.Equal(t, "ClusterRegistration other is refused: no", fleetstatus.Condition(token.Status.Conditions, fleet.ConditionRequestsAccepted).Message)
+	assert.Equal(t, 3, counted.count, "one of the refused requests, one of each clientID")
+
+	require.NoError(t, s.cached.Delete(refusedRequest("other", "b", "", 0)))
+	_, err = s.setRequestsAccepted(token)
+	require.NoError(t, err)
+	assert.Equal(t, "True RequestsAccepted", conditionText(token, fleet.ConditionRequestsAccepted))
+}
+
 func TestTokensOfRequest(t *testing.T) {
 	tokens := emptyIndexer()
 	s := newScene(t)
@@ -160,6 +198,19 @@ func TestTokensOfRequest(t *testing.T) {
 			assert.Equal(t, row.want, len(s.tokensOfRequest(row.before, row.after)) == 1)
 		})
 	}
+}
+
+// A user of another workspace can write any annotations to objects there.
+func TestTokenOf(t *testing.T) {
+	of := func(namespace string) []types.NamespacedName {
+		return tokenOf(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Annotations: map[string]string{
+			apply.LabelGVK: tokenKind.String(), apply.LabelNamespace: "ns", apply.LabelName: "tok",
+		}}})
+	}
+	own := []types.NamespacedName{{Namespace: "ns", Name: "tok"}}
+	assert.Equal(t, own, of("ns"))
+	assert.Equal(t, own, of(""), "a ClusterRoleBinding")
+	assert.Empty(t, of("mallory"))
 }
 
 func TestIsUnusedImportToken(t *testing.T) {

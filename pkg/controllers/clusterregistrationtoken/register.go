@@ -7,9 +7,11 @@ package clusterregistrationtoken
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -68,11 +70,18 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 }
 
-var tokenOf = enqueue.OwnerOf(tokenKind)
+// tokenOf returns the token that an object was created for. All of its objects are in its namespace or in none: annotations that users of
+// other workspaces write have no effect.
+func tokenOf(object metav1.Object) []types.NamespacedName {
+	in := object.GetNamespace()
+	return slices.DeleteFunc(ownerOf(object), func(token types.NamespacedName) bool { return in != "" && in != token.Namespace })
+}
+
+var ownerOf = enqueue.OwnerOf(tokenKind)
 
 // deletedToken returns the token for which a ClusterRoleBinding was created if the token is gone: a binding without a namespace cannot have
 // the token as its owner, so Kubernetes does not delete it.
-func (h *handler) deletedToken(binding enqueue.Annotated) (keys []types.NamespacedName) {
+func (h *handler) deletedToken(binding metav1.Object) (keys []types.NamespacedName) {
 	for _, key := range tokenOf(binding) {
 		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)

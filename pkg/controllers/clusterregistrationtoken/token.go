@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
@@ -287,6 +286,20 @@ func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*resul
 	return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits, result.Done(fleet.ReasonWithinLimits, ""), h.Clock.Now()), nil
 }
 
+// lastGranted returns when the last granted request of an agent was created; nil if there is none.
+func (h *handler) lastGranted(namespace, clientID string) (last *metav1.Time, err error) {
+	if clientID == "" {
+		return nil, nil
+	}
+	sameClientID, err := index.RequestsByClientID.Find(h.requests, index.Key(namespace, clientID))
+	for _, r := range sameClientID {
+		if r.Status.Granted && (last == nil || last.Before(&r.CreationTimestamp)) {
+			last = &r.CreationTimestamp
+		}
+	}
+	return last, err
+}
+
 // setRequestsAccepted sets the condition, which a token has only once a request that names it was refused. A refused request often belongs
 // to no Cluster, so people look for it at the token. A request of which the agent was granted a newer one does not count.
 func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
@@ -295,23 +308,25 @@ func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*r
 		return nil, err
 	}
 	var newest *fleet.ClusterRegistration
+	granted := map[string]*metav1.Time{} // by clientID, of which a holder of the token may give one to hundreds of requests: the last granted one
 	for _, r := range refused {
-		sameClientID, err := index.RequestsByClientID.Find(h.requests, index.Key(r.Namespace, r.Spec.ClientID))
-		if err != nil {
-			return nil, err
+		last, known := granted[r.Spec.ClientID]
+		if !known {
+			if last, err = h.lastGranted(r.Namespace, r.Spec.ClientID); err != nil {
+				return nil, err
+			}
+			granted[r.Spec.ClientID] = last
 		}
-		replaced := slices.ContainsFunc(sameClientID, func(other *fleet.ClusterRegistration) bool {
-			return other.Status.Granted && !other.CreationTimestamp.Before(&r.CreationTimestamp) && r.Spec.ClientID != ""
-		})
+		replaced := last != nil && !last.Before(&r.CreationTimestamp)
 		if !replaced && (newest == nil || newest.CreationTimestamp.Before(&r.CreationTimestamp) ||
 			newest.CreationTimestamp.Equal(&r.CreationTimestamp) && newest.Name < r.Name) {
 			newest = r
 		}
 	}
 	if newest != nil {
-		granted := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
-		return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Stalled(granted.Reason, fmt.Sprintf(
-			"ClusterRegistration %s is refused: %s", newest.Name, granted.Message)), h.Clock.Now()), nil
+		condition := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
+		return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Stalled(condition.Reason, fmt.Sprintf(
+			"ClusterRegistration %s is refused: %s", newest.Name, condition.Message)), h.Clock.Now()), nil
 	}
 	if fleetstatus.Condition(token.Status.Conditions, fleet.ConditionRequestsAccepted).Status == "" {
 		return nil, nil

@@ -83,7 +83,12 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 			h.createdSecrets.Expect(string(created.UID))
 		}
 	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
-		changed := existing.DeepCopy()
+		// The cache has only what the hub reads of a Secret. Labels and annotations of others stay.
+		var changed *corev1.Secret
+		if changed, err = client.Get(ctx, token.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		changed.ResourceVersion = existing.ResourceVersion
 		changed.Data = map[string][]byte{registration.ValuesKey: values}
 		_, err = client.Update(ctx, changed, metav1.UpdateOptions{})
 	}
@@ -91,13 +96,14 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 }
 
 // currentSecret returns the Secret with the values, nil if there is none. If the cache has none although the token's status names it, it
-// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed.
+// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed. So it does if
+// the cache has left out the values because they are large.
 func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(token.Namespace, token.Name)
 	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
 		return nil, nil // probably the first reconcile of the token; creating the Secret fails if there is one of that name
 	}
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || err == nil && secret.Type == registration.SecretTypeValues && len(secret.Data) == 0 {
 		secret, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {

@@ -66,6 +66,34 @@ func TestEnsureValues(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, before.Data, after.Data)
 	})
+	t.Run("the configuration changed, and the cache lacks what others wrote: that stays", func(t *testing.T) {
+		labelled := before.DeepCopy()
+		labelled.Labels["by"], labelled.Finalizers = "others", []string{"example.com/others"}
+		_, err := secrets.Update(t.Context(), labelled, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		cached := emptyIndexer()
+		require.NoError(t, cached.Add(before))
+		h.secrets = generic.NewCache[*corev1.Secret](cached, schema.GroupResource{})
+		changed := before.DeepCopy()
+		changed.Data = map[string][]byte{registration.ValuesKey: []byte("token: of before")}
+		require.NoError(t, cached.Update(changed))
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.NotEqual(t, before.Data, after.Data)
+		assert.Equal(t, labelled.Labels, after.Labels)
+		assert.Equal(t, labelled.Finalizers, after.Finalizers)
+
+		t.Log("the cache left out large values: they are read")
+		reduced := after.DeepCopy()
+		reduced.Data = nil
+		require.NoError(t, cached.Update(reduced))
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		again, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, after, again)
+		before = after
+	})
 	t.Run("the event of its creation: no further pass", func(t *testing.T) {
 		tokens := emptyIndexer()
 		require.NoError(t, tokens.Add(token))

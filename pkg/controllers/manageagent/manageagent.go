@@ -117,6 +117,9 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	if !out.IsDone() {
 		return out
 	}
+	if err := agentspec.CheckSize(cluster.Spec); err != nil {
+		return settingsInvalid(err)
+	}
 	options := agentspec.Options(a.Context, cluster, registration.ManagedGeneration(cluster.Spec.RedeployAgentGeneration))
 	options.Namespace = namespace
 	inputs := manifestInputs{Agent: options}
@@ -132,7 +135,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	case errors.Is(err, agentspec.ErrBadCA):
 		return result.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
 	case err != nil:
-		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the hub cannot create a valid Bundle for the agent with these settings: %s", err))
+		return settingsInvalid(err)
 	}
 	wanted := newBundle(cluster, namespace, made)
 	if !a.DisableBundles {
@@ -176,6 +179,10 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		}
 	}
 	return out
+}
+
+func settingsInvalid(err error) result.Result {
+	return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the hub cannot create a valid Bundle for the agent with these settings: %s", err))
 }
 
 // forAgents is the part of the configuration that Bundles of agents depend on.

@@ -2,6 +2,7 @@ package manageagent
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -209,6 +210,30 @@ func TestReconcileInvalidSettings(t *testing.T) {
 	assert.Equal(t, before, o.bundle(t), "the Bundle stays")
 	o.forget()
 	assert.Equal(t, fleet.ReasonReconciled, o.run(t, imported()).Reason, "others do not depend on it")
+}
+
+// Rendering a megabyte of settings allocates a gigabyte, and a workspace has fifty workers.
+func TestReconcileLargeSettings(t *testing.T) {
+	for name, cluster := range map[string]func() *fleet.Cluster{"imported": imported, "self-registered": selfRegistered} {
+		t.Run(name, func(t *testing.T) {
+			o, c := newStage(t), cluster()
+			c.Spec.AgentTolerations = make([]corev1.Toleration, 400_000)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			out := o.run(t, c)
+			runtime.ReadMemStats(&after)
+			assert.Equal(t, fleet.ReasonSettingsInvalid, out.Reason)
+			assert.Contains(t, out.Message, "spec.agentTolerations; at most 65536 are accepted")
+			assert.Empty(t, o.wrote())
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(50<<20))
+		})
+	}
+	t.Run("permitted, but too large to be kept in memory", func(t *testing.T) {
+		o, c := newStage(t), imported()
+		c.Spec.AgentTolerations = make([]corev1.Toleration, 5000)
+		o.done(t, c)
+		assert.Zero(t, o.manifests.cache.Len())
+	})
 }
 
 func TestReconcileOfASettledClusterRendersAndWritesNothing(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// manifestsKept is how many manifests are kept in memory. Most hubs have few different ones; this is for hubs whose Clusters
-// have settings of their own.
+// manifestsKept is how many manifests are kept in memory, if their options are small. Most hubs have few different ones; this is for hubs
+// whose Clusters have settings of their own.
 const manifestsKept = 512
 
 // manifests renders agents' manifests and keeps them by the digest of their inputs: all Clusters with the same settings share
@@ -82,6 +82,8 @@ func (m *manifests) render(in manifestInputs) (made agentManifest, err error) {
 	if _, made.digest, err = content.Digest(made.resources()); err != nil {
 		return made, err
 	}
-	m.cache.Add(key, made)
+	if in.Agent.IsSmall() {
+		m.cache.Add(key, made)
+	}
 	return made, nil
 }

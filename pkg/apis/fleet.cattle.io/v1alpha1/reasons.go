@@ -186,7 +186,7 @@ const (
 	ReasonForbidden = "Forbidden"
 	// ReasonMemberError (False): the member answered with an error; the hub retries.
 	ReasonMemberError = "MemberError"
-	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other.
+	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other, or are too large.
 	ReasonSettingsInvalid = "SettingsInvalid"
 	// ReasonConfigInvalid (False): the hub started while its configuration was invalid or deleted, and changes no agent until that is corrected.
 	ReasonConfigInvalid = "ConfigInvalid"

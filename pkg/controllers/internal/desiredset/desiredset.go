@@ -280,7 +280,8 @@ func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, want
 	return err
 }
 
-// prune deletes the objects of the set that are not wanted.
+// prune deletes the objects of the set that are not wanted. The label alone does not make an object one of the set: a user who may change
+// labels of a Role, but not delete it, would otherwise have the hub delete it.
 func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Object) error {
 	existing, err := k.inSet(set)
 	if err != nil {
@@ -288,7 +289,7 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 	}
 	var all []error
 	for _, object := range existing {
-		if slices.ContainsFunc(typed[T](wanted), isNamed(object)) {
+		if !set.isOwn(object) || slices.ContainsFunc(typed[T](wanted), isNamed(object)) {
 			continue
 		}
 		if err := k.removeFinalizers(ctx, object); err != nil {

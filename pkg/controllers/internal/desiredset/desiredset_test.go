@@ -320,3 +320,25 @@ func TestSetsOfOwnersWhoseNamesRunTogether(t *testing.T) {
 	assert.Equal(t, []string{"delete roles"}, s.requests())
 	s.role(t, "of-two")
 }
+
+// A user who may change labels of a Role cannot thereby delete it.
+func TestPruneForeign(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	marks, err := marksOf("set", owner)
+	require.NoError(t, err)
+	for name, annotations := range map[string]map[string]string{
+		"label-only":    nil,
+		"another-owner": {apply.LabelGVK: marks.annotations[apply.LabelGVK], apply.LabelNamespace: "ns", apply.LabelName: "another"},
+	} {
+		foreign := someRole(name, "get")
+		foreign.Labels, foreign.Annotations = map[string]string{managed: "true", apply.LabelHash: marks.labels[apply.LabelHash]}, annotations
+		_, err = s.server.RbacV1().Roles(foreign.Namespace).Create(t.Context(), foreign, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("own", "get")))
+	s.sync(t)
+	require.NoError(t, s.Ensure(t.Context(), "set", owner))
+	assert.Equal(t, []string{"delete roles"}, s.requests())
+	s.role(t, "label-only")
+	s.role(t, "another-owner")
+}
