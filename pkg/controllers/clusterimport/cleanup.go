@@ -73,7 +73,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	if identity.exists && !identity.belongsTo(cluster) {
 		return nil
 	}
-	if problem := m.stopAgent(ctx, namespace); problem != nil {
+	if problem := m.stopAgent(ctx, namespace, stopTimeout); problem != nil {
 		return problem
 	}
 	objects := agentmanifest.OwnedObjects(namespace)
@@ -203,7 +203,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
 			return problem
 		}
-		if problem := member.stopAgent(ctx, agentNamespace); problem != nil {
+		if problem := member.stopAgent(ctx, agentNamespace, stopTimeout); problem != nil {
 			return problem
 		}
 		return member.removeAll(ctx, agentmanifest.OwnedObjects(agentNamespace), "removing the agent's")
@@ -237,13 +237,13 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 	return nil
 }
 
-// stopTimeout is how long to wait at most for the agent's Pods to end: their termination grace period, and time for the node to report.
+// stopTimeout is how long to wait for the agent's Pods to end: their termination grace period, and time for the node to report.
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
-// stopAgent deletes the agent's Deployment and waits until its Pods have ended. An agent that is deploying its own Bundle at this
+// stopAgent deletes the agent's Deployment and waits until its Pods have ended, or timeout has passed. An agent that is deploying its own Bundle at this
 // time would create the removed objects again, and the Deployment; the caller deletes the Deployment once more afterwards.
-func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure {
+func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout time.Duration) *failure {
 	if err := m.remove(ctx, "Deployment", namespace, registration.AgentName); err != nil {
 		return diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
 	}
@@ -260,10 +260,6 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 		return nil
 	}
 
-	timeout := stopTimeout
-	if deadline, limited := ctx.Deadline(); limited { // the removal of the agent's objects needs the other half
-		timeout = min(timeout, time.Until(deadline)/2)
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var known cache.Store

@@ -1,10 +1,8 @@
 package clusterimport
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
@@ -42,37 +39,12 @@ func TestStopAgent_redeployedWhileItEnds(t *testing.T) {
 	assert.Empty(t, m.pods, "the Pods were waited for")
 }
 
-// The Pod of a dead node never ends. That must leave time for the removal of everything else.
-func TestStopAgent_podOnDeadNode(t *testing.T) {
-	m := newFakeMember(t)
-	w := newWorkloads(m)
-	m.pods = []any{agentPod}
-	m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-		if !strings.HasSuffix(r.URL.Path, "/pods") || r.URL.Query().Get("watch") == "" {
-			return false
-		}
-		m.mu.Unlock()
-		<-r.Context().Done()
-		m.mu.Lock()
-		return true
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	u := uninstallation{
-		member: m.connect(t), cluster: deletedCluster(), namespaces: []string{system},
-		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
-	}
-	assert.Nil(t, u.run(ctx))
-	assert.NotEmpty(t, w.removed)
-	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent")
-}
-
 // A hostile member answers with a page after each page.
 func TestStopAgent_listWithoutEnd(t *testing.T) {
 	m := newFakeMember(t)
 	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
 	m.pods, m.morePods = []any{agentPod}, "more"
-	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system))
+	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system, stopTimeout))
 	assert.Empty(t, m.pods, "the Pods were waited for")
 	assert.NotContains(t, m.transcript(), "continue=more")
 }
@@ -81,7 +53,7 @@ func TestStopAgent_listWithoutEnd(t *testing.T) {
 func (m *fakeMember) removeAgent(t *testing.T, namespace string) *failure {
 	t.Helper()
 	c := m.connect(t)
-	if problem := c.stopAgent(t.Context(), namespace); problem != nil {
+	if problem := c.stopAgent(t.Context(), namespace, stopTimeout); problem != nil {
 		return problem
 	}
 	return c.removeAll(t.Context(), agentmanifest.OwnedObjects(namespace), "removing the agent's")
@@ -116,7 +88,7 @@ func TestStopAgent_failures(t *testing.T) {
 			m := newFakeMember(t)
 			m.put(agentDeployment, map[string]any{"kind": "Deployment"})
 			m.fault = failAt(row.at, row.how)
-			problem := m.connect(t).stopAgent(t.Context(), system)
+			problem := m.connect(t).stopAgent(t.Context(), system, stopTimeout)
 			require.NotNil(t, problem)
 			assert.Equal(t, row.reason, problem.reason)
 		})

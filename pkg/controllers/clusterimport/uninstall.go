@@ -59,7 +59,8 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			releases: member.openReleases,
+			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects needs the other half
+			releases:    member.openReleases,
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
@@ -183,6 +184,7 @@ type uninstallation struct {
 	cluster     *fleet.Cluster
 	namespaces  []string // in which the agent may be
 	pullSecrets []string
+	stopTimeout time.Duration // how long to wait for the agent's Pods to end
 	releases    func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
 }
 
@@ -200,7 +202,7 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 			continue
 		}
 		found = true
-		if problem := u.member.stopAgent(ctx, namespace); problem != nil {
+		if problem := u.member.stopAgent(ctx, namespace, u.stopTimeout); problem != nil {
 			return problem
 		}
 		if err := u.removeReleases(ctx, namespace); err != nil {

@@ -270,6 +270,31 @@ func TestUninstall_failures(t *testing.T) {
 	}
 }
 
+// The Pod of a dead node never ends. That must leave time for the removal of everything else.
+func TestUninstall_podOnDeadNode(t *testing.T) {
+	c := fresh()
+	h, m := importable(t, c)
+	require.True(t, h.Reconcile(t.Context(), c).IsWait())
+	h.Wait()
+	m.pods = []any{agentPod}
+	m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/pods") || r.URL.Query().Get("watch") == "" {
+			return false
+		}
+		m.mu.Unlock()
+		<-r.Context().Done()
+		m.mu.Lock()
+		return true
+	}
+	c.Status.AgentDeployedGeneration = new(int64)
+	until := h.clock.Now().Add(2 * time.Second)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	h.Wait()
+	out := h.Uninstall(t.Context(), c, until)
+	assert.True(t, out.IsDone(), out.Message)
+	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent-bootstrap")
+}
+
 func TestUninstall_notBegunInTime(t *testing.T) {
 	c := fresh()
 	h, m := importable(t, c)
