@@ -134,6 +134,7 @@ func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying depl
 	return l
 }
 
+// untilChange is a pause that only a change ends.
 const untilChange = time.Duration(-1)
 
 // run is the agent's loop: observe, decide, act, wait. It ends with ctx.

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reasons of the events on the agent's Deployment.
+// Reasons of the events on the agent's Deployment. A hub rejects a credential, and refuses a request; the name of the first is older than that rule.
 const (
 	reasonRejected = "CredentialRefused"  // the hub rejects the stored credential, and there is no bootstrap Secret
 	reasonAccepted = "CredentialAccepted" // after CredentialRefused: a credential works again
@@ -121,7 +121,7 @@ func whyRegister(o observation) string {
 		return "the agent was installed again while it was uninstalling itself"
 	case o.Stored != Present:
 		return whyNotStored(o)
-	case o.NewRegistration:
+	case o.MustRegister:
 		return "the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked"
 	case o.Other == hubclient.Rejected:
 		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)

@@ -33,7 +33,7 @@ func TestDescribe(t *testing.T) {
 			level: logrus.InfoLevel, want: "The stored credential works: this is cluster fleet-default/one",
 		},
 		"UseStoredAndRegister, new registration": {
-			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, NewRegistration: true}, stored: stored, identity: identity},
+			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, MustRegister: true}, stored: stored, identity: identity},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked",

@@ -20,10 +20,10 @@ type Facts struct {
 	Stored Presence
 	// Bootstrap is Secret fleet-agent-bootstrap, with which an agent registers.
 	Bootstrap Presence
-	// NewRegistration means that the bootstrap Secret asks for another registration than the one the stored credential came
+	// MustRegister means that the bootstrap Secret asks for another registration than the one the stored credential came
 	// from, or that the agent has another request, which may still be granted. It has a meaning
 	// only if both are Present, or if the agent is Uninstalling.
-	NewRegistration bool
+	MustRegister bool
 	// Uninstalling means that the agent has begun to uninstall itself.
 	Uninstalling bool
 	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
@@ -66,7 +66,7 @@ func Decide(f Facts) Action {
 		return decideUninstalling(f)
 	case f.Stored == Present && f.Other == hubclient.Accepted:
 		return SwitchEndpoint
-	case f.Stored == Present && f.Bootstrap == Present && (f.NewRegistration || f.Other == hubclient.Rejected):
+	case f.Stored == Present && f.Bootstrap == Present && (f.MustRegister || f.Other == hubclient.Rejected):
 		return decideNewRegistration(f.Hub)
 	case f.Stored == Present:
 		return decideStored(f)
@@ -80,7 +80,7 @@ func Decide(f Facts) Action {
 // decideUninstalling keeps an agent that was installed again. It does not use the answer of the hub, where the Cluster
 // is being deleted.
 func decideUninstalling(f Facts) Action {
-	if f.Bootstrap == Present && f.NewRegistration {
+	if f.Bootstrap == Present && f.MustRegister {
 		return Register
 	}
 	return Uninstall

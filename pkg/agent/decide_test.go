@@ -61,7 +61,7 @@ func TestDecideKeepsTheIdentity(t *testing.T) {
 			assert.Contains(t, []Action{UseStored, UseStoredAndRegister, KeepEndpoint, SwitchEndpoint}, action, "a credential that works is used: %+v", f)
 		}
 		rejected := f.Hub == hubclient.Rejected || f.Other == hubclient.Rejected
-		if f.Stored == Present && !f.NewRegistration && !rejected && !f.Uninstalling {
+		if f.Stored == Present && !f.MustRegister && !rejected && !f.Uninstalling {
 			assert.Contains(t, []Action{UseStored, KeepEndpoint, SwitchEndpoint, WaitForHub}, action, "no reason to register: %+v", f)
 		}
 		if action == Register || action == UseStoredAndRegister {
@@ -98,7 +98,7 @@ func covers(row, combination []string) bool {
 
 func columns(f Facts) []string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.NewRegistration], yesNo[f.Uninstalling], f.Hub.String(), f.Other.String()}
+	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.MustRegister], yesNo[f.Uninstalling], f.Hub.String(), f.Other.String()}
 }
 
 func everyCombination() []Facts {
@@ -108,7 +108,7 @@ func everyCombination() []Facts {
 		for _, bootstrap := range []Presence{Absent, Present, Malformed} {
 			for i := range len(answers) * len(answers) * 4 {
 				all = append(all, Facts{
-					Stored: stored, Bootstrap: bootstrap, NewRegistration: i&1 > 0, Uninstalling: i&2 > 0,
+					Stored: stored, Bootstrap: bootstrap, MustRegister: i&1 > 0, Uninstalling: i&2 > 0,
 					Hub: answers[i/4%len(answers)], Other: answers[i/4/len(answers)],
 				})
 			}
@@ -125,7 +125,7 @@ func FuzzDecide(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, uninstalling bool) {
 		facts := Facts{
 			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.TokenVerdict(hub % 5), Other: hubclient.TokenVerdict(there % 5),
-			NewRegistration: newRegistration, Uninstalling: uninstalling,
+			MustRegister: newRegistration, Uninstalling: uninstalling,
 		}
 		action := Decide(facts)
 		require.NotEmpty(t, action.String())
@@ -141,7 +141,7 @@ func FuzzDecide(f *testing.F) {
 			assert.Equal(t, hubclient.Rejected, facts.Hub, "the hub did not reject it")
 		case WaitForBootstrap, UseStored, KeepEndpoint, WaitForHub:
 		}
-		if action == Register && facts.Stored == Present && !facts.Uninstalling && !facts.NewRegistration && facts.Other != hubclient.Rejected {
+		if action == Register && facts.Stored == Present && !facts.Uninstalling && !facts.MustRegister && facts.Other != hubclient.Rejected {
 			assert.Equal(t, hubclient.Rejected, facts.Hub, "a credential that was not rejected is given up")
 		}
 		if action.usesStored() {

@@ -68,17 +68,17 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	// Only a hub that says which registration it wants can want another one. A bootstrap Secret that does not say, of an upgraded
 	// chart for example, is no reason to give up a credential that works.
 	both := o.Stored == Present && o.Bootstrap == Present
-	o.NewRegistration = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
+	o.MustRegister = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
 	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
-		o.NewRegistration = o.NewRegistration || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
-		o.mustStop = running != nil && o.NewRegistration // the runnables would tell the hub that the agent uninstalls itself
+		o.MustRegister = o.MustRegister || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
+		o.mustStop = running != nil && o.MustRegister // the runnables would tell the hub that the agent uninstalls itself
 		return o, nil
 	}
-	if both && !o.NewRegistration {
-		if o.NewRegistration, err = register.HasOtherRequest(ctx, l.member, o.identity, o.settings); err != nil {
+	if both && !o.MustRegister {
+		if o.MustRegister, err = register.HasOtherRequest(ctx, l.member, o.identity, o.settings); err != nil {
 			return o, err
 		}
-		if !o.NewRegistration {
+		if !o.MustRegister {
 			endpoint := o.identity.EndpointIn(o.settings.AgentTLSMode)
 			o.endpoints.Bootstrap = &endpoint
 		}

@@ -44,8 +44,8 @@ type cacheVersions interface {
 	latest() string
 }
 
-// newCatchUp waits for the kinds of whose objects also the absence decides something. Writes to other kinds name the version that they are
-// based on.
+// newCatchUp returns the kinds to wait for: those of which a missing object changes a decision. For other kinds a cache that lags is harmless,
+// because each write names the version that it is based on, and fails.
 func newCatchUp(c *app.Context) *catchUp {
 	resource := func(name string) metadata.ResourceInterface {
 		return c.Metadata.Resource(fleet.SchemeGroupVersion.WithResource(name))

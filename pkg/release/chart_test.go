@@ -267,7 +267,7 @@ func TestCheckOwner(t *testing.T) {
 		{name: "the record is no record", existing: unlabelled, recorded: "apps/shop", refused: "another owner"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			err := checkOwner(Request{Namespace: "apps", Name: "shop", BundleDeployment: "app", ServiceAccountNamespace: "agents", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing, false)
+			err := checkReleaseOwner(Request{Namespace: "apps", Name: "shop", BundleDeployment: "app", ServiceAccountNamespace: "agents", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing, false)
 			if row.refused == "" {
 				assert.NoError(t, err)
 				return
@@ -276,5 +276,5 @@ func TestCheckOwner(t *testing.T) {
 		})
 	}
 	anybodys := Request{}
-	assert.NoError(t, checkOwner(anybodys, unlabelled, true), "who takes ownership is not refused")
+	assert.NoError(t, checkReleaseOwner(anybodys, unlabelled, true), "who takes ownership is not refused")
 }

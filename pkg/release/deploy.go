@@ -54,7 +54,7 @@ type Request struct {
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
 	// and may be taken over. So may one whose chart is annotated for the BundleDeployment.
 	Recorded string
-	// Applied: that status has the deployment ID of Labels for the recorded release, and the generation of Copies.
+	// Applied is true if that status says that the recorded release was deployed with the deployment ID in Labels and with these Copies.
 	Applied bool
 	// NoWait does not wait for resources to be ready. An agent that deploys itself would wait for its own end.
 	NoWait bool
@@ -99,8 +99,8 @@ func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
 // InvalidError or a ConflictError if a repetition cannot help, and a LeftoverError if the release is deployed and something of
-// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. A revision of another agent, or of this
-// one for another Cluster, that is the same as what Deploy would store stays, see keepRevision.
+// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
+// equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	source, err := makeSource(r)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, err
 	}
-	if err := checkOwner(r, last(revisions), mayTakeOver); err != nil {
+	if err := checkReleaseOwner(r, last(revisions), mayTakeOver); err != nil {
 		return Deployed{}, err
 	}
 	if err := errors.Join(op.ensureNamespace(ctx, r.Options), op.failInterrupted(revisions)); err != nil {
@@ -229,7 +229,7 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 	if latest := last(revisions); latest == nil || latest.Info.Status != common.StatusDeployed {
 		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
 	}
-	if err := checkOwner(*r, last(revisions), false); err != nil {
+	if err := checkReleaseOwner(*r, last(revisions), false); err != nil {
 		return nil, nil, err
 	}
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
@@ -244,7 +244,7 @@ func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error)
 	}
 	r.Options.ServiceAccount = account.name
 	op, err := c.newAction(ctx, r.Namespace, account)
-	if err == nil && r.NoWait { // an import applies the same objects
+	if err == nil && r.NoWait { // the release of the agent itself: an import applies the same objects
 		op.manager = registration.FieldManager
 	}
 	return op, err
@@ -267,8 +267,8 @@ func (o *helmAction) mayTakeOver(ctx context.Context, r Request, existing *helm.
 	return review.Status.Allowed, nil
 }
 
-// checkOwner refuses a release of another owner: an upgrade would replace its objects.
-func checkOwner(r Request, existing *helm.Release, mayTakeOver bool) error {
+// checkReleaseOwner refuses a release of another owner: an upgrade would replace its objects.
+func checkReleaseOwner(r Request, existing *helm.Release, mayTakeOver bool) error {
 	if existing == nil || mayTakeOver {
 		return nil
 	}
@@ -322,7 +322,7 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.TakeOwnership = adopts || r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
-	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkOwner(r, rollbackTarget(revisions), false) == nil
+	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkReleaseOwner(r, rollbackTarget(revisions), false) == nil
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
@@ -341,11 +341,11 @@ func rollbackTarget(revisions []*helm.Release) *helm.Release {
 	return nil
 }
 
-// rollsBack reports whether a failed deployment is undone. Until it is removed, an older release runs what this one took
-// over of it; undoing this one would delete that.
+// rollsBack reports whether a failed deployment is undone. A release that takes over objects of an older one is not undone: Helm would delete
+// these objects, which the older release still needs.
 func (r Request) rollsBack() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
 
-// adopts reports whether Helm may take over existing objects. checkOwners limits that to HandOver, unless the options allow all.
+// adopts reports whether Helm may take over existing objects. checkObjectOwners (render.go) limits that to HandOver, unless the options allow all.
 func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
 
 func (r Request) maxHistory() int {
@@ -375,7 +375,7 @@ func upgradedFrom(revisions []*helm.Release) *helm.Release {
 // hasDeployed reports whether a revision is of the same owner as the request, and was deployed with the same identity.
 func (r Request) hasDeployed(existing *helm.Release) bool {
 	account := cmp.Or(existing.Labels[ServiceAccountLabel], annotationsOf(existing)[serviceAccountAnnotation])
-	return checkOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
+	return checkReleaseOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
 }
 
 // objectsOf returns the objects of the revision that an upgrade starts from.

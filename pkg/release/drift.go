@@ -25,8 +25,8 @@ import (
 type Difference struct {
 	// Missing: the object does not exist.
 	Missing bool
-	// Exists: an object of that name exists, but is not of this release. It is Missing as well.
-	Exists bool
+	// Foreign: an object of that name exists, but belongs to another owner. Missing is true as well.
+	Foreign bool
 	// Tolerated: the object does not exist, and a ComparePatch says that this is no difference.
 	Tolerated bool
 	// Patch is the JSON merge patch that would undo the difference. It does not show the values of a Secret.
@@ -36,8 +36,8 @@ type Difference struct {
 // None reports whether there is no difference.
 func (d Difference) None() bool { return !d.Missing && d.Patch == "" }
 
-// Expected is what Compare expects to differ from what was deployed.
-type Expected struct {
+// Tolerances are differences from what was deployed that are no drift.
+type Tolerances struct {
 	// Patches are the ComparePatches of the options.
 	Patches []fleet.ComparePatch
 	// Release are the objects of the release: a HorizontalPodAutoscaler among them sets the replicas of another.
@@ -46,9 +46,9 @@ type Expected struct {
 
 // Compare asks the API server, with a dry run, what applying the object again would change. live is the cached object or nil;
 // if it is current, Compare sends one request.
-func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, expected Expected) (Difference, error) {
+func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, tolerances Tolerances) (Difference, error) {
 	missing := Difference{Missing: true}
-	if toleratesMissing(o.Desired, expected.Patches) {
+	if toleratesMissing(o.Desired, tolerances.Patches) {
 		missing = Difference{Tolerated: true}
 	}
 	if live == nil {
@@ -60,7 +60,7 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 		}
 	}
 	if !sameSet(o.Desired, live) {
-		missing.Exists = missing.Missing
+		missing.Foreign = missing.Missing
 		return missing, nil
 	}
 	applied, err := applyDryRun(ctx, c.dynamic, o)
@@ -79,9 +79,9 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	}
 	live, applied = live.DeepCopy(), applied.DeepCopy()
 	for _, compared := range []*unstructured.Unstructured{live, applied} {
-		removeForeignFields(compared, o.Desired, expected.Release, live)
+		removeForeignFields(compared, o.Desired, tolerances.Release, live)
 	}
-	return difference(live, applied, expected.Patches)
+	return difference(live, applied, tolerances.Patches)
 }
 
 // sameSet reports whether an object carries the label of the set that it was deployed with. A release of an earlier agent has

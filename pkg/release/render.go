@@ -40,7 +40,7 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	}
 	manifests, err := encodeObjects(objects)
 	if err == nil && (p.adopts || len(p.request.HandOver) > 0) && !p.request.helm().TakeOwnership {
-		err = p.checkOwners(manifests.Bytes())
+		err = p.checkObjectOwners(manifests.Bytes())
 	}
 	return manifests, err
 }
@@ -75,11 +75,11 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. Objects of this
+// checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. Objects of this
 // release and of those that hand over to it are accepted. Helm itself adopts all existing objects or none. Fleet's own agent adopts
 // all of them on an upgrade; then two releases have the object, and the end of either of them deletes it. Hooks carry no marks;
 // their annotations say whether they are replaced.
-func (p renderedManifests) checkOwners(manifests []byte) error {
+func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)
 	if err != nil {
 		return err

@@ -98,7 +98,7 @@ func TestCompare(t *testing.T) {
 	d := m.deploy(r)
 	compare := func(i int, patches ...fleet.ComparePatch) Difference {
 		t.Helper()
-		found, err := m.Compare(t.Context(), d.Objects[i], nil, Expected{Patches: patches, Release: d.Objects})
+		found, err := m.Compare(t.Context(), d.Objects[i], nil, Tolerances{Patches: patches, Release: d.Objects})
 		require.NoError(t, err)
 		return found
 	}

@@ -27,9 +27,9 @@ type facts struct {
 	Paused bool
 	// Current: the release on the cluster is what is to be deployed.
 	Current bool
-	// TakenOver: this run deployed what is to be deployed, and another BundleDeployment has taken over the release since; or the agent has not
-	// stored the last revision as it is.
-	TakenOver bool
+	// Replaced: this run deployed what is to be deployed, and the last revision is not what it stored: another BundleDeployment has taken over
+	// the release since, or somebody has written to its history.
+	Replaced bool
 	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
 	OldCopies bool
 	// Leftovers: objects of failed attempts are left beside that release.
@@ -50,7 +50,7 @@ type action int
 const (
 	observe action = iota // report the state, and try again if the last attempt failed
 	deploy                // install or upgrade
-	correct               // deploy the same again to undo drift
+	correct               // roll the release back to its deployed revision, to undo drift
 	sweep                 // remove the objects that failed attempts left
 	hold                  // report the state: it is paused, there is nothing to deploy yet, or it waits for values or other Bundles
 	remove                // uninstall

@@ -65,7 +65,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if action == deploy || action == correct || action == sweep {
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil {
-			d.succeeded(key, state, made, action, action == correct || f.TakenOver)
+			d.succeeded(key, state, made, action, action == correct || f.Replaced)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
@@ -83,7 +83,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			if f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 				return
 			}
-			d.log(key).Warnf("Comparing with what is to be deployed, and deploying again if that is not the same: %v", err)
+			d.log(key).Warnf("Deploying Helm release %s again unless it equals what is to be deployed: %v", revision, err)
 			state.unproved = revision.String()
 			state.endConflict()
 			d.queue.Add(key)
@@ -139,7 +139,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.TakenOver = !f.Current && (isRevision(deployed, revision) || state.unproved == revision.String())
+	f.Replaced = !f.Current && (isRevision(deployed, revision) || state.unproved == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -148,7 +148,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Drifted = drift.found()
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.TakenOver || state.failedID == spec.DeploymentID)
+	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// What is deployed is judged by dependsOn once for each change of it, as by Fleet's own agent: neither an event of its objects
 	// nor a resync reports that a Bundle which it needed to be deployed has become unready.

@@ -68,20 +68,20 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
 		return // reconcile enqueues the key again when they are known
 	}
-	expected := release.Expected{Release: deployed.Objects}
+	tolerances := release.Tolerances{Release: deployed.Objects}
 	if bd.Spec.Options.Diff != nil {
-		expected.Patches = bd.Spec.Options.Diff.ComparePatches
+		tolerances.Patches = bd.Spec.Options.Diff.ComparePatches
 	}
 	after := drift{objects: map[string]comparison{}}
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)
 		old, known := before.objects[id]
-		seen := fingerprint(live, expected.Patches)
+		seen := fingerprint(live, tolerances.Patches)
 		if known && old.fingerprint == seen && !before.recompare {
 			after.objects[id] = old
 			continue
 		}
-		difference, err := d.releases.Compare(ctx, o, live, expected)
+		difference, err := d.releases.Compare(ctx, o, live, tolerances)
 		switch {
 		case err == nil:
 			after.objects[id] = comparison{seen, difference}

@@ -66,7 +66,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 		return download.Chart(ctx, ptr.Deref(bd.Spec.Options.Helm, fleet.HelmOptions{}), access)
 	}
 	c, err := d.Hub.FleetV1alpha1().Contents().Get(ctx, id, metav1.GetOptions{})
-	if d.endIfRejected(err) != nil {
+	if d.checkHub(err) != nil {
 		return nil, fmt.Errorf("fetching Content %s: %w", id, err)
 	}
 	return content.Decode(c)
@@ -75,7 +75,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 // fetchAccess reads the Secret with the account for a server.
 func (d *reconciler) fetchAccess(ctx context.Context, namespace, name string) (*corev1.Secret, download.ServerAccess, error) {
 	secret, err := d.HubCore.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-	if d.endIfRejected(err) != nil {
+	if d.checkHub(err) != nil {
 		return nil, download.ServerAccess{}, fmt.Errorf("fetching the account for the download: %w", err)
 	}
 	access, err := download.ServerAccessFrom(secret.Data)
@@ -100,7 +100,7 @@ func (d *reconciler) fetchCopies(ctx context.Context, bd *fleet.BundleDeployment
 		default:
 			return nil, &release.UnsupportedError{Field: "downstreamResources", Why: fmt.Sprintf("kind %q cannot be copied; use Secret or ConfigMap", r.Kind)}
 		}
-		if d.endIfRejected(err) != nil {
+		if d.checkHub(err) != nil {
 			return nil, fmt.Errorf("fetching %s %s, which downstreamResources names: %w", r.Kind, r.Name, err)
 		}
 		copies = append(copies, object)
@@ -124,7 +124,7 @@ func (d *reconciler) fetchValues(ctx context.Context, bd *fleet.BundleDeployment
 		return nil, nil
 	}
 	secret, err := d.HubCore.CoreV1().Secrets(bd.Namespace).Get(ctx, bd.Name, metav1.GetOptions{})
-	if d.endIfRejected(err) != nil {
+	if d.checkHub(err) != nil {
 		return nil, fmt.Errorf("fetching the values: %w", err)
 	}
 	values, err := decodeValues(secret.Data, bd.Spec.ValuesHash)

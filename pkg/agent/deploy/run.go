@@ -270,7 +270,7 @@ func (d *reconciler) bundleDeploymentListerWatcher() cache.ListerWatcher {
 			if transport.Unanswered(err) {
 				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
-			return events, d.endIfRejected(err)
+			return events, d.checkHub(err)
 		},
 	}
 }
@@ -282,12 +282,12 @@ func (d *reconciler) listBundleDeployments(ctx context.Context, o metav1.ListOpt
 	if err == nil && list.ResourceVersion == "" {
 		err = errors.New("the answer is not from a Kubernetes API server")
 	}
-	return list, d.endIfRejected(err)
+	return list, d.checkHub(err)
 }
 
-// endIfRejected passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub certainly
+// checkHub passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub certainly
 // rejects the credential.
-func (d *reconciler) endIfRejected(err error) error {
+func (d *reconciler) checkHub(err error) error {
 	if refused := d.CheckRejection(err); refused != nil {
 		d.end(refused)
 	}

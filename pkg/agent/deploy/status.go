@@ -98,7 +98,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 		if !difference.None() {
 			s.ModifiedStatus = append(s.ModifiedStatus, fleet.ModifiedStatus{
 				Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name,
-				Create: difference.Missing, Exist: difference.Exists, Patch: difference.Patch,
+				Create: difference.Missing, Exist: difference.Foreign, Patch: difference.Patch,
 			})
 		}
 		readiness := summarize(live, v.spec.Options.IgnoreOptions)
@@ -297,7 +297,7 @@ func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment
 		return written{}, err
 	}
 	made, err := d.Hub.FleetV1alpha1().BundleDeployments(bd.Namespace).Patch(ctx, bd.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if d.endIfRejected(err) != nil {
+	if d.checkHub(err) != nil {
 		return written{}, err
 	}
 	return written{version: made.ResourceVersion, status: made.Status}, nil

@@ -70,7 +70,7 @@ func TestAssess(t *testing.T) {
 		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.NotReady, "paused"},
 		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.ErrApplied, "for base"},
 		"waits for values":      {view{spec: fleet.BundleDeploymentSpec{DeploymentID: "id", WaitingForValues: true}}, fleet.WaitApplied, "the hub has not written the Secret with the Helm values yet"},
-		"one is another's":      {ready(t, 2).differs(1, release.Difference{Missing: true, Exists: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
+		"one is another's":      {ready(t, 2).differs(1, release.Difference{Missing: true, Foreign: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
 		"what it needs is gone": {unmetNow(ready(t, 1)), fleet.Ready, ""},
 		"failed":                {view{spec: ready(t, 0).spec, failure: errors.New("no")}, fleet.ErrApplied, "no"},
 		"a previous one exists": {outdated(ready(t, 1)), fleet.ErrApplied, "no"},

@@ -71,7 +71,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	if err := h.deleteNamespace(ctx, cluster); err != nil {
 		return cluster, err
 	}
-	// First report what may be left on the member: a hub that is killed here reports it again, and one that is killed later would never do so.
+	// Report what may be left on the member before the finalizer is removed: afterwards the Cluster is gone, and nobody would report it.
 	h.reportLeft(cluster, byAgent, byHub)
 	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
 		"metadata": map[string]any{
@@ -270,11 +270,11 @@ func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, cl
 	return belongs
 }
 
-// hadAgent reports whether an agent of the Cluster has ever checked in.
+// hadAgent reports whether an agent of the Cluster has sent a heartbeat since the last import that made it register.
 func hadAgent(cluster *fleet.Cluster) bool { return !cluster.Status.Agent.LastSeen.IsZero() }
 
 // askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. Done means that
-// the agent has done so, Wait that it has not answered yet, Stalled that something may be left, Skip that there never was an agent.
+// the agent has done so, Wait that it has not answered yet, Stalled that something may be left, Skip that there is no such agent.
 func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	switch {
 	case !hadAgent(cluster):

@@ -36,8 +36,8 @@ type AgentInstaller interface {
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
-	// Report copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
-	Report(cluster *fleet.Cluster)
+	// CopyReport copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
+	CopyReport(cluster *fleet.Cluster)
 	// HasClones reports whether two agents check in with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 }

@@ -61,8 +61,8 @@ type memberCall struct {
 	cancel  context.CancelFunc
 }
 
-// slotState is the state of a running call before it sends its first request. While it waits, nothing is kept for it but its key and inputs:
-// a workspace may have thousands of such calls, and each needs a kubeconfig and what is installed with it.
+// slotState is the state of a running call before it sends its first request. While it waits, nothing is rendered for it, and its goroutine has
+// only its key and the digest of its inputs: a workspace may have thousands of such calls.
 type slotState int
 
 const (
@@ -98,7 +98,7 @@ type memberCalls struct {
 	ctx     context.Context
 	clock   clock.Clock
 	backoff app.Backoff
-	enqueue func(cluster types.NamespacedName) // called when a call has ended
+	enqueue func(cluster types.NamespacedName) // called when a call has ended, and when one gets the slot that it waited for
 
 	first, retries, removals *slots
 	large                    workspaceSemaphores // of large responses

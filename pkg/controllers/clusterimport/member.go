@@ -45,7 +45,7 @@ const (
 	streamBuffer = 64 << 10
 )
 
-// Limits of the responses of members. A tenant chooses the servers of its members and has up to 96 calls at the same time. A decoded value takes at
+// Limits of the responses of members. A tenant chooses the servers of its members and has up to 128 calls at the same time (calls.go). A decoded value takes at
 // most some 200 bytes beside its text.
 var (
 	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which

@@ -27,7 +27,7 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act. Wait means that the removal runs or will be
-// repeated, Done that nothing is left on the member, Stalled that something may be left, and Skip that the hub has no kubeconfig of the member.
+// repeated, Done that nothing is left on the member, Stalled that something may be left, and Skip that the Cluster names no kubeconfig.
 func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return result.Skip()
@@ -44,12 +44,12 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
 	if !known && remaining <= 0 {
 		i.calls.cancel(install)
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time")
 	}
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return out // the installation is canceled only by the retry: mayHaveTouched looks for its call
+			return out // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
@@ -77,7 +77,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
 	case call.running && call.slot != started && call.failure == nil:
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub was removing the agents of other Clusters of this workspace, and did not begin in time")
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace")
 	case call.running && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	case mayRepeat():

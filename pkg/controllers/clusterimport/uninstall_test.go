@@ -307,7 +307,7 @@ func TestUninstall_notBegunInTime(t *testing.T) {
 	h.clock.Step(30 * time.Second)
 	out := h.Uninstall(t.Context(), c, until)
 	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
-	assert.Contains(t, out.Message, "did not begin in time")
+	assert.Contains(t, out.Message, "did not begin to remove the agent in time")
 	assert.Empty(t, m.requests)
 	h.calls.cancel(callKey{clusterKey("c"), removing})
 	for range removalsPerWorkspace {

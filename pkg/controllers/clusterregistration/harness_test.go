@@ -161,9 +161,9 @@ func (s *scene) configure(r config.Registration) {
 }
 
 // grantRequest decides the request of the scene, and does not write its status.
-func (s *scene) grantRequest(t *testing.T) (grantOutcome, result.Result) {
+func (s *scene) grantRequest(t *testing.T) (findings, result.Result) {
 	t.Helper()
-	d := grantOutcome{request: s.request, status: *s.request.Status.DeepCopy()}
+	d := findings{request: s.request, status: *s.request.Status.DeepCopy()}
 	out := s.grant(t.Context(), &d)
 	return d, out
 }

@@ -205,8 +205,8 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 }
 
 // supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The next request of the
-// agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest of
-// very many: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
+// agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest above
+// registration.MostUnused: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
 func (h *handler) supersedeOnceUsed(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) error {

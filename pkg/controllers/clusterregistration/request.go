@@ -59,7 +59,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	}
 	defer unlock()
 
-	d := grantOutcome{request: request, status: *request.Status.DeepCopy()}
+	d := findings{request: request, status: *request.Status.DeepCopy()}
 	out := h.grant(ctx, &d)
 	out = h.revokeUngranted(ctx, d.request, d.cluster, out)
 	if err := h.reconcileRefusal(ctx, d.request, d.cluster, d.token, out); err != nil {
@@ -84,7 +84,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 
 // recordDecision records the events beside those of a refusal and its end, which are transitions of condition Granted: an approval, the
 // grant, and on the Cluster a refused request for its identity.
-func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d grantOutcome, transition *result.Transition) {
+func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d findings, transition *result.Transition) {
 	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
 		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
 	}
@@ -101,8 +101,8 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// grantOutcome has what grant finds out about a request, beside its result.
-type grantOutcome struct {
+// findings are what grant finds out about a request, beside its result.
+type findings struct {
 	request  *fleet.ClusterRegistration // its latest version
 	status   fleet.ClusterRegistrationStatus
 	cluster  *fleet.Cluster                  // nil if it is not created yet, or not known
@@ -113,7 +113,7 @@ type grantOutcome struct {
 
 // grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
 // next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
-func (h *handler) grant(ctx context.Context, d *grantOutcome) result.Result {
+func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	request := d.request
 
 	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
@@ -360,8 +360,8 @@ func (h *handler) writeStatus(
 		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
 		return request, nil, false, nil
 	}
-	key, said := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if dropped, _ := h.droppedConditions.Load(key); dropped == said && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
+	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
+	if dropped, _ := h.droppedConditions.Load(key); dropped == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
@@ -385,7 +385,7 @@ func (h *handler) writeStatus(
 		return latest, nil, false, nil
 	}
 	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
-		h.droppedConditions.Store(key, said)
+		h.droppedConditions.Store(key, decision)
 	}
 	h.written.Wrote(latest)
 	if granting {

@@ -210,9 +210,9 @@ func (d *Detector) forgetLease(lease *coordinationv1.Lease) {
 	}
 }
 
-// Report sets status.agent to what the agent has written to its Lease, if that has changed, or if lastSeen was not written for a while.
+// CopyReport sets status.agent to what the agent has written to its Lease, if that has changed, or if lastSeen was not written for a while.
 // cluster is a copy, which the caller writes.
-func (d *Detector) Report(cluster *fleet.Cluster) {
+func (d *Detector) CopyReport(cluster *fleet.Cluster) {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	hub, now := d.Config.Get(), d.Clock.Now()
 	d.mu.Lock()

@@ -63,7 +63,7 @@ func (d *day) renewedLease(identity, report string) *coordinationv1.Lease {
 
 // leasePass is one look at the Cluster, with its status written.
 func (d *day) leasePass() (corev1.ConditionStatus, fleet.AgentStatus) {
-	d.Report(d.cluster)
+	d.CopyReport(d.cluster)
 	return d.status(), d.cluster.Status.Agent
 }
 
@@ -273,7 +273,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 
 			d.clock.Step(time.Second)
 			d.onRenewal(d.renewedLease("b-uid", oneReport), false)
-			d.Report(d.cluster.DeepCopy()) // a write that fails
+			d.CopyReport(d.cluster.DeepCopy()) // a write that fails
 			d.clock.Step(time.Second)
 			status, agent := d.leasePass()
 			assert.Equal(t, yes, status)
@@ -364,7 +364,7 @@ func TestDetector_deletedLease(t *testing.T) {
 func TestDetector_failedWrite(t *testing.T) {
 	d := newLeaseDay(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.Report(d.cluster.DeepCopy())
+	d.CopyReport(d.cluster.DeepCopy())
 	_, agent := d.leasePass()
 	assert.Equal(t, "v1", agent.Version, "the next pass writes it")
 }

@@ -169,7 +169,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	// The condition becomes True together with the first heartbeat, to save a status write for each Cluster.
 	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 	if out = result.Done(fleet.ReasonReconciled, ""); cluster.Status.Agent.LastSeen.IsZero() && !reported {
-		out = waitingForAgent()
+		out = result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle exists, and waits for the first heartbeat of the agent")
 	}
 	if isNew {
 		out = out.In(expectations.Timeout) // it may be deleted before the cache contains it

@@ -53,8 +53,8 @@ func Wait(reason, message string) Result {
 	return Result{outcome: outcomeWait, Reason: reason, Message: message}
 }
 
-// Stalled means that nothing will change until a person or another controller acts: condition False and a warning event. The
-// work queue does not retry the pass; with In(d) it runs again after d.
+// Stalled means that the object is not as it should be, mostly until a person or another controller acts: condition False and a warning event.
+// The work queue does not retry the pass; with In(d) it runs again after d.
 func Stalled(reason, message string) Result {
 	return Result{outcome: outcomeStalled, Reason: reason, Message: message}
 }
