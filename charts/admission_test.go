@@ -15,7 +15,7 @@ import (
 
 const policyGroup = "admissionregistration.k8s.io/"
 
-// served are the API versions of clusters.
+// served are the API versions that several kinds of clusters serve.
 var served = map[string]common.VersionSet{
 	"both":       {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy", policyGroup + "v1beta1/MutatingAdmissionPolicy"},
 	"stable":     {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy"},
@@ -132,12 +132,12 @@ func TestHubChartWithoutValidatingPolicies(t *testing.T) {
 		})
 	}
 	_, err := renderOn(t, "v1.34.4", old, "admissionPolicies: {enabled: false}")
-	require.NoError(t, err, "the person has said so")
+	require.NoError(t, err, "the values say that there are no policies")
 	_, err = renderOn(t, "v1.28.15", old, "admissionPolicies: {enabled: false}")
 	require.ErrorContains(t, err, "allowWithoutPolicies")
 }
 
-// Flags of the API server are named only to those whom they help.
+// The notes name flags of the API server only for versions that have them.
 func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
 	for kubernetes, want := range map[string]string{
 		"v1.30.14": "stays unproved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "stays unproved. Kubernetes 1.36 serves them.\nThen",

@@ -27,7 +27,7 @@ func TestTagOfDigitsAfterAnUpgradeThatReusesTheValues(t *testing.T) {
 	}
 }
 
-// YAML reads a name of digits as a number, which Kubernetes refuses.
+// YAML reads a name that consists of digits as a number, which Kubernetes refuses.
 func TestNamesOfDigits(t *testing.T) {
 	for _, chart := range []string{charts.Hub, charts.Agent} {
 		values := readValues(t, "testdata/"+chart+"/digits.values.yaml")

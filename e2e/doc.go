@@ -4,5 +4,5 @@
 //
 // Each test is a scene of numbered steps. The names of all objects of a scene contain its ID. When a scene ends, it removes everything and
 // searches both clusters: an object that still contains the ID is a failure. A scene that stops, disconnects or reconfigures a cluster has
-// one of the two pairs for itself; the others share one at the same time.
+// one of the two pairs for itself; the others run on the second pair at the same time.
 package e2e

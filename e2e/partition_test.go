@@ -44,7 +44,7 @@ func TestPartition(t *testing.T) {
 	s.step("the one that had not begun registers", func() { before.registered() })
 }
 
-// waiting is a cluster whose agent has created its request while no hub was running.
+// waiting stops the hub, and returns a cluster whose agent has created its request since.
 func (s *scene) waiting() (e *enrolled) {
 	s.Helper()
 	values := s.token("tok", time.Hour)
@@ -53,7 +53,7 @@ func (s *scene) waiting() (e *enrolled) {
 	return e
 }
 
-// asks is a cluster whose agent has created its request, with a token.
+// asks installs an agent with the values of a token, and returns its cluster when the agent has created its request.
 func (s *scene) asks(name, values string) *enrolled {
 	s.Helper()
 	id := s.named(name)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Collect writes what there is of the cluster into dir. What cannot be had is in the error, and does not keep the rest from
-// being written: the cluster may well be the one that is broken.
+// Collect writes the objects, events and logs of the cluster into dir. It goes on after an error, because the cluster may be broken, and
+// returns all errors.
 func Collect(ctx context.Context, config *rest.Config, dir string) error {
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -43,5 +43,5 @@ func (c collector) write(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // for people to read
 		return err
 	}
-	return os.WriteFile(file, []byte(redactText(string(data))), 0o644) //nolint:gosec // the same
+	return os.WriteFile(file, []byte(redactText(string(data))), 0o644) //nolint:gosec // for people to read
 }

@@ -54,7 +54,7 @@ func TestWriteSBOM(t *testing.T) {
 	require.Equal(t, []cdx.Property{{Name: "go.sum", Value: "h1:sum"}}, *(*bom.Components)[1].Properties)
 }
 
-func TestSBOMHasTheSchema(t *testing.T) {
+func TestSBOM_schema(t *testing.T) {
 	schema := schemaOfTheSpecification(t)
 	list, err := jsonschema.UnmarshalJSON(bytes.NewReader(exampleSBOM(t)))
 	require.NoError(t, err)

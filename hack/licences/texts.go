@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-const preface = `The modules of which the programs here consist, with the texts that their licences require to be distributed. Each text is
-here once, below the files in which it is. The source code of MODULE VERSION is at https://proxy.golang.org/MODULE/@v/VERSION.zip, with an
-exclamation mark and the small letter for each capital letter.
+const preface = `The modules of which the programs here consist, with the texts that their licences require to be distributed. Each text appears
+once, below the names of the files that contain it. The source code of MODULE VERSION is at https://proxy.golang.org/MODULE/@v/VERSION.zip;
+in MODULE and VERSION, write an exclamation mark and the small letter for each capital letter.
 `
 
 // writeTexts writes the texts for the modules that the packages of one or more directories are linked with.
@@ -69,7 +69,7 @@ func collect(modules []*module) (all []*licenceText, err error) {
 	known, done := map[string]*licenceText{}, map[string]bool{}
 	for _, m := range modules {
 		if done[m.name()] {
-			continue // it is in several groups
+			continue // another group has it too
 		}
 		done[m.name()] = true
 		paths, err := m.textFiles()

@@ -228,7 +228,7 @@ func TestUndoImport(t *testing.T) {
 	for name, test := range map[string]struct {
 		exists  *fleet.Cluster // after the create has failed
 		getErr  error          // after the create has failed
-		secret  bool           // is left
+		secret  bool           // whether the Secret is left
 		problem string
 	}{
 		"not created":        {nil, nil, false, "create Cluster ns/east: "},
@@ -259,7 +259,7 @@ func TestUndoImport(t *testing.T) {
 	}
 }
 
-// contextOf is a client of Clusters that records the error of the context of each Get.
+// contextOf is a client of Clusters. It records, at each Get, the error of the context.
 type contextOf struct {
 	fleetclient.FleetV1alpha1Interface
 	fleetclient.ClusterInterface

@@ -21,7 +21,7 @@ type snapshot struct {
 	Tokens   []view.Token
 	Requests []view.Request
 	At       time.Time
-	changes  int // of the Clusters before
+	changes  int // how often the Clusters had changed before
 }
 
 // snapshots has the last snapshot. Only the page of registrations needs one, and only while somebody looks at it.
@@ -30,8 +30,8 @@ type snapshots struct {
 	last  *snapshot
 }
 
-// A snapshot is taken again after a short time if a Cluster has changed, which a request that is granted causes, and otherwise after a long
-// one: no watch tells that a token or request exists.
+// A snapshot is taken again after a short time if a Cluster has changed, as when a request was granted, and otherwise after a long time,
+// because the page does not watch tokens and requests.
 const (
 	shortAge = 5 * time.Second
 	longAge  = time.Minute
@@ -89,13 +89,13 @@ type registrationsData struct {
 	At         *metav1.Time
 }
 
-// funnelStep is the number of clusters that have done a step, by way in. Width is the share of all clusters in thousandths.
+// funnelStep is the number of clusters that have done a step, by how they registered. Width is the share of all clusters in thousandths.
 type funnelStep struct {
 	Name                                string
 	Count, Width, Agent, Manager, Local int
 }
 
-// tokenRow is a token, and how far the clusters came that named it.
+// tokenRow is a token, with the numbers of its requests and clusters in each state.
 type tokenRow struct {
 	Token             view.Token
 	Uses              string
@@ -103,7 +103,7 @@ type tokenRow struct {
 	Granted, Reported int
 }
 
-// stop is a reason why clusters do not get further.
+// stop is a reason why clusters wait or were refused.
 type stop struct {
 	What, State, Reason, Message string
 	Count                        int

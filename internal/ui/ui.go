@@ -1,4 +1,4 @@
-// Package ui serves a page about the clusters of a hub, for one person on her own machine. It reads with her kubeconfig, writes nothing, and
+// Package ui serves a page about the clusters of a hub, for one person on this machine. It uses the kubeconfig of that person, writes nothing, and
 // never reads a Secret.
 package ui
 
@@ -27,9 +27,9 @@ import (
 
 // Options are the options of Serve.
 type Options struct {
-	// Config is that of the hub, with the rights of the person.
+	// Config is the configuration of a client of the hub, with the rights of the person.
 	Config *rest.Config
-	// Namespace is the only one whose Clusters are shown; empty means all.
+	// Namespace limits the page to the Clusters of one namespace; empty means all namespaces.
 	Namespace string
 	// Address is where to listen: 127.0.0.1 or [::1], and a port; port 0 is a free one.
 	Address string
@@ -108,8 +108,8 @@ func newPages(hub *admin.Hub, fleet *watchedFleet, o Options, port int) *pages {
 }
 
 // ServeHTTP lets a request pass that comes from a page of this server, or that a person has typed. Other pages in the browser, and other
-// people on the machine, can send requests to a port of loopback: the Host header finds names that somebody has pointed here, Origin and
-// Sec-Fetch-Site find other pages, and the secret finds other people.
+// users of the machine, can send requests to a port of loopback. The Host header shows that a page has reached this server by a name of its own,
+// Origin and Sec-Fetch-Site show that another page has sent the request, and other users do not know the secret.
 func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
@@ -186,11 +186,11 @@ func (p *pages) page(name string, parts []string, open func(*http.Request) loade
 const (
 	// pause is the least time between two messages of a stream.
 	pause = time.Second
-	// refresh is the longest time between two messages: the page shows how long ago something was.
+	// refresh is the longest time between two messages: the page shows ages, such as the time since the last heartbeat.
 	refresh = 10 * time.Second
 )
 
-// stream sends the parts of the page that have changed, whenever a Cluster changes. A message is JSON, on one line whatever is in it.
+// stream sends the parts of the page that have changed, whenever a Cluster changes. A message is JSON, which has no line breaks.
 func (p *pages) stream(w http.ResponseWriter, r *http.Request, parts []string, load loader) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	out, sent := http.NewResponseController(w), map[string]string{}

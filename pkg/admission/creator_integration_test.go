@@ -104,7 +104,7 @@ func TestCreatorPolicy(t *testing.T) {
 		_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", nil), metav1.PatchOptions{})
 		require.NoError(t, err)
 	})
-	// No identity but the hub has the right to write the status of requests.
+	// Only the hub has the right to write the status of requests.
 	s.run("a request is created without a status", func(t *testing.T, s *scene) {
 		who := s.importer()
 		asking := s.request(nil)
@@ -122,7 +122,7 @@ func TestCreatorPolicy(t *testing.T) {
 			[]byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
 		assert.True(t, apierrors.IsForbidden(err), "%v", err)
 	})
-	// RequestPolicy: an owner or a finalizer could block the deletion of the Cluster or of the request.
+	// Policy fleet-registration-request: an owner or a finalizer could block the deletion of the Cluster or of the request.
 	s.run("a request of an agent blocks no deletion", func(t *testing.T, s *scene) {
 		owner := s.cluster("owner")
 		for says, change := range map[string]func(*fleet.ClusterRegistration){
@@ -144,7 +144,7 @@ func TestCreatorPolicy(t *testing.T) {
 			requireRefused(t, err, says)
 		}
 	})
-	// Without the mutating policy the API server would store the creator that the request claims. Last: it removes the policy.
+	// Without the mutating policy the API server would store the creator that the request claims. This is the last part, because it removes the policy.
 	s.run("a request is refused while its creator is not recorded", func(t *testing.T, s *scene) {
 		s.remove("MutatingAdmissionPolicyBinding")
 		who := s.importer()
@@ -183,7 +183,7 @@ func TestCreatorPolicyAndOldRequests(t *testing.T) {
 	s.requireCreator(old.Name, "")
 }
 
-// checksTokens has the policies in force for an API server that serves no mutating ones.
+// checksTokens installs the policies for an API server without MutatingAdmissionPolicies, and waits until they are in force.
 func (s *scene) checksTokens() {
 	s.Helper()
 	s.remove()
@@ -305,7 +305,7 @@ func metadata(t *testing.T, field string, value any) []byte {
 	return patch
 }
 
-// requireRefused: RBAC refuses with the same code, and other words.
+// requireRefused requires the message of a policy: RBAC refuses with the same code.
 func requireRefused(t *testing.T, err error, says string) {
 	t.Helper()
 	require.Error(t, err)

@@ -39,7 +39,7 @@ const (
 	newToken       = agenttest.NewToken
 	oldToken       = agenttest.OldToken
 	patience       = agenttest.Patience
-	certainly      = 3 // rejections in a row
+	certainly      = 3 // the rejections in a row after which the agent is certain
 )
 
 // fixture is an agent on a member (a fake client), with a hub that answers.
@@ -52,7 +52,7 @@ type fixture struct {
 	log    *logtest.Hook
 }
 
-// newFixture has the given objects on the member.
+// newFixture returns an agent whose member has the objects.
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	log, hook := agenttest.Log(t)
@@ -66,7 +66,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		return true, update.GetObject(), core.Tracker().Update(update.GetResource(), update.GetObject(), update.GetNamespace())
 	})
 	metadata := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
-	metadata.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // has the same objects
+	metadata.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // the clients share their objects
 		_, err := core.Invokes(action, nil)
 		return true, &metav1.PartialObjectMetadata{}, err
 	})
@@ -80,7 +80,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	}
 }
 
-// has puts Secrets onto the member; one that exists is replaced.
+// has stores Secrets on the member, and replaces those that exist.
 func (f *fixture) has(secrets ...*corev1.Secret) {
 	f.Helper()
 	for _, secret := range secrets {
@@ -135,7 +135,7 @@ func (f *fixture) starts() {
 	f.startsDeploying(deploysNothing)
 }
 
-// deploysNothing is in place of deploy.Run.
+// deploysNothing replaces deploy.Run.
 func deploysNothing(ctx context.Context, _ deploy.Config) error {
 	<-ctx.Done()
 	return nil

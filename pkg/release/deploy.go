@@ -115,7 +115,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	if !source.hasTemplates() {
-		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need those of the cluster
+		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need the capabilities of the cluster
 	}
 	revisions, err := op.revisions(r.Name)
 	if err != nil {
@@ -156,14 +156,14 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
-	// A forged revision may name any object to be removed by the upgrade. So may one that was stored for somebody with other rights, even if
-	// its deployment failed for lack of them.
+	// The upgrade removes objects that the last revision has and the new one lacks. A forged revision may name any object, and so may one that
+	// was deployed with the rights of another ServiceAccount.
 	isForged := func(r *helm.Release) bool { return !c.isProved(r) }
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = r.Name
 	}
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
-	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
+	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
 	if len(revisions) == 0 {
@@ -280,7 +280,7 @@ func checkReleaseOwner(r Request, existing *helm.Release, mayTakeOver bool) erro
 		if isAnnotatedFor(r, existing) {
 			return nil
 		}
-		// A later revision than the recorded one is of an agent that ended before it could report.
+		// An agent that ended before it could report has stored a revision after the recorded one.
 		recorded := ParseRecord(r.Recorded)
 		if recorded.Name != "" && recorded.Namespace == r.Namespace && recorded.Name == r.Name && recorded.Version <= existing.Version {
 			return nil
@@ -405,8 +405,8 @@ func (r Request) helm() fleet.HelmOptions {
 	return *r.Options.Helm
 }
 
-// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked and does not
-// know what failed ones after it added.
+// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked, and does
+// not know which objects failed attempts added after it.
 func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 	deployed := func(resource schema.GroupResource, namespace, name string) bool {
 		return slices.ContainsFunc(d.Objects, func(o Object) bool {
@@ -420,7 +420,7 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 		}
 		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
 		if err != nil {
-			continue // of an unknown kind there are no objects
+			continue // the API server does not know a kind of the manifest, so there are no such objects
 		}
 		for _, info := range infos {
 			if !deployed(info.Mapping.Resource.GroupResource(), info.Namespace, info.Name) {

@@ -21,8 +21,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// wireBundle is a Bundle of a recorded scene: what Fleet's hub wrote for it and what Fleet's agent made of that. A field is text
-// where a scene refers to an earlier stage.
+// wireBundle is a Bundle of a recorded scene: what Fleet's hub wrote for it and what Fleet's agent made of that. If a scene
+// refers to an earlier stage, the field is text.
 type wireBundle struct {
 	Name              string
 	BundleDeployments []struct {
@@ -49,7 +49,7 @@ type wireBundle struct {
 }
 
 // refusedLater are BundleDeployments that have no release because the API server of the member, or dependsOn, refuses them. TestWire of
-// the agent compares what it says of them.
+// package deploy compares what the agent reports about them.
 var refusedLater = map[string]bool{
 	"s12-keep": true, "s12-delete": true, "s13-user": true, "s13-selector": true, "s13-nothing": true,
 	"s14-kind": true, "s14-atomic": true, "s14-conflict": true, "s14-clusterscoped": true,
@@ -57,7 +57,7 @@ var refusedLater = map[string]bool{
 
 // TestWire renders recorded BundleDeployments. The releases have the chart, the values and the objects that were recorded. Two
 // differences are on purpose: plain manifests are not kept in the release a second time, beside its manifest, because a Secret
-// has room for 1 MiB; and an error of kustomize is not repeated with the words of Helm's post-renderer before it.
+// has room for 1 MiB; and an error of kustomize appears once, without a second copy that Helm's post-renderer adds.
 func TestWire(t *testing.T) {
 	scenes, err := filepath.Glob("../controllers/bundle/testdata/wire/*.yaml")
 	require.NoError(t, err)

@@ -51,7 +51,7 @@ func (e *TooLargeError) Error() string {
 // RoundTrip sends the request and limits the body of the response.
 func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	if l.Large != nil {
-		l.Large.End() // of the previous response
+		l.Large.End() // ends the turn of the previous response
 	}
 	if l.Body.Values > 0 {
 		request = request.Clone(request.Context())
@@ -66,7 +66,7 @@ func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	body := &limitedBody{ReadCloser: response.Body, ctx: request.Context(), read: SizeCounter{Limits: l.Body}, small: l.Small, large: l.Large}
 	if watch, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watch {
-		body.read.Limits, body.large = l.Watch, nil // it may last for long, and its events are decoded one by one
+		body.read.Limits, body.large = l.Watch, nil // a watch may last for hours, and its events are decoded one by one
 	}
 	response.Body = body
 	return response, nil

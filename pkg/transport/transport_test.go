@@ -52,7 +52,7 @@ func TestNewTrustsItsOwnAuthoritiesOnly(t *testing.T) {
 	a := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
 	trusts, doubts := New(trusting(a), nil), New(&tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}, nil)
 	defer trusts.CloseIdleConnections()
-	for range 2 { // in either order
+	for range 2 { // each client is used before and after the other
 		answer, err := get(t, &http.Client{Transport: trusts}, a.URL)
 		require.NoError(t, err)
 		assert.Equal(t, "HTTP/2.0", answer)
@@ -62,7 +62,7 @@ func TestNewTrustsItsOwnAuthoritiesOnly(t *testing.T) {
 	}
 }
 
-// proxied returns the error of a request whose proxy answers like this.
+// proxied returns the error of a request through a proxy that answers with the handler.
 func proxied(t *testing.T, answer http.HandlerFunc) error {
 	t.Helper()
 	proxy := httptest.NewServer(answer)

@@ -16,7 +16,7 @@ const (
 type memory struct {
 	maxWorkspace, maxTotal int
 
-	mu         sync.Mutex // of the caches as well
+	mu         sync.Mutex // also guards the caches of the plans
 	total      int
 	workspaces map[string]*workspaceMemory // those that keep something, by namespace
 }
@@ -31,7 +31,7 @@ func newMemory(maxWorkspace, maxTotal int) *memory {
 }
 
 // add counts bytes that a cache is about to keep, and makes room for them. The caller has locked m, and keeps nothing if add returns false:
-// the bytes are too many for a workspace, the plan of the cache is used no more, or the cache itself was emptied to make room.
+// the bytes are too many for a workspace, the plan of the cache is no longer used, or the cache itself was emptied to make room.
 func (m *memory) add(c *planCache, size int) bool {
 	if c.isClosed || size > m.maxWorkspace {
 		return false
@@ -57,7 +57,7 @@ func (m *memory) add(c *planCache, size int) bool {
 	}
 }
 
-// subtract counts bytes that a cache keeps no more. The caller has locked m.
+// subtract counts bytes that a cache no longer keeps. The caller has locked m.
 func (m *memory) subtract(c *planCache, size int) {
 	if w := m.workspaces[c.namespace]; w != nil {
 		w.size, m.total, c.size = w.size-size, m.total-size, c.size-size
@@ -104,7 +104,7 @@ func (m *memory) forgetCluster(k key) {
 	}
 }
 
-// close empties the cache of a plan that is used no more, for good: a pass may still have the plan.
+// close empties the cache of a plan that is no longer used. The cache stays empty, because a pass may still have the plan.
 func (m *memory) close(c *planCache) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -81,7 +81,7 @@ type rolloutTarget struct {
 	key          key
 	deploymentID string // the one that the Cluster is to get
 	state        fleet.BundleState
-	isUpdated    bool // it has that deployment ID, or cannot get it now
+	isUpdated    bool // it has that deployment ID, or nothing can be deployed to it now
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
 	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result
@@ -127,8 +127,8 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 // maxUnavailable says. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
-// in its partition and in all, or while there are none, so that a rollout progresses. In all, those count that have the new version or are
-// in a partition that has begun: what is unavailable in a later partition must not stop the rollout that would mend it. A Cluster that is
+// in its partition and in all, or while there are none, so that a rollout progresses. In all, only Clusters count that have the new
+// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them. A Cluster that is
 // unavailable anyway has nothing to lose: it is updated when its partition begins. Thus a correction reaches all Clusters that a bad version
 // has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
@@ -205,12 +205,12 @@ type rolloutStep struct {
 	mayUpdate    bool
 }
 
-// hasRollout reports whether the Clusters of a Bundle are updated in steps. An agent has a Bundle of its own.
+// hasRollout reports whether the Clusters of a Bundle are updated in steps. The Bundle of an agent is only for one Cluster.
 func hasRollout(b *fleet.Bundle, p *plan) bool {
 	return p.strategy != nil && p.problem == nil && !agentspec.IsBundle(b)
 }
 
-// isUnprocessed reports whether a Cluster has no cluster namespace, for a reason that its status tells. Nothing is deployed to it.
+// isUnprocessed reports whether a Cluster has no cluster namespace; its status says why. Nothing is deployed to it.
 func isUnprocessed(cluster *fleet.Cluster) bool {
 	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
 }
@@ -222,7 +222,7 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 
 // rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
 // at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed. A Cluster
-// that can get nothing now holds nobody up, whatever its state.
+// to which nothing can be deployed now delays no other, whatever its state.
 func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -257,7 +257,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 			continue
 		}
 		v, err := p.variant(m.targets, m.cluster)
-		if err != nil { // the new version is wrong for this Cluster, as if its agent could not deploy it
+		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
 			t.state, t.isUpdated, t.unavailable = fleet.ErrApplied, true, true
 			continue
 		}

@@ -124,8 +124,8 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	options.Namespace = namespace
 	inputs := manifestInputs{Agent: options}
 	if cluster.Spec.KubeConfigSecret == "" {
-		// Without a kubeconfig the hub cannot create the PriorityClass, and a Pod that names a missing one does not start. Only its
-		// Bundle tells such an agent the address of the hub.
+		// Without a kubeconfig the hub cannot create the PriorityClass, and a Pod that names a missing one does not start. Such
+		// an agent gets the address of the hub only from its Bundle.
 		inputs.Agent.PriorityClassName = ""
 		hub := forAgents(a.Config.Get())
 		inputs.Hub = &hub
@@ -142,7 +142,8 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		wanted.Finalizers = []string{fleet.BundleFinalizer}
 	}
 
-	key, isNew := wanted.Namespace+"/"+wanted.Name, false // isNew: this hub has created it, and its event has not arrived
+	key := wanted.Namespace + "/" + wanted.Name
+	isNew := false // this hub has created the Bundle, and the event has not arrived
 	switch {
 	case existing != nil:
 		a.created.Observed(key)
@@ -174,7 +175,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	if isNew {
 		out = out.In(expectations.Timeout) // it may be deleted before the cache contains it
 		if cluster.Spec.KubeConfigSecret == "" && !a.DisableBundles {
-			// The event of the Bundle enqueues the Cluster, to deploy it. What an import has installed is recorded at once.
+			// The event of the Bundle enqueues the Cluster, to deploy it. After an import the status is not delayed, because it records what was installed.
 			out = out.WithStatusLater()
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ownerKey identifies the object for which another one was made, according to the annotations or fields of that one.
+// ownerKey identifies the object for which the hub has made another object, as the annotations or fields of the other object say.
 type ownerKey struct{ kind, namespace, name string }
 
 // Kinds of owners.
@@ -23,7 +23,7 @@ const (
 	kindToken   = "ClusterRegistrationToken"
 )
 
-// sets has the prefix of the IDs of the object sets that are made for each kind. Fleet's own controllers use the same.
+// sets has, for each kind of owner, the prefix of the IDs of its object sets. Fleet's own controllers use the same prefixes.
 var sets = map[string]string{
 	kindRequest: "cluster-registration",
 	kindToken:   "cluster-group-token",
@@ -31,7 +31,7 @@ var sets = map[string]string{
 
 var none ownerKey
 
-// ownerOfNamespace is the Cluster of a cluster namespace. The name of the namespace must be the one that follows from the Cluster's.
+// ownerOfNamespace is the Cluster of a cluster namespace. The namespace must have the name that registration.ClusterNamespace returns for the Cluster.
 func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	a := namespace.Annotations
 	o := ownerKey{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}

@@ -58,7 +58,7 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	return w, nil
 }
 
-// isConfigured reports whether the agent of a Cluster got the address of the hub from the ConfigMap, so that there was one.
+// isConfigured reports whether the agent of a Cluster got the address of the hub from the ConfigMap: then the ConfigMap existed.
 func isConfigured(cluster *fleet.Cluster) bool {
 	status := cluster.Status
 	return status.APIServerURL != "" && status.Import != nil && !status.Import.APIServerURLFromSecret
@@ -80,7 +80,7 @@ func safeDefaults(document string) config.Hub {
 type Watcher struct {
 	*app.Context
 	started bool   // whether version has been set
-	version string // of the Muster that wrote the first ConfigMap
+	version string // the version of Muster that wrote the first ConfigMap
 }
 
 const name = "hub-settings"
