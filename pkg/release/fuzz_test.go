@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -151,32 +152,50 @@ func FuzzOwnerLabels(f *testing.F) {
 	})
 }
 
-// The texts that CheckYAML refuses are those of which a parser makes many nodes.
+// A parser makes no more nodes of a text than mostNodes allows for, and no aliases of one without hasAliases. What CheckYAML accepts has no more
+// nodes than the limit when aliases are expanded.
 func FuzzCheckYAML(f *testing.F) {
 	for _, seed := range []string{"a: &x [1]\nb: *x", "{?&a b:*a}", "- - ? : {a,b: c}", "a:\n- b\n-\tc\n--- !t &a 'x'", "[&a a,*a,-*a]"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		nodes, err := CheckYAML([]byte(text), len(text))
+		const limit = 20
+		accepted := CheckYAML([]byte(text), limit) == nil
 		decoder := yaml.NewDecoder(strings.NewReader(text))
-		parsed := 0
+		parsed, expanded, aliases := 0, 0, false
 		for {
 			var root yaml.Node
 			if decoder.Decode(&root) != nil {
 				break
 			}
-			for left := []*yaml.Node{&root}; len(left) > 0; {
-				node := left[len(left)-1]
-				left = append(left[:len(left)-1], node.Content...)
-				parsed++
+			var visit func(node *yaml.Node, below int, follow bool) int
+			visit = func(node *yaml.Node, below int, follow bool) (nodes int) {
 				if node.Kind == yaml.AliasNode {
-					require.Error(t, err, "an alias")
+					aliases = true
+					if !follow || below > 100 {
+						return 1
+					}
+					return visit(node.Alias, below+1, follow)
 				}
+				nodes = 1
+				for _, child := range node.Content {
+					if nodes += visit(child, below+1, follow); nodes > 10*limit && follow {
+						break
+					}
+				}
+				return nodes
 			}
-			parsed -= 2 // the document and its root
+			parsed += visit(&root, 0, false) - 2 // the document and its root
+			expanded += visit(&root, 0, true) - 2
 		}
-		if err == nil {
-			assert.LessOrEqual(t, parsed, 3*nodes)
+		if !utf8.ValidString(text) {
+			require.False(t, accepted)
+			return
+		}
+		assert.LessOrEqual(t, parsed, 3*mostNodes([]byte(text)))
+		assert.True(t, !aliases || hasAliases([]byte(text)))
+		if accepted && hasAliases([]byte(text)) {
+			assert.LessOrEqual(t, expanded, limit)
 		}
 	})
 }

@@ -348,6 +348,9 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 		return nil, err
 	}
 	kept, err := op.config.Releases.Get(f.Name, f.Version)
+	if refused := new(YAMLError); c.history.TrustProofs && errors.As(err, &refused) {
+		return nil, ErrUnproved // it would not have been checked if it were proved
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	"helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
@@ -150,9 +151,12 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 			continue
 		}
 		for text := range parsedTexts(revision) {
-			nodes, err := CheckYAML(text, limits.Nodes)
-			if err == nil && limits.Small.Values > 0 && nodes > limits.Small.Values {
+			var err error
+			if limits.Small.Values > 0 && mostNodes(text) > limits.Small.Values {
 				err = limits.hold(s.ctx)
+			}
+			if err == nil {
+				err = CheckYAML(text, limits.Nodes)
 			}
 			if err != nil {
 				return fmt.Errorf("the history of the Helm release: %w", err)
@@ -190,14 +194,39 @@ type YAMLError struct{ why string }
 
 func (e *YAMLError) Error() string { return "YAML that " + e.why }
 
-// CheckYAML counts the characters of a text with which a node of YAML can begin, also those in strings and comments, and returns a YAMLError
-// if these are more than the limit. When the text is parsed, each of them takes some 250 bytes, and up to 800, while the text may have two. An
-// alias repeats a node any number of times, and any encoding but UTF-8 could hide one, so CheckYAML refuses both. It does not parse the text:
-// that would take the memory, and Helm divides a text into documents in several ways.
-func CheckYAML(text []byte, limit int) (nodes int, err error) {
+// CheckYAML returns a YAMLError if a text has more nodes than the limit. An alias counts as the nodes that it repeats. When the text is parsed,
+// each node takes some 250 bytes, and up to 800, while the text may have two. Most texts need not be parsed for the check: they have few characters
+// with which a node can begin, and no aliases. Others, such as a ConfigMap with JSON in a string, are parsed document by document, so that the
+// check needs the memory of one document of that many nodes. Any encoding but UTF-8 could hide nodes, and is refused.
+func CheckYAML(text []byte, limit int) error {
 	if !utf8.Valid(text) {
-		return 0, &YAMLError{"is not encoded in UTF-8"}
+		return &YAMLError{"is not encoded in UTF-8"}
 	}
+	if mostNodes(text) <= limit && !hasAliases(text) {
+		return nil
+	}
+	tooMany := &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
+	nodes := 0
+	for _, document := range documentStart.Split(string(text), -1) {
+		if mostNodes([]byte(document)) > limit {
+			return tooMany
+		}
+		var root yaml.Node
+		if err := yaml.Unmarshal([]byte(document), &root); err != nil {
+			return &YAMLError{"cannot be parsed"}
+		}
+		if nodes += countNodes(&root, map[*yaml.Node]int{}, limit); nodes > limit {
+			return tooMany
+		}
+	}
+	return nil
+}
+
+// documentStart is where Helm and client-go divide a text into documents, even in a string.
+var documentStart = regexp.MustCompile(`(?m)^---`)
+
+// mostNodes counts the characters with which a node of YAML can begin, also those in strings and comments.
+func mostNodes(text []byte) (nodes int) {
 	for i, character := range text {
 		switch character {
 		case ',', '[', '{', ':', '?':
@@ -208,16 +237,32 @@ func CheckYAML(text []byte, limit int) (nodes int, err error) {
 			}
 		}
 	}
-	if nodes > limit {
-		return nodes, &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
-	}
-	if hasAliases(text) {
-		return nodes, &YAMLError{"has aliases"}
-	}
-	return nodes, nil
+	return nodes
 }
 
-// hasAliases reports whether an alias (*NAME) of the text has the name of an anchor (&NAME), both where YAML allows them.
+// nodeSize is the number of bytes of a text that count as one more node: an alias can repeat a long text.
+const nodeSize = 250
+
+// countNodes counts a node and those below it, with those that aliases repeat, and stops above the limit. known has the counts of anchors.
+func countNodes(node *yaml.Node, known map[*yaml.Node]int, limit int) (nodes int) {
+	if node.Kind == yaml.AliasNode {
+		return countNodes(node.Alias, known, limit)
+	}
+	if count, isKnown := known[node]; isKnown {
+		return count
+	}
+	known[node] = limit + 1 // until it is counted: it may contain itself
+	nodes = 1 + len(node.Value)/nodeSize
+	for _, below := range node.Content {
+		if nodes += countNodes(below, known, limit); nodes > limit {
+			return nodes
+		}
+	}
+	known[node] = nodes
+	return nodes
+}
+
+// hasAliases reports whether a text may have aliases: whether an alias (*NAME) of the text has the name of an anchor (&NAME), both where YAML allows them.
 func hasAliases(text []byte) bool {
 	if !bytes.ContainsRune(text, '&') || !bytes.ContainsRune(text, '*') {
 		return false

@@ -79,6 +79,15 @@ func manyAnchors() (text string) {
 	return text
 }
 
+// bomb has 40 anchors, each a list with two aliases of the one before.
+func bomb() string {
+	text := "- &a0 x\n"
+	for i := range 40 {
+		text += fmt.Sprintf("- &a%d [*a%d, *a%d]\n", i+1, i, i)
+	}
+	return text
+}
+
 func TestCheckYAML(t *testing.T) {
 	for name, row := range map[string]struct{ text, says string }{
 		"nothing":                          {"", ""},
@@ -91,19 +100,24 @@ func TestCheckYAML(t *testing.T) {
 		"a map in one line":                {"{" + strings.Repeat("a,", 1001), "has more than 1000 nodes"},
 		"long keys":                        {strings.Repeat("? a\n", 1001), "has more than 1000 nodes"},
 		"text":                             {"x: |\n" + strings.Repeat("  no-nodes in a text\n", 10_000), ""},
-		"an alias":                         {"a: &x 1\nb: *x\n", "has aliases"},
-		"an alias in one line":             {"[&x-1 1,*x-1]", "has aliases"},
-		"an alias after other indicators":  {"{?&a b:*a}", "has aliases"},
-		"an alias that begins the text":    {"*x : &x 1", "has aliases"},
-		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "has aliases"},
-		"thousands of anchors":             {manyAnchors() + " *b", "has aliases"},
+		"an alias":                         {"a: &x 1\nb: *x\n", ""},
+		"merged maps in a text":            {"data:\n  ci.yaml: |\n    x: &defaults {a: b}\n    y:\n      <<: *defaults\n", ""},
+		"JSON in texts":                    {strings.Repeat("---\na: |\n  ["+strings.Repeat("1,", 200)+"1]\n", 100), ""},
+		"many documents":                   {strings.Repeat("---\na: [1,2,3]\n", 300), "has more than 1000 nodes"},
+		"aliases that repeat a list":       {"a: &x [" + strings.Repeat("1,", 100) + "1]\nb: [" + strings.Repeat("*x,", 10) + "*x]\n", "has more than 1000 nodes"},
+		"aliases of aliases":               {bomb(), "has more than 1000 nodes"},
+		"aliases of a long text":           {"a: &x " + strings.Repeat("x", 100_000) + "\nb: [*x,*x,*x]\n", "has more than 1000 nodes"},
+		"an alias of what it is in":        {"a: &x [*x]\n", "has more than 1000 nodes"},
+		"an alias in one line":             {"[&x-1 1,*x-1]", ""},
+		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "cannot be parsed"},
+		"thousands of anchors":             {"- &a0 x\n- |\n" + strings.ReplaceAll(manyAnchors(), "\n", " ") + " *b", ""},
 		"an alias of no anchor":            {"a: &x 1\nb: *y\n", ""},
 		"a shell":                          {"run: command 2>&1 && expr 2*1 & wait *x\nurl: /?a=1&x=2\ngo: (&x, *y)\n", ""},
 		"schedules and markdown":           {"cron: '*/5 * * * *'\ntext: Ships & boats, *boats* and **Ships**\n", ""},
 		"UTF-16":                           {"\xff\xfea\x00:\x00", "is not encoded in UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := CheckYAML([]byte(row.text), 1000)
+			err := CheckYAML([]byte(row.text), 1000)
 			if row.says == "" {
 				require.NoError(t, err)
 				return

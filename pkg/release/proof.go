@@ -205,6 +205,9 @@ func (c *Client) mayBeSame(r Request, latest *helm.Release) bool {
 		isEqual := func(label string) bool { return latest.Labels[label] == r.Labels[label] }
 		return !isEqual(ClusterLabel) && isEqual(DeploymentIDLabel) && isEqual(CopiesLabel)
 	}
+	if latest.Labels[CopiesLabel] != "" && r.Labels[CopiesLabel] == "" {
+		return false // without the label, a removal would leave the copies
+	}
 	return r.Applied && r.Recorded == Found{Namespace: latest.Namespace, Name: latest.Name, Version: latest.Version}.String()
 }
 

@@ -245,7 +245,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 		t.Run(fmt.Sprintf("recorded as revision %d: it stays, and is proved", deployments), func(t *testing.T) {
 			m, r, objects := setUp(t)
 			r = byAnother(m, r, deployments)
-			m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel], s.Labels[CopiesLabel] = labelTrue, "1" })
+			m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
 			was := objects()
 			made := m.deploy(r)
 			assert.True(t, made.Kept)
@@ -264,6 +264,9 @@ func TestDeploy_sameRevision(t *testing.T) {
 		})
 	}
 	for name, forge := range map[string]func(*member, *Request){
+		"copies that the request has not": func(m *member, _ *Request) {
+			m.changeHistory(func(s *corev1.Secret) { s.Labels[CopiesLabel] = "1" })
+		},
 		"nothing is recorded":               func(_ *member, r *Request) { r.Recorded = "" },
 		"an earlier revision is recorded":   func(m *member, r *Request) { r.Recorded = m.namespace + "/app:1" },
 		"another deployment ID is recorded": func(_ *member, r *Request) { r.Applied = false },

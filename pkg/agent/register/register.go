@@ -219,7 +219,9 @@ func (r *Registrar) await(
 				return nil, err
 			}
 			if created { // the hub may grant the new one at any moment, as any new request
-				polling, refused = r.polling(request), false
+				next := r.polling(request)
+				next.refused = polling.refused // the hub keeps only some hundred refused requests: an agent whose request it deletes must not ask faster
+				polling, refused = next, false
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func diagnose(server, doing string, err error) *failure {
 	case errors.As(err, &tooLarge):
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge)
 	case errors.As(err, &badYAML):
-		return transientf(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
+		return failuref(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
 	case errors.Is(err, errNotKubernetes):
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errNotKubernetes)
 	case isNetwork(err):

@@ -141,7 +141,7 @@ func TestHostileHistories(t *testing.T) {
 			assert.Less(t, allocated(func() { failed = u.run(t.Context()) }), limit)
 			require.NotNil(t, failed)
 			assert.Equal(t, fleet.ReasonMemberError, failed.reason)
-			assert.Contains(t, failed.message, "the history of a Helm release has YAML that has ")
+			assert.Contains(t, failed.message, "the history of a Helm release has YAML that ")
 			assert.NotContains(t, failed.message, "shop", "nothing that the member has answered")
 			assert.Contains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent", "the removal is not complete")
 			assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")

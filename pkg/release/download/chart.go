@@ -148,13 +148,13 @@ func findVersion(ctx context.Context, h fleet.HelmOptions, a ServerAccess) (*rep
 	if err != nil {
 		return nil, err
 	}
-	if _, err := release.CheckYAML(data, indexNodes); err != nil {
-		return nil, fmt.Errorf("the index of the repository: %w", err)
-	}
 	if err := indexes.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	defer indexes.Release(1)
+	if err := release.CheckYAML(data, indexNodes); err != nil {
+		return nil, fmt.Errorf("the index of the repository: %w", err)
+	}
 	index := repo.NewIndexFile()
 	if err := yaml.Unmarshal(data, index); err != nil {
 		return nil, fmt.Errorf("the index of the repository: %w", err)

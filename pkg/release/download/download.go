@@ -66,13 +66,13 @@ func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	return a, nil
 }
 
-// forURL returns the access to another URL: a repository may name charts and dependencies anywhere, and the account, the authorities and the
-// options are for one server.
+// forURL returns the access to another URL: a repository may name charts and dependencies anywhere, and the account and the options are for one
+// server. The authorities may have issued the certificates of others.
 func (a ServerAccess) forURL(own, other string) ServerAccess {
 	one, err := url.Parse(own)
 	two, otherErr := url.Parse(other)
 	if err != nil || otherErr != nil {
-		return ServerAccess{}
+		return ServerAccess{CAs: a.CAs}
 	}
 	for _, u := range []*url.URL{one, two} {
 		switch {
@@ -83,7 +83,7 @@ func (a ServerAccess) forURL(own, other string) ServerAccess {
 		}
 	}
 	if !isSameServer(one, two) {
-		return ServerAccess{}
+		return ServerAccess{CAs: a.CAs}
 	}
 	return a
 }
