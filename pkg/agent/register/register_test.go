@@ -379,6 +379,25 @@ func TestAwaitForgetsTheRefusalOfADeletedRequest(t *testing.T) {
 	}
 }
 
+// A hub keeps only some hundred refused requests. More agents than that delete each other's requests, and must not poll faster and faster.
+func TestAwaitSlowsDownAfterEachRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, in, request, object := newAttempt(t, "id")
+		core, fleets := kubefake.NewClientset(answerTo(in, object, map[string]string{registration.RefusalReason: "R"})), fakefleet.NewSimpleClientset()
+		sent := 0
+		fleets.PrependReactor("create", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
+			sent++ // and the hub deletes it again
+			return true, action.(kubetesting.CreateAction).GetObject(), nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		_, err := r.await(ctx, &hubclient.Connection{Core: core, Fleet: fleets}, in, request, object)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Greater(t, sent, 5)
+		assert.Less(t, sent, 30)
+	})
+}
+
 // marker is what no error may quote.
 const marker = "MARKER-5d1c"
 
