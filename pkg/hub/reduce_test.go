@@ -1,3 +1,7 @@
+//go:build !race
+
+// It shares objects and caches with memory_test.go.
+
 package hub
 
 import (
