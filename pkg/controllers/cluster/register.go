@@ -40,7 +40,7 @@ type handler struct {
 	subReconcilers SubReconcilers
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
-	finalizing     finalizingSince
+	finalizing     seenDeletions
 	changedSecrets *enqueue.Changes[changedSecrets]
 }
 
