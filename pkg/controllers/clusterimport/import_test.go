@@ -542,6 +542,18 @@ func TestReconcile_givesItsSlotBack(t *testing.T) {
 	h.requireImported(t, c)
 }
 
+func TestReconcile_givesItsSlotBackWhenItPanics(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	renderer := h.renderer
+	h.renderer = nil
+	assert.Panics(t, func() { h.Reconcile(t.Context(), c) })
+	h.Wait()
+	assertUnused(t, h.calls.first)
+	h.renderer = renderer
+	h.requireImported(t, c)
+}
+
 func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	// waiting is an import that has read its Secret and waits for its token.
 	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {
