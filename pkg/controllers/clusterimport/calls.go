@@ -52,8 +52,9 @@ const (
 // its context ends.
 type memberCall struct {
 	inputs   string // a digest of everything that determines the call; other inputs are another call
-	running  bool   // it has not ended: it sends requests, or has not begun
+	running  bool   // it has not ended: it sends requests, or waits for a slot or for a pass
 	slot     slotState
+	wanted   bool                                // by the pass that runs, or by the last one
 	patience clock.Timer                         // fires if no pass begins the call that has a slot
 	start    chan func(context.Context) *failure // takes the function to run in the slot
 	failure  *failure                            // while a failed call is retried, the failure of the previous try
@@ -136,6 +137,9 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.byKey[key]
+	if last != nil {
+		last.wanted = true
+	}
 	same := last != nil && last.inputs == inputs
 	switch {
 	case last != nil && last.running && last.slot == offered:
@@ -150,7 +154,7 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	next, slots := &memberCall{
-		inputs: inputs, running: true, slot: waiting, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
+		inputs: inputs, running: true, slot: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
 	}, c.first
 	if same {
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
@@ -179,14 +183,43 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 	}
 }
 
-// giveBack frees the slot of a call that a pass has not begun, because it could not be prepared.
-func (c *memberCalls) giveBack(key callKey) {
+// pass is one pass over a Cluster, which may make calls with these keys. When it ends, the slots of calls that it has not begun are free: it
+// could not prepare them, because it returned early or panicked. Calls that wait for a slot, or have been offered one, do not go on if the pass
+// did not ask for them: the Cluster needs them no more. After a pass that failed they do, because its repetition may ask for them.
+func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
+	c.mu.Lock()
+	for _, key := range keys {
+		if call := c.byKey[key]; call != nil {
+			call.wanted = false
+		}
+	}
+	c.mu.Unlock()
+	failed := true
+	defer func() {
+		for _, key := range keys {
+			c.endPass(key, failed)
+		}
+	}()
+	out := run()
+	failed = out.Err != nil
+	return out
+}
+
+func (c *memberCalls) endPass(key callKey, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && call.running && call.slot == preparing {
+	call := c.byKey[key]
+	if call == nil || !call.running {
+		return
+	}
+	unwanted := !call.wanted && !failed
+	switch {
+	case call.slot == preparing, call.slot == offered && unwanted:
 		close(call.start)
 		call.slot = started
 		c.withdraw(key, call)
+	case call.slot == waiting && unwanted:
+		call.cancel()
 	}
 }
 
@@ -285,11 +318,12 @@ func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(contex
 	return do(ctx)
 }
 
-// last returns the state of the call with these inputs; known is false if there is none, or if a slot is offered to it.
+// last returns the state of the call with these inputs, for a pass that wants it; known is false if there is none, or if a slot is offered to it.
 func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last := c.byKey[key]; last != nil && last.inputs == inputs && !(last.running && last.slot == offered) {
+		last.wanted = true
 		return *last, true
 	}
 	return memberCall{}, false

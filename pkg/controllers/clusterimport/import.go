@@ -40,18 +40,12 @@ func (i *Importer) Forget(key string) {
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	out := i.pass(ctx, cluster)
+	out := i.calls.pass(func() result.Result { return i.reconcile(ctx, cluster) }, callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing})
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
 	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
 		i.kubeconfigs.drop(nameOf(cluster))
 	}
 	return out
-}
-
-// pass is a call of reconcile. It gives the slot of a call back that reconcile has reserved and not begun, because it returned early or panicked.
-func (i *Importer) pass(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	defer i.calls.giveBack(callKey{nameOf(cluster), installing})
-	return i.reconcile(ctx, cluster)
 }
 
 // reconcile is one import, from the decision to the record in the status. It does not wait for the member: requests to the
