@@ -32,8 +32,8 @@ const initialSilence = 30 * time.Second
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
-	if workspace, changed, isPass := d.changes.Take(k); isPass {
-		d.enqueueDependents(ctx, workspace, changed)
+	isPass := d.changes.Pass(k, func(workspace string, changed changedObjects) { d.enqueueDependents(ctx, workspace, changed) })
+	if isPass {
 		return nil, nil
 	}
 	if b == nil {

@@ -19,6 +19,12 @@ type changedObjects struct {
 	sources  enqueue.EarlierVersions[copySource]
 }
 
+func (c *changedObjects) markAll() {
+	c.clusters.MarkAll()
+	c.groups.MarkAll()
+	c.sources.MarkAll()
+}
+
 // enqueueDependents enqueues the Bundles and Clusters that depend on what has changed in a workspace. When ctx ends it enqueues the others
 // without matching them: a pass over an object that does not depend on the changes writes nothing.
 func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c changedObjects) {

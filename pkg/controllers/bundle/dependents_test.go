@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -145,6 +147,23 @@ func TestDependents_deadline(t *testing.T) {
 	c.sources.Add("Secret/cred", copySource{kind: secretKind, name: "cred"}, 0, func(_, _ copySource) bool { return false })
 	s.enqueueDependents(ctx, "ws", c)
 	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
+}
+
+// The queue repeats a pass that panicked. The changes for which it has not enqueued the dependents must not be lost.
+func TestDependents_panic(t *testing.T) {
+	s := newStage(t)
+	s.has(t, clusterIn("alice", "x", "1"), selecting("a", "a"), selecting("other", "other"))
+	s.clusterEvents().OnUpdate(clusterIn("alice", "a", "1"), clusterIn("alice", "x", "2"))
+	clusters := s.clusterCache
+	s.clusterCache = nil
+	assert.Panics(t, func() { _, _ = s.onBundle("ws/*", nil) })
+	s.clusterCache, s.log = clusters, nil
+	_, err := s.onBundle("ws/*", nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"enqueue Bundle a in 1s", "enqueue Bundle other in 1s", "enqueue Cluster alice in 0s"}, slices.Compact(s.taken()))
+	_, err = s.onBundle("ws/*", nil)
+	require.NoError(t, err)
+	assert.Empty(t, s.taken())
 }
 
 // What matches selectors waits while other passes over the workspace do so, and not while those over another do.

@@ -111,7 +111,7 @@ func newStage(t testing.TB) *stage {
 		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
-	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles}
+	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles, MarkAll: (*changedObjects).markAll}
 	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()
 	return s

@@ -100,7 +100,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
-		changes:         &enqueue.Changes[changedObjects]{Queue: bundles},
+		changes:         &enqueue.Changes[changedObjects]{Queue: bundles, MarkAll: (*changedObjects).markAll},
 		seen:            map[key]revision{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},

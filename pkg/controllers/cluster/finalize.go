@@ -87,37 +87,50 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	return latest, nil
 }
 
-// finalizingSince has the time at which this hub saw the deletion of each Cluster that it finalizes.
-type finalizingSince struct {
+// seenDeletions has what this hub remembers of each Cluster that it finalizes.
+type seenDeletions struct {
 	mu    sync.Mutex
-	times map[string]seenDeletion // by the key of the Cluster
+	byKey map[string]*seenDeletion // by the key of the Cluster
 }
 
 type seenDeletion struct {
-	uid  types.UID
-	time time.Time
+	uid      types.UID
+	time     time.Time // at which this hub saw the deletion
+	reported bool      // what may be left on the member
 }
 
 // since returns when the deletion of the Cluster was seen first; if it was not seen before, that is now.
-func (f *finalizingSince) since(cluster *fleet.Cluster, now time.Time) time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	key := index.Key(cluster.Namespace, cluster.Name)
-	if seen, found := f.times[key]; found && seen.uid == cluster.UID {
+	if seen := s.byKey[key]; seen != nil && seen.uid == cluster.UID {
 		return seen.time
 	}
-	if f.times == nil {
-		f.times = map[string]seenDeletion{}
+	if s.byKey == nil {
+		s.byKey = map[string]*seenDeletion{}
 	}
-	f.times[key] = seenDeletion{cluster.UID, now}
+	s.byKey[key] = &seenDeletion{uid: cluster.UID, time: now}
 	return now
 }
 
-// forget drops the time of a Cluster that is gone.
-func (f *finalizingSince) forget(key string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.times, key)
+// mustReport returns true once for each Cluster whose deletion was seen: the caller then reports what may be left on the member.
+func (s *seenDeletions) mustReport(cluster *fleet.Cluster) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := s.byKey[index.Key(cluster.Namespace, cluster.Name)]
+	if seen == nil || seen.uid != cluster.UID || seen.reported {
+		return false
+	}
+	seen.reported = true
+	return true
+}
+
+// forget drops what is remembered of a Cluster that is gone.
+func (s *seenDeletions) forget(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, key)
 }
 
 func without(list []string, item string) []string {
@@ -148,9 +161,10 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, ou
 }
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
-// of them says why. The hub's reason is the more recent one.
+// of them says why. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
 func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Result) {
-	if byAgent.IsDone() || byHub.IsDone() || byAgent.IsSkip() && byHub.IsSkip() {
+	nothingLeft := byAgent.IsDone() || byHub.IsDone() || byAgent.IsSkip() && byHub.IsSkip()
+	if nothingLeft || !h.finalizing.mustReport(cluster) {
 		return
 	}
 	left := byHub

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/stretchr/testify/assert"
@@ -248,6 +249,21 @@ func TestFinalize_member(t *testing.T) {
 		_, err := d.finalize(t.Context(), d.cluster)
 		require.Error(t, err)
 		assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: Disconnected")
+	})
+	t.Run("the finalizer cannot be removed at first", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		agentFails(d)
+		d.fail("patch", "clusters", errors.New("refused by a webhook"))
+		for range 3 {
+			_, err := d.finalize(t.Context(), d.cluster)
+			require.Error(t, err)
+		}
+		assert.Len(t, d.events.Events, 1, "it is reported once")
+		assert.InDelta(t, 1, testutil.ToFloat64(d.Metrics.MembersLeft.WithLabelValues(fleet.ReasonDisconnected)), 0)
+		d.cluster.UID = "the next"
+		_, err := d.finalize(t.Context(), d.cluster)
+		require.Error(t, err)
+		assert.Len(t, d.events.Events, 2, "and once for the next Cluster of that name")
 	})
 	t.Run("agent removed itself, and the hub cannot verify it", func(t *testing.T) {
 		d := newDeletion(config.Hub{})

@@ -40,7 +40,7 @@ type handler struct {
 	subReconcilers SubReconcilers
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
-	finalizing     finalizingSince
+	finalizing     seenDeletions
 	changedSecrets *enqueue.Changes[changedSecrets]
 }
 
@@ -61,7 +61,7 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 		deployments:    c.Fleet.BundleDeployment().Cache(),
 		subReconcilers: subReconcilers,
 		created:        expectations.New(c.Clock),
-		changedSecrets: &enqueue.Changes[changedSecrets]{Queue: clusters},
+		changedSecrets: &enqueue.Changes[changedSecrets]{Queue: clusters, MarkAll: (*changedSecrets).MarkAll},
 	}
 
 	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be
@@ -108,8 +108,7 @@ func (h *handler) enqueueImported(namespace string, secrets changedSecrets) {
 
 // onChange reconciles or finalizes a Cluster. The queue of Clusters also has the keys of namespaces in which Secrets have changed.
 func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-	if namespace, secrets, isPass := h.changedSecrets.Take(key); isPass {
-		h.enqueueImported(namespace, secrets)
+	if h.changedSecrets.Pass(key, h.enqueueImported) {
 		return nil, nil
 	}
 	if cluster == nil {

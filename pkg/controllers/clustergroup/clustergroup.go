@@ -46,7 +46,7 @@ func Register(ctx context.Context, c *app.Context, selectors *Selectors) {
 	groups, clusters := c.Fleet.ClusterGroup(), c.Fleet.Cluster()
 	h := &handler{
 		Context: c, groups: groups.Cache(), clusters: clusters.Cache(), written: expectations.Expectations{Clock: c.Clock}, selectors: selectors,
-		queue: groups, changes: &enqueue.Changes[changedClusters]{Queue: groups},
+		queue: groups, changes: &enqueue.Changes[changedClusters]{Queue: groups, MarkAll: (*changedClusters).MarkAll},
 	}
 	groups.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 	enqueue.OnEvent(clusters, h.noteCluster)
@@ -92,8 +92,8 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
-	if workspace, changed, isPass := h.changes.Take(key); isPass {
-		h.enqueueGroups(ctx, workspace, changed)
+	isPass := h.changes.Pass(key, func(workspace string, changed changedClusters) { h.enqueueGroups(ctx, workspace, changed) })
+	if isPass {
 		return nil, nil
 	}
 	if group == nil {

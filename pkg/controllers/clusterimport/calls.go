@@ -51,14 +51,16 @@ const (
 // memberCall is the state of the last call with one key. A call is a function that sends requests to a member; it returns when
 // its context ends.
 type memberCall struct {
-	inputs  string // a digest of everything that determines the call; other inputs are another call
-	running bool   // or waiting for a slot
-	slot    slotState
-	start   chan func(context.Context) *failure // takes the function to run in the slot
-	failure *failure                            // while a failed call is retried, the failure of the previous try
-	retryAt time.Time
-	backoff *wait.Backoff
-	cancel  context.CancelFunc
+	inputs   string // a digest of everything that determines the call; other inputs are another call
+	running  bool   // it has not ended: it sends requests, or waits for a slot or for a pass
+	slot     slotState
+	wanted   bool                                // by the pass that runs, or by the last one
+	patience clock.Timer                         // fires if no pass begins the call that has a slot
+	start    chan func(context.Context) *failure // takes the function to run in the slot
+	failure  *failure                            // while a failed call is retried, the failure of the previous try
+	retryAt  time.Time
+	backoff  *wait.Backoff
+	cancel   context.CancelFunc
 }
 
 // slotState is the state of a running call before it sends its first request. While it waits, nothing is rendered for it, and its goroutine has
@@ -135,6 +137,9 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.byKey[key]
+	if last != nil {
+		last.wanted = true
+	}
 	same := last != nil && last.inputs == inputs
 	switch {
 	case last != nil && last.running && last.slot == offered:
@@ -142,13 +147,14 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 			last.inputs, last.failure, last.backoff = inputs, nil, c.newBackoff()
 		}
 		last.slot = preparing
+		last.patience.Reset(prepareTimeout) // the pass may have come late
 		return *last, true
 	case last != nil && last.running || same && !last.due(c.clock.Now()):
 		return *last, false
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	next, slots := &memberCall{
-		inputs: inputs, running: true, slot: waiting, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
+		inputs: inputs, running: true, slot: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
 	}, c.first
 	if same {
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
@@ -159,7 +165,7 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 		slots = c.removals
 	}
 	if slots.tryAcquire(key.cluster.Namespace) {
-		next.slot = preparing
+		next.slot, next.patience = preparing, c.clock.NewTimer(prepareTimeout)
 	}
 	c.byKey[key] = next
 	hasSlot = next.slot == preparing
@@ -177,14 +183,43 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 	}
 }
 
-// giveBack frees the slot of a call that a pass has not begun, because it could not be prepared.
-func (c *memberCalls) giveBack(key callKey) {
+// pass is one pass over a Cluster, which may make calls with these keys. When it ends, the slots of calls that it has not begun are free: it
+// could not prepare them, because it returned early or panicked. Calls that wait for a slot, or have been offered one, do not go on if the pass
+// did not ask for them: the Cluster needs them no more. After a pass that failed they do, because its repetition may ask for them.
+func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
+	c.mu.Lock()
+	for _, key := range keys {
+		if call := c.byKey[key]; call != nil {
+			call.wanted = false
+		}
+	}
+	c.mu.Unlock()
+	failed := true
+	defer func() {
+		for _, key := range keys {
+			c.endPass(key, failed)
+		}
+	}()
+	out := run()
+	failed = out.Err != nil
+	return out
+}
+
+func (c *memberCalls) endPass(key callKey, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && call.running && call.slot == preparing {
+	call := c.byKey[key]
+	if call == nil || !call.running {
+		return
+	}
+	unwanted := !call.wanted && !failed
+	switch {
+	case call.slot == preparing, call.slot == offered && unwanted:
 		close(call.start)
 		call.slot = started
 		c.withdraw(key, call)
+	case call.slot == waiting && unwanted:
+		call.cancel()
 	}
 }
 
@@ -207,23 +242,27 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 	if !hasSlot && slots.acquire(ctx, key.cluster.Namespace) {
 		hasSlot = true
 		c.mu.Lock()
-		call.slot = offered
+		call.slot, call.patience = offered, c.clock.NewTimer(prepareTimeout)
 		c.mu.Unlock()
 		if ctx.Err() == nil {
 			c.enqueue(key.cluster)
 		}
 	}
-	var failure *failure
-	begun := false
+	var do func(context.Context) *failure
+	var problem *failure
+	expired := false
 	if hasSlot {
-		failure, begun = c.inSlot(ctx, key, call)
+		if do, expired = c.awaitBegin(ctx, key, call); do != nil {
+			problem = c.runInSlot(ctx, key, do)
+		}
 		slots.release(key.cluster.Namespace)
 	}
+	begun := do != nil
 
 	c.mu.Lock()
 	if begun {
-		call.running, call.failure = false, failure
-		if failure != nil {
+		call.running, call.failure = false, problem
+		if problem != nil {
 			call.retryAt = c.clock.Now().Add(call.backoff.Step())
 		}
 	} else if call.running {
@@ -233,26 +272,41 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 		delete(c.byKey, key)
 	}
 	c.mu.Unlock()
-	if c.ctx.Err() == nil && (begun || ctx.Err() != nil) {
+	if c.ctx.Err() == nil && (begun || expired || ctx.Err() != nil) {
 		c.enqueue(key.cluster)
 	}
 }
 
-// inSlot runs the function that a pass begins, unless ctx ends first or no pass begins one in time. It turns a panic into a failure: a defect
-// in the handling of one member must not end the process, which may embed the hub.
-func (c *memberCalls) inSlot(ctx context.Context, key callKey, call *memberCall) (f *failure, begun bool) {
-	patience := c.clock.NewTimer(prepareTimeout)
-	defer patience.Stop()
-	var do func(context.Context) *failure
+// awaitBegin waits for the function that a pass begins. It returns nil if ctx ends first, or if the pass gives the slot back. If no pass has
+// begun one in time, it withdraws the call, and expired is true: a pass may have reported that the call runs, and only another one corrects that.
+func (c *memberCalls) awaitBegin(ctx context.Context, key callKey, call *memberCall) (do func(context.Context) *failure, expired bool) {
+	defer call.patience.Stop()
 	select {
 	case do = <-call.start:
 	case <-ctx.Done():
-	case <-patience.C():
-		do = c.late(key, call)
+	case <-call.patience.C():
+		do, expired = c.withdrawUnlessBegun(key, call)
 	}
-	if do == nil || ctx.Err() != nil {
-		return nil, false
+	if ctx.Err() != nil {
+		return nil, expired
 	}
+	return do, expired
+}
+
+// withdrawUnlessBegun withdraws a call that no pass has begun. It returns the function if one has done so at the last moment.
+func (c *memberCalls) withdrawUnlessBegun(key callKey, call *memberCall) (do func(context.Context) *failure, withdrawn bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call.slot == started {
+		return <-call.start, false
+	}
+	call.slot = started
+	c.withdraw(key, call)
+	return nil, true
+}
+
+// runInSlot runs do. It turns a panic into a failure: a defect in the handling of one member must not end the process, which may embed the hub.
+func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(context.Context) *failure) (f *failure) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer func() {
@@ -261,27 +315,15 @@ func (c *memberCalls) inSlot(ctx context.Context, key callKey, call *memberCall)
 			f = transientf(fleet.ReasonError, "internal error in the hub (details in its log)")
 		}
 	}()
-	begun = true
-	return do(ctx), begun
+	return do(ctx)
 }
 
-// late withdraws a call that no pass has begun. It returns the function if one has done so at the last moment.
-func (c *memberCalls) late(key callKey, call *memberCall) (do func(context.Context) *failure) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if call.slot == started {
-		return <-call.start
-	}
-	call.slot = started
-	c.withdraw(key, call)
-	return nil
-}
-
-// last returns the state of the call with these inputs; known is false if there is none, or if a slot is offered to it.
+// last returns the state of the call with these inputs, for a pass that wants it; known is false if there is none, or if a slot is offered to it.
 func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last := c.byKey[key]; last != nil && last.inputs == inputs && !(last.running && last.slot == offered) {
+		last.wanted = true
 		return *last, true
 	}
 	return memberCall{}, false

@@ -2,6 +2,7 @@ package clusterimport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // patience is how long a test waits for what must happen, and pause the time between two looks.
@@ -340,11 +342,17 @@ func TestMemberCalls_waiting(t *testing.T) {
 		assert.True(t, known)
 		assert.False(t, call.running)
 	})
+	// pass is a pass that does this and returns.
+	pass := func(c *testCalls, do func()) {
+		c.pass(func() result.Result { do(); return result.Skip() }, keyOf("c"))
+	}
 	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
 		c := newTestCalls(t)
-		_, hasSlot := c.reserve(keyOf("c"), "a")
-		require.True(t, hasSlot)
-		c.giveBack(keyOf("c"))
+		reserve := func() {
+			_, hasSlot := c.reserve(keyOf("c"), "a")
+			require.True(t, hasSlot)
+		}
+		pass(c, reserve)
 		c.wait()
 		assertUnused(t, c.first)
 		assert.Empty(t, c.byKey)
@@ -353,14 +361,43 @@ func TestMemberCalls_waiting(t *testing.T) {
 		assert.Equal(t, clusterKey("c"), c.next(t))
 
 		c.clock.Step(time.Hour)
-		_, hasSlot = c.reserve(keyOf("c"), "a")
-		require.True(t, hasSlot)
-		c.giveBack(keyOf("c"))
+		pass(c, reserve)
 		c.wait()
 		assertUnused(t, c.retries)
 		call, known := c.last(keyOf("c"), "a")
 		assert.True(t, known)
 		assert.True(t, call.due(c.clock.Now()), "it stays a retry")
+	})
+	t.Run("a call that the next pass does not ask for", func(t *testing.T) {
+		for name, hasOffer := range map[string]bool{"it waits": false, "a slot is offered to it": true} {
+			t.Run(name, func(t *testing.T) {
+				c, free := full(t)
+				c.reserve(keyOf("c"), "a")
+				if hasOffer {
+					free()
+					offeredTo(t, c, "c")
+				}
+				c.pass(func() result.Result { return result.Retry(fleet.ReasonError, errors.New("out")) }, keyOf("c"))
+				require.True(t, c.isRunning(keyOf("c")), "the repetition of a pass that failed may ask for it")
+				require.Equal(t, hasOffer, c.isOffered(keyOf("c")))
+				pass(c, func() {})
+				c.wait()
+				assert.Empty(t, c.byKey)
+				if hasOffer {
+					c.wantAsked(t, firstPerWorkspace-1)
+				} else {
+					c.wantAsked(t, firstPerWorkspace)
+				}
+			})
+		}
+	})
+	t.Run("a call that the next pass asks for waits on", func(t *testing.T) {
+		c, free := full(t)
+		pass(c, func() { c.reserve(keyOf("c"), "a") })
+		pass(c, func() { c.reserve(keyOf("c"), "b") })
+		pass(c, func() { c.last(keyOf("c"), "a") })
+		free()
+		offeredTo(t, c, "c")
 	})
 	t.Run("a slot that no pass takes is free again", func(t *testing.T) {
 		c, free := full(t)
@@ -372,7 +409,36 @@ func TestMemberCalls_waiting(t *testing.T) {
 		require.Eventually(t, func() bool { return c.first.asked("ns") == firstPerWorkspace-1 }, patience, pause)
 		c.wait()
 		assert.Empty(t, c.byKey)
+		assert.Equal(t, clusterKey("c"), c.next(t), "it is enqueued once more")
 		c.begin(keyOf("c"), mustNotRun(t))
+	})
+	t.Run("a pass that takes its slot late has as much time as another", func(t *testing.T) {
+		c, free := full(t)
+		c.reserve(keyOf("c"), "a")
+		free()
+		offeredTo(t, c, "c")
+		c.clock.Step(prepareTimeout - time.Second)
+		_, hasSlot := c.reserve(keyOf("c"), "a")
+		require.True(t, hasSlot)
+		c.clock.Step(prepareTimeout - time.Second)
+		assert.True(t, c.clock.HasWaiters(), "its time has not passed")
+		c.begin(keyOf("c"), fails)
+		assert.Equal(t, clusterKey("c"), c.next(t))
+		call, known := c.last(keyOf("c"), "a")
+		assert.True(t, known)
+		assert.NotNil(t, call.failure, "it was made")
+	})
+	t.Run("a call whose preparation takes too long is made by the next pass", func(t *testing.T) {
+		c := newTestCalls(t)
+		_, hasSlot := c.reserve(keyOf("c"), "a")
+		require.True(t, hasSlot)
+		c.clock.Step(prepareTimeout)
+		assert.Equal(t, clusterKey("c"), c.next(t))
+		c.begin(keyOf("c"), mustNotRun(t))
+		c.wait()
+		assertUnused(t, c.first)
+		_, hasSlot = c.reserve(keyOf("c"), "a")
+		assert.True(t, hasSlot)
 	})
 	t.Run("a call that is cancelled while it is prepared is never made", func(t *testing.T) {
 		c := newTestCalls(t)

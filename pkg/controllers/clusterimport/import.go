@@ -40,9 +40,7 @@ func (i *Importer) Forget(key string) {
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	out := i.reconcile(ctx, cluster)
-	// A pass that returned early has not begun the call whose slot it took.
-	i.calls.giveBack(callKey{nameOf(cluster), installing})
+	out := i.calls.pass(func() result.Result { return i.reconcile(ctx, cluster) }, callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing})
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
 	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
 		i.kubeconfigs.drop(nameOf(cluster))

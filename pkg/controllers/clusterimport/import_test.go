@@ -542,6 +542,45 @@ func TestReconcile_givesItsSlotBack(t *testing.T) {
 	h.requireImported(t, c)
 }
 
+// The slots of a workspace must not stay occupied by imports that are necessary no more.
+func TestReconcile_waitsNoMore(t *testing.T) {
+	for name, hasOffer := range map[string]bool{"it waits for a slot": false, "a slot is offered to it": true} {
+		t.Run(name, func(t *testing.T) {
+			c := fresh()
+			h, m := importable(t, c)
+			for range firstPerWorkspace {
+				require.True(t, h.calls.first.tryAcquire("ns"))
+			}
+			require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+			free := firstPerWorkspace
+			if hasOffer {
+				h.calls.first.release("ns")
+				free--
+				require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
+			}
+			c.Spec.Quarantined = true
+			require.True(t, h.Reconcile(t.Context(), c).IsSkip())
+			h.Wait()
+			assert.Equal(t, free, h.calls.first.asked("ns"))
+			assert.Empty(t, m.requests)
+			require.True(t, h.Reconcile(t.Context(), c).IsSkip())
+			assert.Nil(t, h.kept())
+		})
+	}
+}
+
+func TestReconcile_givesItsSlotBackWhenItPanics(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	renderer := h.renderer
+	h.renderer = nil
+	assert.Panics(t, func() { h.Reconcile(t.Context(), c) })
+	h.Wait()
+	assertUnused(t, h.calls.first)
+	h.renderer = renderer
+	h.requireImported(t, c)
+}
+
 func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	// waiting is an import that has read its Secret and waits for its token.
 	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {

@@ -29,6 +29,10 @@ import (
 // at the deadline; until then, another one follows a failure about which nobody has to act. Wait means that the removal runs or will be
 // repeated, Done that nothing is left on the member, Stalled that something may be left, and Skip that the Cluster names no kubeconfig.
 func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+	return i.calls.pass(func() result.Result { return i.uninstall(ctx, cluster, deadline) }, callKey{nameOf(cluster), removing})
+}
+
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return result.Skip()
 	}
@@ -92,6 +96,10 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 // AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the
 // other Clusters. A failed call is retried.
 func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result {
+	return i.calls.pass(func() result.Result { return i.agentBelongsTo(ctx, cluster, others) }, callKey{nameOf(cluster), asking})
+}
+
+func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result {
 	var uids []string
 	for _, other := range others {
 		uids = append(uids, string(other.UID))

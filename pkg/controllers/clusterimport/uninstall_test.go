@@ -358,6 +358,23 @@ func TestAgentBelongsTo(t *testing.T) {
 		out := newHarness(t).AgentBelongsTo(t.Context(), deletedCluster(), []*fleet.Cluster{stranger})
 		assert.True(t, out.IsSkip(), out.Message)
 	})
+	t.Run("the kubeconfig is deleted while a slot is offered", func(t *testing.T) {
+		m := newFakeMember(t)
+		secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+		h := newHarness(t, secret)
+		c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
+		for range removalsPerWorkspace {
+			require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+		}
+		require.True(t, h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{stranger}).IsWait())
+		h.calls.removals.release(c.Namespace)
+		require.Eventually(t, func() bool { return h.calls.isOffered(callKey{nameOf(c), asking}) }, patience, pause)
+		c.Spec.KubeConfigSecret = "gone"
+		require.True(t, h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{stranger}).IsSkip())
+		h.Wait()
+		assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
+		assert.Empty(t, m.requests)
+	})
 }
 
 func TestUninstall_notStarted(t *testing.T) {
@@ -497,6 +514,24 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	h.Wait()
 	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
 	assert.NotContains(t, m.state(t), agent)
+}
+
+func TestUninstall_givesUpWithASlot(t *testing.T) {
+	c := fresh()
+	h, m := importable(t, c)
+	for range removalsPerWorkspace {
+		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+	}
+	c.Status.AgentDeployedGeneration = new(int64)
+	until := h.clock.Now().Add(30 * time.Second)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	h.calls.removals.release(c.Namespace)
+	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	h.clock.Step(30 * time.Second)
+	assert.Equal(t, fleet.ReasonFarewellTimeout, h.Uninstall(t.Context(), c, until).Reason)
+	h.Wait()
+	assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
+	assert.Empty(t, m.requests)
 }
 
 // Imports of members that do not answer must not use up the time of a removal.

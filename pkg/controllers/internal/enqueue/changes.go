@@ -15,6 +15,8 @@ import (
 // not the key of an object, so that a workspace has one pass at a time, and all changes until then are in it.
 type Changes[T any] struct {
 	Queue Enqueuer
+	// MarkAll sets changes on which every object of the workspace may depend.
+	MarkAll func(changes *T)
 
 	mu          sync.Mutex
 	byWorkspace map[string]*T
@@ -41,19 +43,44 @@ func (c *Changes[T]) Note(workspace string, note func(changes *T)) {
 	}
 }
 
-// Take removes and returns the changes of the workspace that key is the pass of. It returns false if key is the key of an object.
-func (c *Changes[T]) Take(key string) (workspace string, changes T, isPass bool) {
-	workspace, isPass = strings.CutSuffix(key, "/"+passName)
+// Pass calls handle with the changes of the workspace that key is the pass of, and drops them. It returns false if key is the key of an object.
+// If handle panics, the queue repeats the pass; which dependents were not enqueued is unknown then, so the repetition enqueues all.
+func (c *Changes[T]) Pass(key string, handle func(workspace string, changes T)) (isPass bool) {
+	workspace, isPass := strings.CutSuffix(key, "/"+passName)
 	if !isPass {
-		return "", changes, false
+		return false
 	}
+	changes := c.take(workspace)
+	panicked := true
+	defer func() {
+		if panicked {
+			c.markAll(workspace)
+		}
+	}()
+	handle(workspace, changes)
+	panicked = false
+	return true
+}
+
+// take removes and returns the changes of a workspace.
+func (c *Changes[T]) take(workspace string) (changes T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if noted := c.byWorkspace[workspace]; noted != nil {
 		changes = *noted
 		delete(c.byWorkspace, workspace)
 	}
-	return workspace, changes, true
+	return changes
+}
+
+// markAll marks the changes of a workspace whose pass the queue repeats. It does not enqueue the pass, which would repeat it without backoff.
+func (c *Changes[T]) markAll(workspace string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byWorkspace[workspace] == nil {
+		c.byWorkspace[workspace] = new(T)
+	}
+	c.MarkAll(c.byWorkspace[workspace])
 }
 
 // EarlierVersions has the versions that objects had before they changed, by the name of the object. The caches have only the last version, and
@@ -79,7 +106,7 @@ func (v *EarlierVersions[V]) Add(name string, version V, size int, equal func(a,
 		return
 	}
 	if v.size += 1 + size; v.size > maxSize || len(v.ByName[name]) == maxVersions {
-		v.ByName, v.All = nil, true
+		v.MarkAll()
 		return
 	}
 	if v.ByName == nil {
@@ -87,3 +114,6 @@ func (v *EarlierVersions[V]) Add(name string, version V, size int, equal func(a,
 	}
 	v.ByName[name] = append(v.ByName[name], version)
 }
+
+// MarkAll drops the versions: every object may depend on the changes.
+func (v *EarlierVersions[V]) MarkAll() { v.ByName, v.All = nil, true }

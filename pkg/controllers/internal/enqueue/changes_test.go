@@ -10,9 +10,13 @@ import (
 
 func TestChanges(t *testing.T) {
 	target := &queue{}
-	c := Changes[[]string]{Queue: target}
+	c := Changes[[]string]{Queue: target, MarkAll: func(changes *[]string) { *changes = []string{"all"} }}
 	note := func(workspace, change string) {
 		c.Note(workspace, func(changes *[]string) { *changes = append(*changes, change) })
+	}
+	pass := func(key string) (workspace string, changes []string, isPass bool) {
+		isPass = c.Pass(key, func(w string, c []string) { workspace, changes = w, c })
+		return workspace, changes, isPass
 	}
 	for range 10_000 {
 		note("a", "x")
@@ -20,22 +24,30 @@ func TestChanges(t *testing.T) {
 	note("b", "y")
 	assert.Equal(t, []string{"a/* in 0s", "b/* in 0s"}, target.added, "one pass for each workspace")
 
-	_, _, isPass := c.Take("a/app")
+	_, _, isPass := pass("a/app")
 	assert.False(t, isPass, "the key of an object")
-	workspace, changes, isPass := c.Take("a/*")
+	workspace, changes, isPass := pass("a/*")
 	assert.True(t, isPass)
 	assert.Equal(t, "a", workspace)
 	assert.Len(t, changes, 10_000)
-	_, changes, isPass = c.Take("a/*")
+	_, changes, isPass = pass("a/*")
 	assert.True(t, isPass)
-	assert.Empty(t, changes, "each change is taken once")
+	assert.Empty(t, changes, "each change is handled once")
 
 	note("a", "z")
 	assert.Len(t, target.added, 3, "the next change needs another pass")
-	_, changes, _ = c.Take("a/*")
+	_, changes, _ = pass("a/*")
 	assert.Equal(t, []string{"z"}, changes)
-	_, changes, _ = c.Take("b/*")
+	_, changes, _ = pass("b/*")
 	assert.Equal(t, []string{"y"}, changes)
+	assert.Empty(t, c.byWorkspace)
+
+	note("a", "x")
+	target.added = nil
+	assert.Panics(t, func() { c.Pass("a/*", func(string, []string) { panic("out of range") }) })
+	assert.Empty(t, target.added, "the queue repeats the pass, with backoff")
+	_, changes, _ = pass("a/*")
+	assert.Equal(t, []string{"all"}, changes, "the changes of a pass that panicked are not lost")
 	assert.Empty(t, c.byWorkspace)
 }
 
