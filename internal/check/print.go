@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/muster-fleet/muster/internal/view"
 )
 
 // Page is the file that documents the checks, with a section for each.
@@ -85,15 +86,10 @@ func (d Diagnosis) PrintJSON(w io.Writer) error {
 const maxPrinted = 2000
 
 // printable makes a text safe to print, because members write some of the texts: it cuts the text, joins its lines, and replaces characters
-// that a terminal would interpret, such as those that change the direction of writing.
+// that a terminal would interpret.
 func printable(text string) string {
 	if len(text) > maxPrinted {
 		text = text[:maxPrinted] + "..."
 	}
-	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)), " ")
+	return strings.Join(strings.Fields(view.Visible(text)), " ")
 }

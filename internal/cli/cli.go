@@ -222,11 +222,7 @@ type PlainLog struct{}
 func (PlainLog) Format(entry *logrus.Entry) ([]byte, error) {
 	lines := strings.Split("muster: "+strings.TrimRight(entry.Message, "\n"), "\n")
 	for i, line := range lines {
-		text := strings.TrimLeft(line, " ")
-		lines[i] = line[:len(line)-len(text)]
-		if text != "" {
-			lines[i] += view.Printable(text)
-		}
+		lines[i] = strings.TrimRight(view.Visible(line), " ")
 	}
 	return []byte(strings.Join(lines, "\n") + "\n"), nil
 }

@@ -2,6 +2,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -366,16 +367,17 @@ func PrintTable(w io.Writer, header []string, rows [][]string) error {
 
 // Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
 func Printable(cell string) string {
-	cell = strings.TrimSpace(strings.Map(func(r rune) rune {
+	return cmp.Or(strings.TrimSpace(Visible(cell)), noValue)
+}
+
+// Visible replaces the characters of a text that a terminal would interpret, such as those that change the direction of writing, by spaces.
+func Visible(text string) string {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, cell))
-	if cell == "" {
-		return noValue
-	}
-	return cell
+	}, text)
 }
 
 // Ago is the time since t: "5s ago".

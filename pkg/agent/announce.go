@@ -14,7 +14,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reasons of the events on the agent's Deployment. A hub rejects a credential, and refuses a request; the name of the first is older than that rule.
+// Reasons of the events on the agent's Deployment. A hub rejects credentials and refuses requests; reason CredentialRefused keeps its
+// earlier name, because people may watch for it.
 const (
 	reasonRejected = "CredentialRefused"  // the hub rejects the stored credential, and there is no bootstrap Secret
 	reasonAccepted = "CredentialAccepted" // after CredentialRefused: a credential works again

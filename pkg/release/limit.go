@@ -207,12 +207,13 @@ func CheckYAML(text []byte, limit int) error {
 	}
 	tooMany := &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
 	nodes := 0
-	for _, document := range documentStart.Split(string(text), -1) {
-		if mostNodes([]byte(document)) > limit {
+	for _, part := range documentStart.Split(string(text), -1) {
+		document := []byte(part)
+		if mostNodes(document) > limit {
 			return tooMany
 		}
 		var root yaml.Node
-		if err := yaml.Unmarshal([]byte(document), &root); err != nil {
+		if err := yaml.Unmarshal(document, &root); err != nil {
 			return &YAMLError{"cannot be parsed"}
 		}
 		if nodes += countNodes(&root, map[*yaml.Node]int{}, limit); nodes > limit {
@@ -349,14 +350,21 @@ func (b *ChartBudget) Unpack(data []byte) ([]*archive.BufferedFile, error) {
 
 // AddDependency charges the budget for an archive that is added to the files of the chart.
 func (b *ChartBudget) AddDependency(data []byte) error {
-	if b.dependencies--; b.dependencies < 0 {
-		return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+	if err := b.countDependency(); err != nil {
+		return err
 	}
 	if err := b.charge(int64(len(data))); err != nil {
 		return err
 	}
 	_, err := b.Unpack(data)
 	return err
+}
+
+func (b *ChartBudget) countDependency() error {
+	if b.dependencies--; b.dependencies < 0 {
+		return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+	}
+	return nil
 }
 
 func (b *ChartBudget) charge(size int64) error {
@@ -375,8 +383,8 @@ func (b *ChartBudget) unpackDependencies(files []*archive.BufferedFile) error {
 		if !dependencyArchive.MatchString(f.Name) {
 			continue
 		}
-		if b.dependencies--; b.dependencies < 0 {
-			return fmt.Errorf("the chart has more than %d dependencies", chartDependencies)
+		if err := b.countDependency(); err != nil {
+			return err
 		}
 		if _, err := b.Unpack(f.Data); err != nil {
 			return fmt.Errorf("dependency %s: %w", f.Name, err)

@@ -38,11 +38,7 @@ type Member struct {
 func New(c *rest.Config, namespace, userAgent string, requestTimeout time.Duration) (*Member, error) {
 	bounded := rest.AddUserAgent(rest.CopyConfig(c), userAgent)
 	bounded.Timeout = requestTimeout
-	client, err := newHTTPClient(bounded)
-	if err != nil {
-		return nil, err
-	}
-	core, err := kubernetes.NewForConfigAndClient(bounded, client)
+	core, client, err := newClientset(bounded)
 	if err != nil {
 		return nil, err
 	}
@@ -52,11 +48,7 @@ func New(c *rest.Config, namespace, userAgent string, requestTimeout time.Durati
 	}
 	unbounded := rest.CopyConfig(bounded)
 	unbounded.Timeout = 0
-	watchClient, err := newHTTPClient(unbounded)
-	if err != nil {
-		return nil, err
-	}
-	watching, err := kubernetes.NewForConfigAndClient(unbounded, watchClient)
+	watching, watchClient, err := newClientset(unbounded)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +144,13 @@ func (m *Member) ClientID(ctx context.Context, c config.Agent) (string, error) {
 	return string(namespace.UID), nil
 }
 
-func newHTTPClient(c *rest.Config) (*http.Client, error) {
+func newClientset(c *rest.Config) (kubernetes.Interface, *http.Client, error) {
 	client, err := rest.HTTPClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the member's API server: %w", err)
+		return nil, nil, fmt.Errorf("connecting to the member's API server: %w", err)
 	}
-	return client, nil
+	core, err := kubernetes.NewForConfigAndClient(c, client)
+	return core, client, err
 }
 
 func closeIdle(client *http.Client) {

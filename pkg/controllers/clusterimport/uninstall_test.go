@@ -295,15 +295,22 @@ func TestUninstall_podOnDeadNode(t *testing.T) {
 	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent-bootstrap")
 }
 
-func TestUninstall_notBegunInTime(t *testing.T) {
-	c := fresh()
-	h, m := importable(t, c)
+// waitingRemoval begins a removal while all slots of the workspace for removals are taken.
+func waitingRemoval(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster, until time.Time) {
+	t.Helper()
+	c = fresh()
+	h, m = importable(t, c)
 	for range removalsPerWorkspace {
 		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
-	until := h.clock.Now().Add(30 * time.Second)
+	until = h.clock.Now().Add(30 * time.Second)
 	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	return h, m, c, until
+}
+
+func TestUninstall_notBegunInTime(t *testing.T) {
+	h, m, c, until := waitingRemoval(t)
 	h.clock.Step(30 * time.Second)
 	out := h.Uninstall(t.Context(), c, until)
 	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
@@ -517,14 +524,7 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 }
 
 func TestUninstall_givesUpWithASlot(t *testing.T) {
-	c := fresh()
-	h, m := importable(t, c)
-	for range removalsPerWorkspace {
-		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
-	}
-	c.Status.AgentDeployedGeneration = new(int64)
-	until := h.clock.Now().Add(30 * time.Second)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	h, m, c, until := waitingRemoval(t)
 	h.calls.removals.release(c.Namespace)
 	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
 	h.clock.Step(30 * time.Second)
