@@ -57,9 +57,16 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		b = latest
 	}
 	p := d.plans.of(b)
-	rollout := d.rollOut(b, p)
-	d.enqueueAffected(b, p)
-	return d.updateStatus(ctx, b, p, rollout)
+	matches, err := d.matches(ctx, b, p)
+	if err != nil {
+		return b, err
+	}
+	rollout, err := d.rollOut(ctx, b, p, matches)
+	if err != nil {
+		return b, err
+	}
+	d.enqueueAffected(b, matches)
+	return d.updateStatus(ctx, b, p, matches, rollout)
 }
 
 // forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a
@@ -149,7 +156,7 @@ type revision struct {
 
 // enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its revision is a new one. The first
 // revision that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
-func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
+func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
 	k, now := keyOf(b), revision{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
 	d.mu.Lock()
 	before, known := d.seen[k]
@@ -161,7 +168,7 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
 	}
 	d.markChanged(k)
 	enqueued := map[string]bool{} // by cluster namespace
-	for _, m := range d.matches(b, p) {
+	for _, m := range matches {
 		enqueued[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
 		d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
 	}
@@ -174,7 +181,7 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
 }
 
 // updateStatus writes the status of a Bundle, at most once in the time settle.
-func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, rollout rolloutStatus) (*fleet.Bundle, error) {
+func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, rollout rolloutStatus) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
 	changedAt := d.changedAt[k]
@@ -188,7 +195,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 		return b, nil
 	}
 
-	summary, unavailable, quarantined := d.summarize(b, p)
+	summary, unavailable, quarantined := d.summarize(b, p, matches)
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
@@ -230,7 +237,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, r
 // are to be deleted. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: what its agent
 // reports is not about the Bundle as it is now. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
 // apart. unavailable counts the Clusters without a BundleDeployment of this revision, and those with one for which isUnavailable is true.
-func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSummary, unavailable, quarantined int) {
+func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := map[string]*fleet.BundleDeployment{} // by namespace
 	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
 	for _, deployment := range deployed {
@@ -238,7 +245,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 	}
 	waiting := d.waitingForRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
-	for _, m := range d.matches(b, p) {
+	for _, m := range matches {
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
 		deployment := deployments[namespace]
 		if m.cluster.Spec.Quarantined {

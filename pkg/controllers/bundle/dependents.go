@@ -42,6 +42,12 @@ func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c ch
 // enqueueBundlesOfClusters enqueues the Bundles that target one of the Clusters, or have targeted it with the labels that it had before. Most
 // Bundles with selectors match one of the first Clusters, and are not matched with the others.
 func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace string, clusters enqueue.EarlierVersions[map[string]string]) {
+	end, err := d.Matching.Begin(ctx, workspace)
+	if err != nil {
+		clusters.All = true
+	} else {
+		defer end()
+	}
 	if clusters.All {
 		all, _ := d.bundleCache.List(workspace, labels.Everything())
 		for _, b := range all {
@@ -49,7 +55,6 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 		}
 		return
 	}
-	defer d.Matching.Begin(workspace)()
 	selecting := d.bundlesByTargets(anyKey(workspace))
 	for name, versions := range clusters.ByName {
 		if current, err := d.clusterCache.Get(workspace, name); err == nil {
@@ -76,7 +81,12 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 // enqueueDependentsOfGroups enqueues the Clusters that one of the ClusterGroups selects or selected, and the Bundles that a group may assign
 // to other partitions.
 func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
-	defer d.Matching.Begin(workspace)()
+	end, err := d.Matching.Begin(ctx, workspace)
+	if err != nil {
+		groups.All = true
+	} else {
+		defer end()
+	}
 	var selectors []labels.Selector
 	for name, versions := range groups.ByName {
 		if current, err := d.groupCache.Get(workspace, name); err == nil {
@@ -113,11 +123,12 @@ func (d *Deployer) enqueueClustersOfSources(ctx context.Context, workspace strin
 		}
 	}
 	for _, b := range bundles {
-		if ctx.Err() != nil {
+		matches, err := d.matches(ctx, b, d.plans.of(b))
+		if err != nil {
 			sources.All = true
 			break
 		}
-		for _, m := range d.matches(b, d.plans.of(b)) {
+		for _, m := range matches {
 			d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
 		}
 	}

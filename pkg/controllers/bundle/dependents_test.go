@@ -169,10 +169,13 @@ func TestDependents_panic(t *testing.T) {
 // What matches selectors waits while other passes over the workspace do so, and not while those over another do.
 func TestMatchingIsLimited(t *testing.T) {
 	for name, match := range map[string]func(s *stage, b *fleet.Bundle){
-		"the Bundles of a Cluster": func(s *stage, _ *fleet.Bundle) { s.targetingBundles(clusterNamed("alice")) },
-		"the Clusters of a Bundle": func(s *stage, b *fleet.Bundle) { s.matches(b, s.plans.of(b)) },
+		"the Bundles of a Cluster": func(s *stage, _ *fleet.Bundle) {
+			_, _ = s.targetingBundles(context.Background(), clusterNamed("alice"))
+		},
+		"the Clusters of a Bundle": func(s *stage, b *fleet.Bundle) { s.matching(b) },
 		"the partitions of a Bundle": func(s *stage, b *fleet.Bundle) {
-			s.decide(b, &plan{strategy: &strategy{}}, nil)
+			b.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{Name: "first"}}}
+			_, _ = s.rollOut(context.Background(), b, s.plans.of(b), nil)
 		},
 		"the dependents of Clusters": func(s *stage, _ *fleet.Bundle) {
 			s.enqueueDependents(context.Background(), "ws", changedObjects{clusters: enqueue.EarlierVersions[map[string]string]{ByName: map[string][]map[string]string{"alice": nil}}})
@@ -187,7 +190,9 @@ func TestMatchingIsLimited(t *testing.T) {
 				begin := func(workspace string) (end func()) {
 					var ends []func()
 					for range max(1, runtime.GOMAXPROCS(0)/2) {
-						ends = append(ends, s.Matching.Begin(workspace))
+						end, err := s.Matching.Begin(t.Context(), workspace)
+						require.NoError(t, err)
+						ends = append(ends, end)
 					}
 					return func() {
 						for _, end := range ends {

@@ -87,7 +87,11 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			current = append(current, deployment)
 		}
 	}
-	for _, t := range d.targetingBundles(cluster) {
+	targeting, err := d.targetingBundles(ctx, cluster)
+	if err != nil {
+		return all, 0, err
+	}
+	for _, t := range targeting {
 		b, plan, old := t.bundle, t.plan, existing[t.bundle.Name]
 		if plan.problem != nil { // the status of the Bundle reports it
 			keep(old)

@@ -275,9 +275,18 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 	require.NoError(t, err)
 }
 
+// matching are the Clusters that a Bundle targets.
+func (s *stage) matching(b *fleet.Bundle) []match {
+	matches, err := s.matches(context.Background(), b, s.plans.of(b))
+	if err != nil {
+		panic(err) // the context has not ended
+	}
+	return matches
+}
+
 // shown is the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _, _ := s.summarize(b, s.plans.of(b))
+	summary, _, _ := s.summarize(b, s.plans.of(b), s.matching(b))
 	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
 }
 

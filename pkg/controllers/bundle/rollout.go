@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -223,13 +224,13 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 // rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
 // at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed. A Cluster
 // to which nothing can be deployed now delays no other, whatever its state.
-func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
+func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
 		d.mu.Lock()
 		delete(d.rollouts, k)
 		d.mu.Unlock()
-		return status
+		return status, nil
 	}
 	d.mu.Lock()
 	before := d.rollouts[k]
@@ -241,7 +242,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		deployments[deployment.Namespace] = deployment
 	}
 	var targets []*rolloutTarget
-	for _, m := range d.matches(b, p) {
+	for _, m := range matches {
 		if m.cluster.Spec.Quarantined {
 			continue // nothing is written to it
 		}
@@ -268,7 +269,12 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
-	status = d.decide(b, p, targets)
+	end, err := d.Matching.Begin(ctx, b.Namespace)
+	if err != nil {
+		return status, err
+	}
+	status = p.strategy.decide(targets)
+	end()
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
@@ -284,12 +290,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 			d.clusters.EnqueueAfter(t.key.Namespace, t.key.Name, 0)
 		}
 	}
-	return status
-}
-
-func (d *Deployer) decide(b *fleet.Bundle, p *plan, targets []*rolloutTarget) rolloutStatus {
-	defer d.Matching.Begin(b.Namespace)()
-	return p.strategy.decide(targets)
+	return status, nil
 }
 
 // mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.

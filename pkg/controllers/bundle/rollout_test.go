@@ -239,7 +239,8 @@ func TestRollOut_clustersThatCannotBeUpdated(t *testing.T) {
 			bob.Labels = map[string]string{"env": "prod"}
 			row.cannot(after, alice)
 			s.has(t, alice, bob, after, isReady(deployed(t, before, bob)))
-			status := s.rollOut(after, s.plans.of(after))
+			status, err := s.rollOut(t.Context(), after, s.plans.of(after), s.matching(after))
+			require.NoError(t, err)
 			var shown []string
 			for _, p := range status.partitions {
 				shown = append(shown, fmt.Sprint(p.Name, " ", p.Unavailable))

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,8 +23,12 @@ type match struct {
 }
 
 // matches are the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
-func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
-	defer d.Matching.Begin(b.Namespace)()
+func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, err error) {
+	end, err := d.Matching.Begin(ctx, b.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	for _, cluster := range d.mayMatch(b) {
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			continue
@@ -32,7 +37,7 @@ func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
 			matches = append(matches, match{cluster, targets})
 		}
 	}
-	return matches
+	return matches, nil
 }
 
 // targeting is a Bundle that targets a Cluster, with the indexes of the targets whose options apply to it.
@@ -43,8 +48,12 @@ type targeting struct {
 }
 
 // targetingBundles are the Bundles that target a Cluster, and those of its candidates that cannot be carried out.
-func (d *Deployer) targetingBundles(cluster *fleet.Cluster) (all []targeting) {
-	defer d.Matching.Begin(cluster.Namespace)()
+func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster) (all []targeting, err error) {
+	end, err := d.Matching.Begin(ctx, cluster.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	m := d.candidateOf(cluster)
 	for _, b := range d.candidates(cluster) {
 		p := d.plans.of(b)
@@ -52,7 +61,7 @@ func (d *Deployer) targetingBundles(cluster *fleet.Cluster) (all []targeting) {
 			all = append(all, targeting{b, p, targets})
 		}
 	}
-	return all
+	return all, nil
 }
 
 // mayMatch are the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the

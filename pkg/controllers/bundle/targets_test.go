@@ -72,7 +72,7 @@ func TestMatchesHaveEachClusterOnce(t *testing.T) {
 		s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}, {ClusterName: "bob"}, {ClusterName: "Bob"}}
 	})
 	s.has(t, a, b)
-	assert.Len(t, s.matches(app, s.plans.of(app)), 2)
+	assert.Len(t, s.matching(app), 2)
 	assert.Equal(t, "0/2 WaitApplied(2) [Cluster ws/alice; Cluster ws/bob]", s.shown(app))
 }
 

@@ -77,7 +77,12 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 			versions = append(versions, current.Labels)
 		}
 	}
-	defer h.Matching.Begin(workspace)()
+	end, err := h.Matching.Begin(ctx, workspace)
+	if err != nil {
+		changed.All = true
+	} else {
+		defer end()
+	}
 	groups, _ := h.groups.List(workspace, labels.Everything())
 	for _, group := range groups {
 		if selector, err := h.selectors.Of(group); err != nil {
@@ -108,7 +113,7 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	if selector, err := h.selectors.Of(group); err != nil {
 		processed = result.Stalled(fleet.ReasonError, err.Error())
 	} else {
-		clusters, err := h.selectedBy(group, selector)
+		clusters, err := h.selectedBy(ctx, group, selector)
 		if err != nil {
 			return group, err
 		}
@@ -127,8 +132,12 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	return latest, nil
 }
 
-func (h *handler) selectedBy(group *fleet.ClusterGroup, selector labels.Selector) ([]*fleet.Cluster, error) {
-	defer h.Matching.Begin(group.Namespace)()
+func (h *handler) selectedBy(ctx context.Context, group *fleet.ClusterGroup, selector labels.Selector) ([]*fleet.Cluster, error) {
+	end, err := h.Matching.Begin(ctx, group.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	return h.clusters.List(group.Namespace, selector)
 }
 

@@ -2,52 +2,115 @@
 package matching
 
 import (
+	"context"
+	"fmt"
 	"runtime"
 	"sync"
+	"time"
 )
 
-// Limiter lets passes over the objects of one workspace match selectors on half of the CPUs at the same time; other passes of that workspace
-// wait. The work queues limit the passes of a workspace and not their CPU time, and with many selectors a pass takes tenths of a second: with
-// fifty of them, each step of another workspace would wait for fifty others. The zero value is ready to use.
+const (
+	// share divides the CPU time of the machine into the part that one workspace gets in the long run.
+	share = 8
+	// advance is the time for which a workspace may take its part beforehand. A start of the hub, or one change of many objects, is not
+	// delayed.
+	advance = 40 * time.Second
+)
+
+// Limiter limits the passes that match selectors with the objects of one workspace. At the same time, they take at most half of the CPUs.
+// While several workspaces have such passes, those of one workspace take an eighth of the CPU time in the long run. Further passes of the
+// workspace wait.
+//
+// The work queues limit the number of passes of a workspace, but not their CPU time, and with many selectors a pass takes tenths of a second. A
+// tenant who changes such objects without a pause would otherwise slow down each step of the other workspaces. The zero value is ready to use.
 type Limiter struct {
 	mu          sync.Mutex
-	byWorkspace map[string]*share // of those with passes that match or wait
+	byWorkspace map[string]*usage // of the workspaces with passes now, or within advance
 }
 
-type share struct {
-	passes int
+type usage struct {
+	passes int // that match or wait
 	cpus   chan struct{}
+	last   time.Time // the end of the last pass
+	// paid is the time at which the part of the workspace reaches the CPU time of its passes.
+	paid time.Time
 }
 
-// Begin waits until a pass over the workspace may match selectors, until it calls end. A pass must not call Begin twice before that.
-func (l *Limiter) Begin(workspace string) (end func()) {
-	s := l.join(workspace)
-	s.cpus <- struct{}{}
-	return func() {
-		<-s.cpus
-		l.leave(workspace, s)
+// Begin waits until a pass over the workspace may match selectors, until it calls end. It returns an error if ctx ends before. A pass must not
+// call Begin twice without an end between.
+func (l *Limiter) Begin(ctx context.Context, workspace string) (end func(), err error) {
+	u := l.join(workspace)
+	select {
+	case u.cpus <- struct{}{}:
+	case <-ctx.Done():
+		l.leave(u, 0)
+		return nil, waited(ctx, workspace)
 	}
-}
-
-func (l *Limiter) join(workspace string) *share {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.byWorkspace[workspace]
-	if s == nil {
-		if l.byWorkspace == nil {
-			l.byWorkspace = map[string]*share{}
+	if pause := l.pause(u); pause > 0 {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			l.leave(u, 0)
+			<-u.cpus
+			return nil, waited(ctx, workspace)
 		}
-		s = &share{cpus: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-		l.byWorkspace[workspace] = s
 	}
-	s.passes++
-	return s
+	began := time.Now()
+	return func() {
+		l.leave(u, time.Since(began))
+		<-u.cpus
+	}, nil
 }
 
-func (l *Limiter) leave(workspace string, s *share) {
+func waited(ctx context.Context, workspace string) error {
+	return fmt.Errorf("waiting for other passes over workspace %s that match selectors: %w", workspace, ctx.Err())
+}
+
+// join adds a pass to the usage of its workspace, and drops that of workspaces that have had none for a while.
+func (l *Limiter) join(workspace string) *usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.passes--; s.passes == 0 {
-		delete(l.byWorkspace, workspace)
+	for other, u := range l.byWorkspace {
+		if u.passes == 0 && time.Since(u.last) > advance && time.Now().After(u.paid) {
+			delete(l.byWorkspace, other)
+		}
+	}
+	u := l.byWorkspace[workspace]
+	if u == nil {
+		if l.byWorkspace == nil {
+			l.byWorkspace = map[string]*usage{}
+		}
+		u = &usage{cpus: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		l.byWorkspace[workspace] = u
+	}
+	u.passes++
+	return u
+}
+
+// pause is the time until a pass may begin that has one of the CPUs of its workspace.
+func (l *Limiter) pause(u *usage) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isOnly() {
+		return 0
+	}
+	return time.Until(u.paid.Add(-advance))
+}
+
+// isOnly reports whether no other workspace has had passes within advance.
+func (l *Limiter) isOnly() bool { return len(l.byWorkspace) == 1 }
+
+// leave ends a pass that took a CPU for this time.
+func (l *Limiter) leave(u *usage, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u.passes--
+	u.last = time.Now()
+	if began := u.last.Add(-took); u.paid.Before(began) {
+		u.paid = began
+	}
+	u.paid = u.paid.Add(took * share / time.Duration(runtime.GOMAXPROCS(0)))
+	if most := u.last.Add(advance); l.isOnly() && u.paid.After(most) {
+		u.paid = most // it need not make up for what it took while nobody else wanted any
 	}
 }
