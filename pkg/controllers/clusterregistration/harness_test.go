@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -102,6 +103,7 @@ func newScene(t *testing.T) *scene {
 
 		namespaces: namespaceOf{},
 	}
+	s.changedTokens = &enqueue.Changes[changedTokens]{Queue: s.queue}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdCredentials.Clock = clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout

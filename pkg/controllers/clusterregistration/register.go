@@ -29,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
@@ -58,6 +59,7 @@ type handler struct {
 	agents          finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           clientIDLocks
+	changedTokens   *enqueue.Changes[changedTokens]
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations
@@ -93,6 +95,7 @@ func Register(ctx context.Context, c *app.Context) {
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
+		changedTokens:      &enqueue.Changes[changedTokens]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedTokens).MarkAll},
 		written:            expectations.Expectations{Clock: c.Clock},
 		writtenGrants:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		grantAttempts:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},

@@ -33,7 +33,12 @@ const (
 	cacheDelay = 50 * time.Millisecond
 )
 
+// onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens
+// have changed.
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	if h.changedTokens.Pass(key, h.enqueueByToken) {
+		return nil, nil
+	}
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	switch {
