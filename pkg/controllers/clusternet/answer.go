@@ -24,7 +24,7 @@ func (h *handler) caFor() (ca []byte, refusal string) {
 	switch {
 	case len(ca) == 0:
 		return nil, fleet.ReasonAPIServerCAInvalid + ": " + errNoCA.Error()
-	case !agentspec.IsCertificate(ca):
+	case !registration.IsCABundle(ca):
 		return nil, fleet.ReasonAPIServerCAInvalid + ": " + agentspec.ErrBadCA.Error()
 	}
 	return ca, ""
