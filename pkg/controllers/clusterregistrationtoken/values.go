@@ -96,8 +96,8 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 }
 
 // currentSecret returns the Secret with the values, nil if there is none. If the cache has none although the token's status names it, it
-// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed. So it does if
-// the cache has left out the values because they are large.
+// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed. It does the same
+// if the cache has left out the values because they are large.
 func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(token.Namespace, token.Name)
 	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
@@ -115,7 +115,7 @@ func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistr
 // tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.
 const tolerance = time.Minute
 
-// bearer returns the bearer token in the Secret, or a new one if that does not work as long as it should.
+// bearer returns the bearer token in the Secret, or a new one if the Secret has none that works long enough.
 func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, error) {
 	if bearer, good := h.reusable(ctx, token, existing, expires); good {
 		return bearer, nil
