@@ -69,8 +69,8 @@ func (h *handler) enqueue(keys []types.NamespacedName) {
 	}
 }
 
-// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because that
-// one held the identity, or superseded them.
+// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because the deleted
+// one held the identity or superseded them.
 func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
 	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
 		return nil
@@ -79,8 +79,8 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	return ungranted(sameClientID)
 }
 
-// dependentsOfCluster returns the requests of the Cluster's agent, and those whose new Cluster cannot be created because this one
-// has its name. A granted request is among them if the agent uses its credential and something is left to clean up.
+// dependentsOfCluster returns the requests of the Cluster's agent, and the requests whose new Cluster cannot be created because this Cluster
+// has its name. They include a granted request if the agent uses its credential and something is left to delete.
 func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.NamespacedName {
 	requests, _ := h.requests.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
 	var own []*fleet.ClusterRegistration
@@ -112,8 +112,8 @@ func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types
 	return h.dependentsOfCluster(cluster)
 }
 
-// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when that is put into
-// quarantine or released: rights withdraws the rights of its agent or gives them back. No other change of a Cluster's spec enqueues a
+// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when the Cluster is put into
+// quarantine or released: a pass then withdraws the rights of its agent or restores them. No other change of a Cluster's spec enqueues a
 // granted request.
 func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []types.NamespacedName) {
 	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
@@ -184,9 +184,9 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 	return h.requestOfOwn(account)
 }
 
-// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: as long as nobody
-// has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them. A granted
-// request is among them: the right to read the Secret exists as long as the Secret.
+// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: until an agent has used the
+// credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
+// granted request itself is included: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
 	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
 		return nil
@@ -205,7 +205,7 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	return keys
 }
 
-// requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
+// requestOfDamagedLease returns the request of a Lease that was deleted, or whose change includes fields that its agent may not write.
 func (h *handler) requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
 	if before == nil || after != nil && maps.Equal(before.Labels, after.Labels) && len(after.Finalizers) == 0 &&
 		maps.Equal(withoutReport(before), withoutReport(after)) {
@@ -221,8 +221,8 @@ func withoutReport(lease *coordinationv1.Lease) map[string]string {
 	return annotations
 }
 
-// deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no
-// hub was running. Its removal deletes the object.
+// deletedOwner returns the request that an object was created for if the request is gone, for example because it was deleted while no hub was
+// running. The pass over the request deletes the object.
 func (h *handler) deletedOwner(object metav1.Object) (keys []types.NamespacedName) {
 	for _, key := range h.requestOfOwn(object) {
 		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {

@@ -78,7 +78,7 @@ func TestDependentsOfCluster(t *testing.T) {
 			return []*fleet.ClusterRegistration{s.sibling("newer", -time.Hour, false)}
 		}, false, []string{"newer", "newer"}},
 		{"does not report what it uses", "", nil, true, nil},
-		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.stock(); return nil }, true, nil},
+		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.cannotRenew(); return nil }, true, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
