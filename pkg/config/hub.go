@@ -77,7 +77,7 @@ type Hub struct {
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// ImagePullSecretWorkspaces are the workspaces whose members get copies of ImagePullSecrets; unset means all.
 	ImagePullSecretWorkspaces []string `json:"imagePullSecretWorkspaces,omitempty"`
-	// Members limit where the kubeconfigs of members lead.
+	// Members limit the addresses to which the hub connects for the kubeconfigs of members.
 	Members Members `json:"members,omitzero"`
 	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
@@ -218,7 +218,7 @@ func decode(raw map[string]any, into any) error {
 
 func (h Hub) validate() error {
 	if h.MissedCheckins() < leastMissedCheckins {
-		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because agents check in a little earlier or later than configured, or 0 for the default",
+		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because heartbeats come a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
 	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate()); err != nil {
