@@ -11,7 +11,7 @@ import (
 // fifty of them, each step of another workspace would wait for fifty others. The zero value is ready to use.
 type Limiter struct {
 	mu          sync.Mutex
-	byWorkspace map[string]*share // of those with passes that match or wait
+	byWorkspace map[string]*share // of workspaces with passes that match or wait
 }
 
 type share struct {
