@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -117,12 +118,7 @@ type Bootstrap struct {
 func (b Bootstrap) Enabled() bool { return b.Namespace != "" && b.Namespace != "-" }
 
 // TLSMode returns AgentTLSMode or its default.
-func (h Hub) TLSMode() TLSMode {
-	if h.AgentTLSMode == "" {
-		return TLSModeSystemStore
-	}
-	return h.AgentTLSMode
-}
+func (h Hub) TLSMode() TLSMode { return cmp.Or(h.AgentTLSMode, TLSModeSystemStore) }
 
 // LastSeenInterval returns AgentLastSeenInterval or its default.
 func (h Hub) LastSeenInterval() time.Duration {
@@ -141,12 +137,7 @@ func (h Hub) CheckinInterval() time.Duration {
 }
 
 // MissedCheckins returns AgentMissedCheckins or its default.
-func (h Hub) MissedCheckins() int {
-	if h.AgentMissedCheckins == 0 {
-		return DefaultMissedCheckins
-	}
-	return h.AgentMissedCheckins
-}
+func (h Hub) MissedCheckins() int { return cmp.Or(h.AgentMissedCheckins, DefaultMissedCheckins) }
 
 // PullSecretNames are the names of ImagePullSecrets.
 func (h Hub) PullSecretNames() []string {

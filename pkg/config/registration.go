@@ -119,10 +119,7 @@ type PolicyRule struct {
 
 // Lifetime returns CredentialLifetime or its default.
 func (r Registration) Lifetime() time.Duration {
-	if r.CredentialLifetime.Duration == 0 {
-		return DefaultCredentialLifetime
-	}
-	return r.CredentialLifetime.Duration
+	return cmp.Or(r.CredentialLifetime.Duration, DefaultCredentialLifetime)
 }
 
 // LongLivedIn decides about agents of a namespace that do not renew their credential.

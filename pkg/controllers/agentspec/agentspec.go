@@ -3,6 +3,7 @@
 package agentspec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -18,10 +19,7 @@ import (
 
 // Namespace is the namespace of a Cluster's agent on the member.
 func Namespace(c *app.Context, cluster *fleet.Cluster) string {
-	if cluster.Spec.AgentNamespace != "" {
-		return cluster.Spec.AgentNamespace
-	}
-	return c.SystemNamespace
+	return cmp.Or(cluster.Spec.AgentNamespace, c.SystemNamespace)
 }
 
 // IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
@@ -82,7 +80,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 	return agentmanifest.Options{
 		Namespace:               Namespace(c, cluster),
 		Scope:                   spec.AgentNamespace,
-		Image:                   image(c, hub),
+		Image:                   cmp.Or(hub.AgentImage, c.Agent.Image),
 		ImagePullPolicy:         hub.AgentImagePullPolicy,
 		SystemDefaultRegistry:   hub.SystemDefaultRegistry,
 		PrivateRepoURL:          spec.PrivateRepoURL,
@@ -117,13 +115,6 @@ func ManifestHash(o agentmanifest.Options) string {
 		panic(fmt.Sprintf("options of an agent cannot be encoded: %v", err))
 	}
 	return hash
-}
-
-func image(c *app.Context, hub config.Hub) string {
-	if hub.AgentImage != "" {
-		return hub.AgentImage
-	}
-	return c.Agent.Image
 }
 
 func priorityClass(cluster *fleet.Cluster) string {

@@ -2,6 +2,8 @@
 package index
 
 import (
+	"cmp"
+
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,10 +76,7 @@ func TokenKey(namespace, token string) string { return Key(namespace, registrati
 
 // KubeconfigNamespace is the namespace of a Cluster's kubeconfig Secret.
 func KubeconfigNamespace(cluster *fleet.Cluster) string {
-	if cluster.Spec.KubeConfigSecretNamespace != "" {
-		return cluster.Spec.KubeConfigSecretNamespace
-	}
-	return cluster.Namespace
+	return cmp.Or(cluster.Spec.KubeConfigSecretNamespace, cluster.Namespace)
 }
 
 // clusterByClientID leaves out Clusters without a clientID: a request with an empty one must not match them.
