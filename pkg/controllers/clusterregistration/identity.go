@@ -45,11 +45,18 @@ func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameClie
 	})
 }
 
+// otherGranted returns the other granted requests of the clientID, except those that are being deleted.
+func otherGranted(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) []*fleet.ClusterRegistration {
+	return slices.DeleteFunc(slices.Clone(sameClientID), func(r *fleet.ClusterRegistration) bool {
+		return r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil
+	})
+}
+
 // renewedBy names a granted request of the clientID whose agent renews its credential; "" if there is none. A request whose token is only
 // assumed does not count: its creator may be anybody.
 func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
-	for _, r := range sameClientID {
-		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) && !agentRequest(r).AssumedToken {
+	for _, r := range otherGranted(request, sameClientID) {
+		if registration.Renews(r) && !agentRequest(r).AssumedToken {
 			return r.Name
 		}
 	}
@@ -68,11 +75,8 @@ func (h *handler) mayReenter(
 		!fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected) {
 		return false, nil
 	}
-	found := false
-	for _, r := range sameClientID {
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
-			continue
-		}
+	granted := otherGranted(request, sameClientID)
+	for _, r := range granted {
 		if !registration.IsForClusternet(r, h.HubUser) || r.Status.TokenUID != string(token.UID) {
 			return false, nil
 		}
@@ -82,9 +86,8 @@ func (h *handler) mayReenter(
 		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || revoked {
 			return false, err
 		}
-		found = true
 	}
-	return found, nil
+	return len(granted) > 0, nil
 }
 
 // unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,
@@ -101,10 +104,7 @@ func (h *handler) isHeld(
 	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameClientID) {
 		return true, 0, nil
 	}
-	for _, r := range sameClientID {
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
-			continue
-		}
+	for _, r := range otherGranted(request, sameClientID) {
 		secret, err := h.liveSecret(ctx, r)
 		switch {
 		case err != nil:
@@ -177,9 +177,8 @@ func (h *handler) isProverRevoked(
 	if agent.PossessionProof != request.Name {
 		return false, nil
 	}
-	for _, r := range sameClientID {
-		isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r)
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || !isProver {
+	for _, r := range otherGranted(request, sameClientID) {
+		if isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r); !isProver {
 			continue
 		}
 		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || !revoked {

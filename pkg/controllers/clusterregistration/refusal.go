@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,12 +71,7 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 		return false
 	}
 	sameClientID, err := h.sameClientID(request)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool {
-		return r.Status.Granted && r.DeletionTimestamp == nil && r.Name != request.Name
-	})
+	return err == nil && len(otherGranted(request, sameClientID)) > 0
 }
 
 // reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
