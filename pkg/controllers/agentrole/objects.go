@@ -47,8 +47,7 @@ func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, s
 	if len(rules) == 0 {
 		return r.sets.Ensure(ctx, objectsSetID, owner)
 	}
-	meta := managed(registration.RoleDeploymentSecrets)
-	meta.Namespace = registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	meta := desiredset.Managed(registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.RoleDeploymentSecrets)
 	err := r.sets.Ensure(ctx, objectsSetID, owner, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
 		ObjectMeta: meta, Subjects: agentsIn(meta.Namespace), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 	})

@@ -40,13 +40,9 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 		return err
 	}
 	if existing == nil {
-		_, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: secretName, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-				Annotations: map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued},
-			},
-			Data: data,
-		}, metav1.CreateOptions{})
+		secret := &corev1.Secret{ObjectMeta: desiredset.Managed(namespace, secretName), Data: data}
+		secret.Annotations = map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued}
+		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
 		return err
 	}
 	if maps.EqualFunc(existing.Data, data, bytes.Equal) && existing.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued {

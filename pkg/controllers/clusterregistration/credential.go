@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -159,7 +160,7 @@ func (h *handler) isRevoked(ctx context.Context, request *fleet.ClusterRegistrat
 
 // answerSecret returns the Secret for which the agent of a request polls. Its data is the credential, or the reason of a refusal.
 func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[string][]byte) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
+	secret := &corev1.Secret{ObjectMeta: desiredset.Managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
 	secret.Annotations = map[string]string{
 		fleet.ClusterRegistrationAnnotation:          request.Name,
 		fleet.ClusterRegistrationNamespaceAnnotation: request.Namespace,

@@ -75,10 +75,6 @@ func (h *handler) usersOf(token *fleet.ClusterRegistrationToken) []string {
 	return h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)
 }
 
-func managed(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
-}
-
 func role(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }

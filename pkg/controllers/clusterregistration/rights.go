@@ -70,7 +70,7 @@ func (h *handler) withdrawRights(
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
-	serviceAccount := &corev1.ServiceAccount{ObjectMeta: managed(namespace, account)}
+	serviceAccount := &corev1.ServiceAccount{ObjectMeta: desiredset.Managed(namespace, account)}
 	serviceAccount.Annotations = map[string]string{
 		fleet.ClusterAnnotation:                      cluster.Name,
 		fleet.ClusterRegistrationAnnotation:          request.Name,
@@ -89,11 +89,11 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 
 	// The heartbeat of the agent: to its own Lease, or to the status of its own Cluster.
 	if h.usesLease(request) {
-		lease := managed(namespace, account)
+		lease := desiredset.Managed(namespace, account)
 		lease.Annotations = map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
 		objects = append(objects, &coordinationv1.Lease{ObjectMeta: lease})
 	} else {
-		heartbeat := managed(request.Namespace, request.Name)
+		heartbeat := desiredset.Managed(request.Namespace, request.Name)
 		objects = append(objects,
 			&rbacv1.Role{ObjectMeta: heartbeat, Rules: []rbacv1.PolicyRule{{
 				Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
@@ -121,17 +121,17 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	switch {
 	case h.DisableBundles:
 		objects = append(objects, &rbacv1.RoleBinding{
-			ObjectMeta: managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
+			ObjectMeta: desiredset.Managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
 		})
 	case len(own) > 0:
 		own = append(agentrole.Rules(), own...)
 	default: // these agents have the same rights, so a ClusterRole saves a Role for each
 		objects = append(objects, &rbacv1.RoleBinding{
-			ObjectMeta: managed(namespace, registration.AgentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleAgent),
+			ObjectMeta: desiredset.Managed(namespace, registration.AgentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleAgent),
 		})
 	}
 	if len(own) > 0 {
-		named := managed(namespace, registration.AgentRoleName(account))
+		named := desiredset.Managed(namespace, registration.AgentRoleName(account))
 		objects = append(objects,
 			&rbacv1.Role{ObjectMeta: named, Rules: own},
 			&rbacv1.RoleBinding{ObjectMeta: named, Subjects: agent, RoleRef: role("Role", named.Name)})
@@ -150,7 +150,7 @@ func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.
 			return nil
 		}
 	}
-	named := managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
+	named := desiredset.Managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
 	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: asToken(token).ServiceAccount}}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{

@@ -185,13 +185,7 @@ func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
 // granted request.
 func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	account, group := accountOf(token).Name, []string{fleet.SchemeGroupVersion.Group}
-	named := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Namespace: token.Namespace,
-			Name:      name,
-			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-		}
-	}
+	named := func(name string) metav1.ObjectMeta { return desiredset.Managed(token.Namespace, name) }
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: named(account)},
 		&rbacv1.Role{

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/lru"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -68,19 +69,16 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
 	switch {
 	case existing == nil:
-		var created *corev1.Secret
-		created, err = client.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: token.Namespace, Name: token.Name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-				OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
-				}},
-			},
-			Type: registration.SecretTypeValues,
-			Data: map[string][]byte{registration.ValuesKey: values},
-		}, metav1.CreateOptions{})
-		if err == nil {
-			h.createdSecrets.Expect(string(created.UID))
+		secret := &corev1.Secret{
+			ObjectMeta: desiredset.Managed(token.Namespace, token.Name),
+			Type:       registration.SecretTypeValues,
+			Data:       map[string][]byte{registration.ValuesKey: values},
+		}
+		secret.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
+		}}
+		if secret, err = client.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
+			h.createdSecrets.Expect(string(secret.UID))
 		}
 	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
 		// The cache has only what the hub reads of a Secret. Labels and annotations of others stay.

@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -79,6 +80,11 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 			copySpec: func(to, from *rbacv1.ClusterRoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
 		},
 	}}
+}
+
+// Managed returns the metadata of an object that the hub creates. The label keeps the object in the caches of the hub.
+func Managed(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
 }
 
 // ForeignError means that an object of another owner has a name that the hub needs. It is not retried: overwriting a Role, for example, would
