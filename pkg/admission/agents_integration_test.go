@@ -21,7 +21,7 @@ import (
 const reported = `{"status":{"namespace":"as-the-hub-says","agentMigrated":true,"conditions":[{"type":"Registered","status":"True"}],` +
 	`"summary":{"ready":1,"desiredReady":1}}}`
 
-// cluster is one whose status the hub has written.
+// cluster creates a Cluster with the status that the hub writes.
 func (s *scene) cluster(name string) *fleet.Cluster {
 	s.Helper()
 	clusters := s.admin.fleet.Clusters(s.namespace)
@@ -32,7 +32,7 @@ func (s *scene) cluster(name string) *fleet.Cluster {
 	return cluster
 }
 
-// clusterNames are such that the name of the Cluster's namespace is whole, and cut in either of two ways.
+// clusterNames lead to a cluster namespace with the whole name of the Cluster, and to names that are shortened in either of two ways.
 var clusterNames = []string{"short", strings.Repeat("long", 15), strings.Repeat("x", 29) + "." + strings.Repeat("y", 29)}
 
 func TestAgentPolicies(t *testing.T) {
@@ -229,7 +229,7 @@ func TestAgentPolicies(t *testing.T) {
 			&authenticationv1.TokenRequest{Spec: lasting(30 * 24 * time.Hour)}, metav1.CreateOptions{})
 		require.NoError(t, err, "the hub issues as long as it is told to")
 	})
-	// An expression with a mistake that the API server only warns about could refuse every request.
+	// The API server only warns about a mistake in an expression, which could refuse every request.
 	s.run("the API server reports no warning about the expressions", func(t *testing.T, s *scene) {
 		require.Eventually(t, func() bool {
 			list, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})

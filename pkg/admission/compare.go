@@ -21,13 +21,13 @@ import (
 
 // policyDiff is the difference between the policies on the API server and those of this hub.
 type policyDiff struct {
-	// origin has the problems of the policies that prove where requests come from, agents those of the other policies.
+	// origin has the problems of the policies that prove where requests come from, agents the problems of the other policies.
 	origin, agents []string
 	// since is the time of the last change of a policy that proves where requests come from.
 	since time.Time
 	// revision changes whenever such a policy is created or its spec is changed.
 	revision string
-	// inForce tells of each policy of this API server whether it and its binding are as they should be.
+	// inForce reports for each policy whether it and its binding exist and equal those of this hub.
 	inForce map[PolicyRef]bool
 }
 
@@ -77,7 +77,7 @@ func sameSpec(want, got *unstructured.Unstructured) bool {
 	return errWanted == nil && errFound == nil && equality.Semantic.DeepEqual(wanted, found)
 }
 
-// specOf uses the types of version v1, which has the same fields as the others.
+// specOf decodes the spec into the type of version v1. All versions have the same fields.
 func specOf(object *unstructured.Unstructured) (any, error) {
 	fields, _, err := unstructured.NestedMap(object.Object, "spec")
 	if err != nil {
@@ -109,8 +109,8 @@ func lastChanged(object *unstructured.Unstructured) time.Time {
 	return last
 }
 
-// Installed reads the policies once and tells which of them are not as they should be, or that the API server can have none: a reason of a
-// condition, and a sentence for people. Both are empty if all are. A Monitor also proves that the API server applies them.
+// Installed reads the policies once and returns which of them are missing or changed, or that the API server can have none: a reason of a
+// condition, and a message for people. Both are empty if none is. A Monitor also proves that the API server applies the policies.
 func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client dynamic.Interface) (reason, message string, err error) {
 	served, err := servedBy(kinds)
 	if err != nil {

@@ -158,7 +158,7 @@ func TestCreatorPolicy(t *testing.T) {
 	})
 }
 
-// Requests that are older than the policies have no recorded creator, and must not get one.
+// Requests from before the policies have no recorded creator, and must not get one.
 func TestCreatorPolicyAndOldRequests(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// deployment is a BundleDeployment of a Cluster, and returns a function that writes its status as a user.
+// deployment creates a BundleDeployment of a Cluster, and returns a function that writes its status as a user.
 func (s *scene) deployment(cluster string) func(who user, status string) error {
 	s.Helper()
 	deployments := s.admin.fleet.BundleDeployments(registration.ClusterNamespace(s.namespace, cluster))
@@ -45,12 +45,12 @@ func (s *scene) replace(who user, cluster, status string) error {
 		SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(s.Context()).Error()
 }
 
-// nested is a value in that many lists or objects.
+// nested returns a value inside that number of lists or objects.
 func nested(levels int, opens, value, closes string) string {
 	return strings.Repeat(opens, levels) + value + strings.Repeat(closes, levels)
 }
 
-// fields are unknown fields of an object, each after a comma.
+// fields returns unknown fields of an object, each after a comma.
 func fields(count int) []string {
 	all := make([]string, count)
 	for i := range all {
@@ -59,7 +59,7 @@ func fields(count int) []string {
 	return all
 }
 
-// repeated is a JSON list.
+// repeated returns a JSON list.
 func repeated(count int, item string) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(item+",", count), ",") + "]"
 }
@@ -70,7 +70,7 @@ const (
 	resource = `{"apiVersion":"apps/v1","kind":"Deployment","namespace":"web","name":"a-name-of-twenty-five","createdAt":"2026-11-22T10:00:00Z"}`
 )
 
-// tooLarge are statuses with which a compromised agent fills etcd and the memory of whoever reads them, and what the API server answers.
+// tooLarge has statuses with which a compromised agent fills etcd and the memory of their readers, and the answers of the API server.
 func tooLarge() map[string]struct{ status, refusal string } {
 	long := strings.Repeat(quarterKilobyte, 600) // 150 kB
 	const (

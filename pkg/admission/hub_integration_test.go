@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// issued are the names of ServiceAccounts, and whether the hub is to get a token of one.
+// issued has names of ServiceAccounts, and whether the hub may get a token of each.
 func issued() map[string]bool {
 	const uid = "0c5bbf4e-2b0f-4d6a-9d4e-0123456789ab"
 	return map[string]bool{

@@ -49,7 +49,7 @@ func serves(api discovery.ServerResourcesInterface, version, kind string) (bool,
 // served are the kinds of policies that an API server serves.
 type served struct {
 	validating bool   // in version v1, which Kubernetes 1.30 and later serve
-	mutating   string // the version, "" for none
+	mutating   string // the version; "" if none is served
 }
 
 func servedBy(api discovery.ServerResourcesInterface) (s served, err error) {
@@ -60,7 +60,7 @@ func servedBy(api discovery.ServerResourcesInterface) (s served, err error) {
 	return s, err
 }
 
-// noValidating is the reason and the remedy where no policy can be installed at all.
+// noValidating returns the reason why no policy can be installed, and the remedy.
 func noValidating(version string) string {
 	remedy := "upgrade it to Kubernetes 1.30 or later"
 	if minorOf(version) >= 30 {
@@ -70,9 +70,9 @@ func noValidating(version string) string {
 		"Until then agents may write the whole status of their Cluster and get tokens of any lifetime and audience", version, remedy)
 }
 
-const turnedOff = "it can, so remove what turns them off from --feature-gates and --runtime-config of the API server"
+const turnedOff = "it can, so remove the settings that disable them from --feature-gates and --runtime-config of the API server"
 
-// minorOf is 0 for a version that is not one of Kubernetes 1.
+// minorOf returns the minor version; 0 if the major version is not 1.
 func minorOf(version string) uint {
 	parsed, err := utilversion.ParseGeneric(version)
 	if err != nil || parsed.Major() != 1 {
@@ -81,8 +81,8 @@ func minorOf(version string) uint {
 	return parsed.Minor()
 }
 
-// noMutating is the reason and the remedy where the API server does not record who creates a request. It names flags of the API server
-// only for the versions of Kubernetes that have the kinds and serve them on demand.
+// noMutating returns the reason why the API server does not record who creates a request, and the remedy. It names flags of the API server
+// only for versions of Kubernetes that serve the kinds on demand.
 func noMutating(version string) string {
 	const flags = "--feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/%s=true on the API server"
 	remedy := "upgrade it to Kubernetes 1.36 or later"

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// The API server stores with an object who manages its fields: a list without a limit, which each writer of the object can extend.
+// The API server stores the managers of an object's fields with the object: a list without a limit, which each writer can extend.
 func TestManagedFieldsOfAgents(t *testing.T) {
 	s := newScene(t)
 	s.inForce()

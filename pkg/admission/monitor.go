@@ -31,7 +31,7 @@ import (
 type Options struct {
 	// RESTConfig connects to the API server. Required.
 	RESTConfig *rest.Config
-	// Namespace is one in which the Monitor may create ClusterRegistrations, in dry runs. Required.
+	// Namespace is a namespace in which the Monitor may create ClusterRegistrations, in dry runs. Required.
 	Namespace string
 	// Install creates the policies, and corrects them when somebody changes or deletes them. Otherwise, something else, for example the
 	// chart, installs them, and they are only watched.
@@ -64,11 +64,11 @@ type Monitor struct {
 // policyState is the current knowledge of a Monitor.
 type policyState struct {
 	since   time.Time
-	missing string // why nothing proves where ClusterRegistrations come from; empty while something does
-	// notRecorded tells why the API server checks the tokens that requests name and does not record the creators; empty where it does.
+	missing string // the reason why no policy proves where ClusterRegistrations come from; empty while one does
+	// notRecorded is the reason why the API server only checks the tokens that requests name; empty if it records the creators.
 	notRecorded string
-	// reason and message tell why policies are not in force that the API server can have, or that it can have none. They are empty
-	// while all of them are.
+	// reason and message say which of the policies that the API server can have are not in force, or that it can have none; empty while
+	// all are in force.
 	reason, message string
 	inForce         map[PolicyRef]bool // the policies of this API server
 }
@@ -83,7 +83,7 @@ func stateOf(err error) policyState {
 	return state
 }
 
-// noneInForce are the policies that every API server can have which serves any.
+// noneInForce returns false for each policy that every API server with ValidatingAdmissionPolicies can have.
 func noneInForce() map[PolicyRef]bool {
 	none := map[PolicyRef]bool{}
 	objects, _ := Objects("") // fails only if the embedded chart is invalid, which Install and watch report
@@ -98,7 +98,7 @@ type notServedError struct{ message string }
 
 func (e *notServedError) Error() string { return e.message }
 
-var errServedChanged = errors.New("the API server has started or stopped to serve kinds of admission policies; looking again")
+var errServedChanged = errors.New("the API server has started or stopped serving kinds of admission policies; checking again")
 
 // New returns a Monitor. It is idle until Start.
 func New(o Options) (*Monitor, error) {
@@ -133,37 +133,37 @@ func New(o Options) (*Monitor, error) {
 }
 
 // InForce reports whether the policies that prove where requests come from are in force, and since when. That time may be a few seconds
-// ahead, until every API server applies them.
+// ahead: by then every API server applies them.
 func (m *Monitor) InForce() (since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.since, m.state.missing == ""
 }
 
-// NotRecorded is a sentence for people: why the API server does not record who creates a request, and what to do. There it checks the
-// token that a request names. It is empty where the API server records creators.
+// NotRecorded returns, for people, the reason why the API server does not record who creates a request, and the remedy. Such an API server
+// checks the token that a request names. It returns "" if the API server records creators.
 func (m *Monitor) NotRecorded() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.notRecorded
 }
 
-// Missing is a sentence for people: why the policies are not in force, and what to do. It is empty while they are in force.
+// Missing returns, for people, the reason why the policies that prove where requests come from are not in force, and the remedy; "" if they are.
 func (m *Monitor) Missing() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.missing
 }
 
-// Lacking tells which policies of this API server are not in force, or that it can have none: a reason of a condition, and a sentence for
-// people. Both are empty while all of them are in force.
+// Lacking returns which of the policies that the API server can have are not in force, or that it can have none: a reason of a condition, and
+// a message for people. Both are empty while all of them are in force.
 func (m *Monitor) Lacking() (reason, message string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.reason, m.state.message
 }
 
-// Policies tells of each policy of this API server whether it and its binding are as they should be.
+// Policies reports for each policy that the API server can have whether it and its binding exist and equal those of this hub.
 func (m *Monitor) Policies() map[PolicyRef]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -260,7 +260,7 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 		return false, err
 	}
 
-	// Install the policies before they are watched, so that no state is reported that does not last.
+	// Install the policies before they are watched, so that no temporary state is reported.
 	if err := m.install(ctx, wanted); err != nil {
 		logrus.Warnf("Cannot install the admission policies of the hub, using the existing ones: %v", err)
 	} else if err := m.removeOthers(ctx, served.mutating); err != nil {
@@ -337,10 +337,10 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 	}
 }
 
-// checked is what a check does not repeat.
+// checked is the part of a check's result that the next check uses.
 type checked struct {
 	revision string // of the objects that a dry run has proved to work
-	warned   string // the problems of the policies about agents that were logged last
+	warned   string // the last logged problems of the policies for agents
 }
 
 // check corrects the policies, proves in a dry run that new ones work, and sets the state. It is repeated after an error.
@@ -354,7 +354,7 @@ func (m *Monitor) check(
 	slices.Sort(found.agents)
 	if problems := strings.Join(found.agents, ", "); problems != last.warned {
 		if last.warned = problems; problems != "" {
-			logrus.Warnf("Agents may write more than they should: %s", describe(found.agents))
+			logrus.Warnf("Agents can write more than the admission policies of the hub permit: %s", describe(found.agents))
 		}
 	}
 	why := func(problems []string) string {
@@ -380,8 +380,8 @@ func (m *Monitor) check(
 			err = probeClusternet(probeCtx, m.clusternet)
 		}
 		if err != nil {
-			// An API server applies new policies after a moment. Until then nothing is reported, unless it was reported that they are in
-			// force: requests must not be judged by policies that are not applied.
+			// An API server applies new policies after a moment. Until then the state stays as it is, unless it is that they are in force:
+			// the hub must not rely on policies that are not applied.
 			_, inForce := m.InForce()
 			now := m.options.Clock.Now()
 			age := now.Sub(found.since)
@@ -419,8 +419,8 @@ func (m *Monitor) objects(mutatingVersion string) ([]*unstructured.Unstructured,
 	return append(policies, further...), err
 }
 
-// removeOthers removes the policies from before the API server has started or stopped to serve MutatingAdmissionPolicies. Those that rely on
-// them would refuse every request without them.
+// removeOthers deletes the policies that the hub installed before the API server started or stopped serving MutatingAdmissionPolicies. A
+// validating policy that relies on a mutating one would refuse every request without it.
 func (m *Monitor) removeOthers(ctx context.Context, mutatingVersion string) error {
 	if !m.options.Install {
 		return nil

@@ -173,8 +173,8 @@ func TestInstall(t *testing.T) {
 	assert.Equal(t, "Fail", after.Object["spec"].(map[string]any)["failurePolicy"])
 }
 
-// The objects alone prove little: an API server may not apply them, or not yet.
-// An API server may apply the validating policy before the mutating one. The refusal is no missing right of the hub.
+// The objects alone prove little: an API server may not apply them yet. It may also apply the validating policy before the mutating one; that
+// refusal does not mean that the hub lacks a right.
 func TestProbe_whileOnlyTheValidatingPolicyIsApplied(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()
@@ -323,7 +323,7 @@ func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
 	assert.Contains(t, watches.Missing(), "ValidatingAdmissionPolicy fleet-registration-token is missing")
 }
 
-// An upgrade of the API server ends no watch for good, so the Monitor asks again what is served.
+// After an upgrade of the API server the watches continue, so the Monitor asks again which kinds are served.
 func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()
@@ -363,7 +363,7 @@ func TestMonitorThatInstallsWhereMutatingPoliciesAreTurnedOff(t *testing.T) {
 	m, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
 	s.eventually(m, true)
 	requireOnly(admission.RegistrationTokenPolicy, admission.CreatorPolicy)
-	require.Eventually(t, func() bool { // when the API server does not apply the removed policy any more
+	require.Eventually(t, func() bool { // when the API server no longer applies the removed policy
 		_, err := requests.Create(t.Context(), s.request(nil), metav1.CreateOptions{})
 		return err == nil
 	}, patience, poll)
@@ -436,8 +436,8 @@ func TestMonitorOfAPIServerThatServesOnlyTheBeta(t *testing.T) {
 type wire struct {
 	hide     []string    // versions in which no MutatingAdmissionPolicies are offered
 	hideAll  atomic.Bool // no policies are offered in these versions
-	upgraded atomic.Bool // nothing is hidden any more
-	believe  atomic.Bool // that a request tells the truth about its creator
+	upgraded atomic.Bool // nothing is hidden any longer
+	believe  atomic.Bool // the creator that a request claims is kept
 	// unavailable refuses the requests of probes.
 	unavailable atomic.Bool
 	probes      atomic.Int64

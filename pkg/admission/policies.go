@@ -46,9 +46,9 @@ const (
 	RequestPolicy = "fleet-registration-request"
 	// HubTokenPolicy limits the tokens that the hub issues to ServiceAccounts that it created.
 	HubTokenPolicy = "fleet-controller-token"
-	// StatusPolicy limits agents to status.agent of their Cluster, and the size of that.
+	// StatusPolicy limits agents to status.agent of their Cluster, and limits its size.
 	StatusPolicy = "fleet-agent-status"
-	// LeasePolicy limits agents to renewing their own Lease, and the size of the report in it.
+	// LeasePolicy limits agents to renewing their own Lease, and limits the size of the report in it.
 	LeasePolicy = "fleet-agent-lease"
 	// DeploymentStatusPolicy limits the size of the status that agents write to their BundleDeployments.
 	DeploymentStatusPolicy = "fleet-agent-bundledeployment-status"
@@ -66,10 +66,10 @@ const (
 	ClusternetRequestPolicy = "fleet-clusternet-request"
 	// ClusternetMemberPolicy limits agents to the labels of their ManagedCluster.
 	ClusternetMemberPolicy = "fleet-clusternet-managedcluster"
-	// ClusternetStatusPolicy limits the size of what agents report.
+	// ClusternetStatusPolicy limits the size of the reports of agents.
 	ClusternetStatusPolicy = "fleet-clusternet-status"
 	// ClusternetSecretPolicy is a mutating policy and a validating one: the one Secret that agents may write is empty, unless the hub is
-	// told to keep it.
+	// configured to keep it.
 	ClusternetSecretPolicy = "fleet-clusternet-secret"
 )
 
@@ -78,12 +78,12 @@ type PolicyRef struct {
 	Kind, Name string
 }
 
-// policyOf is the policy that an object is, or that it binds.
+// policyOf returns the policy that the object is or, for a binding, that it binds.
 func policyOf(object *unstructured.Unstructured) PolicyRef {
 	return PolicyRef{strings.TrimSuffix(object.GetKind(), "Binding"), object.GetName()}
 }
 
-// provesOrigin reports whether a policy or binding belongs to those that prove where requests come from. An API server has one of the two.
+// provesOrigin reports whether a policy or binding is one of those that prove where requests come from.
 func provesOrigin(object *unstructured.Unstructured) bool {
 	return slices.Contains([]string{CreatorPolicy, RegistrationTokenPolicy, ClusternetCreatorPolicy}, object.GetName())
 }

@@ -113,7 +113,7 @@ func (s *scene) inForce() {
 	s.validated()
 }
 
-// mutating tells whether the API server serves MutatingAdmissionPolicies.
+// mutating reports whether the API server serves MutatingAdmissionPolicies.
 func (s *scene) mutating() bool {
 	s.Helper()
 	version, err := admission.ServedVersion(s.admin.kubernetes.Discovery())
@@ -261,13 +261,13 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 }
 
-// importer is the identity of a registration token, with more rights than that has.
+// importer is the identity of a registration token, with additional rights.
 func (s *scene) importer() user {
 	s.Helper()
 	return s.account(s.namespace, "import-token-x", rule("fleet.cattle.io", "clusterregistrations", "create", "get", "update", "patch"))
 }
 
-// agent is the identity of a registered agent of a Cluster of the workspace, with more rights than that has.
+// agent is the identity of a registered agent of a Cluster of the workspace, with additional rights.
 func (s *scene) agent(cluster string) user {
 	s.Helper()
 	return s.account(registration.ClusterNamespace(s.namespace, cluster), "request-x",
@@ -284,13 +284,13 @@ func (s *scene) request(annotations map[string]string) *fleet.ClusterRegistratio
 	}
 }
 
-// agentThatMayAsk is one that may create requests, which the hub lets none.
+// agentThatMayAsk is an agent with the right to create requests, which the hub gives to no agent.
 func (s *scene) agentThatMayAsk(cluster string) user {
 	s.Helper()
 	return s.account(registration.ClusterNamespace(s.namespace, cluster), "request-x", rule("fleet.cattle.io", "clusterregistrations", "create"))
 }
 
-// remove deletes the policies and bindings, or those of that kind, and waits until the API server applies them no more.
+// remove deletes the policies and bindings, or those of that kind, and waits until the API server no longer applies them.
 func (s *scene) remove(kinds ...string) {
 	s.Helper()
 	for _, policy := range append(objects(s.T, "v1"), objects(s.T, "")...) {

@@ -17,7 +17,7 @@ func TestRemedyWhereNothingRecordsCreators(t *testing.T) {
 		"v1.31.0+k3s1":   "upgrade it to Kubernetes 1.36 or later",
 		"v1.33.13":       "or later, or set --feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/v1alpha1=true on the API server",
 		"v1.35.4":        "or later, or set --feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/v1beta1=true on the API server",
-		"v1.36.3+rke2r1": "it can, so remove what turns them off",
+		"v1.36.3+rke2r1": "it can, so remove the settings that disable them",
 		"odd":            "upgrade it to Kubernetes 1.36 or later",
 	} {
 		t.Run(version, func(t *testing.T) {
@@ -28,10 +28,10 @@ func TestRemedyWhereNothingRecordsCreators(t *testing.T) {
 
 func TestRemedyWhereThereAreNoPolicies(t *testing.T) {
 	require.Contains(t, noValidating("v1.29.6"), "upgrade it to Kubernetes 1.30 or later. Until then agents may write")
-	require.Contains(t, noValidating("v1.34.4"), "it can, so remove what turns them off")
+	require.Contains(t, noValidating("v1.34.4"), "it can, so remove the settings that disable them")
 }
 
-// discovered is an API server with these kinds, by version of the group.
+// discovered is an API server that serves these kinds, by version of the group.
 type discovered map[string][]string
 
 func (d discovered) ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error) {

@@ -20,7 +20,7 @@ type Agent struct {
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
 	// GarbageCollectionInterval is the interval at which the agent compares all releases with its cluster, beside the events of their objects, and
-	// looks for releases that nobody wants; 0 means 15 minutes.
+	// looks for releases without a BundleDeployment; 0 means 15 minutes.
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 }
 

@@ -11,15 +11,15 @@ import (
 
 // ClusternetAgents configures the registration of Clusternet agents, on a hub that serves them.
 type ClusternetAgents struct {
-	// BootstrapTokens let the holders of bootstrap tokens of Kubernetes register. Each stands for a ClusterRegistrationToken.
+	// BootstrapTokens let the holders of bootstrap tokens of Kubernetes register. Each entry names the ClusterRegistrationToken that applies.
 	BootstrapTokens []BootstrapTokenUse `json:"bootstrapTokens,omitempty"`
-	// ReentryNamespaces are the namespaces in which a disconnected agent may register again with the token with which it has registered,
-	// without its credential and without a person.
+	// ReentryNamespaces are the namespaces in which a disconnected agent may register again with its earlier token, without its credential and
+	// without the approval of a person.
 	ReentryNamespaces []string `json:"reentryNamespaces,omitempty"`
 }
 
-// BootstrapTokenUse lets the holder of one bootstrap token of Kubernetes, a Secret of type bootstrap.kubernetes.io/token, register as a
-// holder of a ClusterRegistrationToken does.
+// BootstrapTokenUse lets the holder of one bootstrap token of Kubernetes, a Secret of type bootstrap.kubernetes.io/token, register like a
+// holder of a ClusterRegistrationToken.
 type BootstrapTokenUse struct {
 	// ID is the part of the bootstrap token before the dot.
 	ID string `json:"id"`
@@ -28,12 +28,12 @@ type BootstrapTokenUse struct {
 	Token     string `json:"token"`
 }
 
-// User is the name of the user that the API server knows the holder of the bootstrap token as.
+// User is the user name that the API server gives to the holder of the bootstrap token.
 func (b BootstrapTokenUse) User() string { return bootstrapUserPrefix + b.ID }
 
 const bootstrapUserPrefix = "system:bootstrap:"
 
-// UsersOf are the users who register as holders of a ClusterRegistrationToken do.
+// UsersOf returns the users of the bootstrap tokens that stand for a ClusterRegistrationToken.
 func (c ClusternetAgents) UsersOf(namespace, token string) (users []string) {
 	for _, b := range c.BootstrapTokens {
 		if b.Namespace == namespace && b.Token == token {

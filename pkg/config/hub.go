@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -77,7 +78,7 @@ type Hub struct {
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// ImagePullSecretWorkspaces are the workspaces whose members get copies of ImagePullSecrets; unset means all.
 	ImagePullSecretWorkspaces []string `json:"imagePullSecretWorkspaces,omitempty"`
-	// Members limit where the kubeconfigs of members lead.
+	// Members limit the addresses to which the hub connects for the kubeconfigs of members.
 	Members Members `json:"members,omitzero"`
 	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
@@ -117,12 +118,7 @@ type Bootstrap struct {
 func (b Bootstrap) Enabled() bool { return b.Namespace != "" && b.Namespace != "-" }
 
 // TLSMode returns AgentTLSMode or its default.
-func (h Hub) TLSMode() TLSMode {
-	if h.AgentTLSMode == "" {
-		return TLSModeSystemStore
-	}
-	return h.AgentTLSMode
-}
+func (h Hub) TLSMode() TLSMode { return cmp.Or(h.AgentTLSMode, TLSModeSystemStore) }
 
 // LastSeenInterval returns AgentLastSeenInterval or its default.
 func (h Hub) LastSeenInterval() time.Duration {
@@ -141,12 +137,7 @@ func (h Hub) CheckinInterval() time.Duration {
 }
 
 // MissedCheckins returns AgentMissedCheckins or its default.
-func (h Hub) MissedCheckins() int {
-	if h.AgentMissedCheckins == 0 {
-		return DefaultMissedCheckins
-	}
-	return h.AgentMissedCheckins
-}
+func (h Hub) MissedCheckins() int { return cmp.Or(h.AgentMissedCheckins, DefaultMissedCheckins) }
 
 // PullSecretNames are the names of ImagePullSecrets.
 func (h Hub) PullSecretNames() []string {
@@ -218,7 +209,7 @@ func decode(raw map[string]any, into any) error {
 
 func (h Hub) validate() error {
 	if h.MissedCheckins() < leastMissedCheckins {
-		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because agents check in a little earlier or later than configured, or 0 for the default",
+		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because heartbeats come a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
 	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate()); err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Members limit where the kubeconfigs of members lead, which users of workspaces write.
+// Members limit the addresses to which the hub connects for kubeconfigs, which users of workspaces write.
 type Members struct {
 	// AllowedCIDRs are ranges of addresses to which the hub connects although they are denied by default or by DeniedCIDRs.
 	AllowedCIDRs CIDRs `json:"allowedCIDRs,omitempty"`

@@ -50,14 +50,14 @@ type Registration struct {
 	RequirePolicies bool `json:"requirePolicies,omitempty"`
 	// RequireTokenTTL refuses ClusterRegistrationTokens without a TTL.
 	RequireTokenTTL bool `json:"requireTokenTTL,omitempty"`
-	// Limits bounds the registrations that have led to nothing yet.
+	// Limits bounds the registrations that have led to no connected agent yet.
 	Limits BacklogLimits `json:"limits,omitzero"`
 	// Policy decides about requests before a person is asked. The first rule whose expression is true decides.
 	Policy []PolicyRule `json:"policy,omitempty"`
 }
 
-// BacklogLimits are the maximum numbers of registrations that have led to nothing yet. 0 means the default. All requests of a namespace
-// whose origin is not proved share the limit of one token, if the admission policies are in force that prove it.
+// BacklogLimits are the maximum numbers of registrations that have led to no connected agent yet. 0 means the default. While the admission
+// policies that prove the origin of requests are in force, all requests of a namespace without that proof share the limit of one token.
 type BacklogLimits struct {
 	// WaitingPerToken and WaitingPerNamespace are for requests that wait for an approval or for the agents of earlier requests to
 	// connect; the defaults are 1000 and 5000. The hub refuses further ones.
@@ -119,10 +119,7 @@ type PolicyRule struct {
 
 // Lifetime returns CredentialLifetime or its default.
 func (r Registration) Lifetime() time.Duration {
-	if r.CredentialLifetime.Duration == 0 {
-		return DefaultCredentialLifetime
-	}
-	return r.CredentialLifetime.Duration
+	return cmp.Or(r.CredentialLifetime.Duration, DefaultCredentialLifetime)
 }
 
 // LongLivedIn decides about agents of a namespace that do not renew their credential.

@@ -10,7 +10,7 @@ import (
 type Store struct {
 	mu        sync.RWMutex
 	current   Hub
-	problem   string // why current is in place of the configuration
+	problem   string // the reason why current is not the configuration
 	listeners []func(before, after Hub)
 }
 
@@ -31,8 +31,8 @@ func (s *Store) SetFallback(hub Hub, problem string) {
 	s.current, s.problem = hub, problem
 }
 
-// Problem returns the problem of SetFallback, or "" if the configuration is valid. While there is one, nothing that agents already have is
-// changed to follow the configuration.
+// Problem returns the problem of SetFallback, or "" if the configuration is valid. While there is a problem, the hub changes no settings of
+// existing agents.
 func (s *Store) Problem() string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// What an unchanged Clusternet agent, and people with its documentation, ask for.
+// The kinds, names and columns that an unchanged Clusternet agent and its documentation use.
 func TestClusternetDefinitions(t *testing.T) {
 	objects, err := crds.ClusternetObjects()
 	require.NoError(t, err)

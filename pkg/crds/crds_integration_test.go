@@ -179,7 +179,7 @@ func TestEmptyPullSecretsAreKept(t *testing.T) {
 	assert.Equal(t, map[string]any{"agentPullSecrets": []any{}}, created.Object["spec"])
 }
 
-// The API server prints what kubectl shows.
+// The API server renders the columns that kubectl shows.
 func TestPrintedColumns(t *testing.T) {
 	condition := func(kind, status, reason string) any {
 		return map[string]any{"type": kind, "status": status, "reason": reason}
@@ -264,7 +264,7 @@ func extensions(t *testing.T) clientset.Interface {
 	return client
 }
 
-// served is a client of an API server that has the definitions.
+// served returns a client of an API server with the definitions.
 func served(t *testing.T) clientset.Interface {
 	t.Helper()
 	client := extensions(t)

@@ -28,7 +28,7 @@ var (
 // server is a fake API server that issues tokens of at most max.
 type server struct {
 	*fake.Clientset
-	asked []int64 // the lifetimes asked for, in seconds
+	asked []int64 // the requested lifetimes, in seconds
 }
 
 func newServer(t *testing.T, longest time.Duration, objects ...runtime.Object) *server {
@@ -56,7 +56,7 @@ func (s *server) issuer() Issuer {
 	return Issuer{Client: s.CoreV1(), Clock: clocktesting.NewFakePassiveClock(now)}
 }
 
-// writes are the requests to Secrets that change something.
+// writes returns the requests that change Secrets.
 func (s *server) writes() (all []string) {
 	for _, action := range s.Actions() {
 		if verb := action.GetVerb(); action.GetResource().Resource == "secrets" && verb != "get" {

@@ -64,7 +64,7 @@ func TestTokenIsNotLogged(t *testing.T) {
 	assert.NotContains(t, out.String(), secret)
 }
 
-// signed is a token as an API server issues it. Its signature is not verified.
+// signed returns a token as an API server issues it. Its signature is not verified.
 func signed(t *testing.T, claims jwt.MapClaims) Token {
 	t.Helper()
 	text, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("key"))

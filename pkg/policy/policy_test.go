@@ -67,7 +67,7 @@ func TestRuleVariables(t *testing.T) {
 	}
 }
 
-// What a rule stumbles over may be as long as a request may be; it is repeated in a status.
+// The error of a rule may contain a value as long as a request may be, and is part of a status.
 func TestRuleErrorsAreShort(t *testing.T) {
 	p, err := Compile(rules(`int(request.spec.clusterLabels["env"]) > 0`))
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestRuleWithoutACluster(t *testing.T) {
 	assert.Equal(t, registration.RulingDeny, p.Rule(c).Action)
 }
 
-// A request that names no token may have come with another one than the hub assumes.
+// A request that names no token may have come with another token than the hub assumes.
 func TestRuleWithAnAssumedToken(t *testing.T) {
 	for expression, want := range map[string]registration.RulingAction{
 		`request.spec.clientID == "edge-1"`:                                     registration.RulingApprove,

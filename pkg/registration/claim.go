@@ -64,7 +64,7 @@ func matchNew(clientID string, sameName *Known) ClusterMatch {
 	}
 	return ClusterMatch{Refuse: &Explanation{
 		Reason: fleet.ReasonClusterNameTaken,
-		Message: fmt.Sprintf("Cluster %s has the name this clientID gets but another clientID; "+
+		Message: fmt.Sprintf("Cluster %s has the name of a Cluster for this clientID, but another clientID; "+
 			"delete that Cluster or give this agent another clientID", sameName.Name),
 	}}
 }
@@ -99,7 +99,7 @@ func waitDeleted(cluster string) *Explanation {
 type Token struct {
 	Name           string
 	ServiceAccount string
-	// Users are others who register as the ServiceAccount of the token does: the holders of bootstrap tokens of Kubernetes.
+	// Users are further users who may register with the token: the users of bootstrap tokens of Kubernetes.
 	Users []string
 }
 
@@ -167,8 +167,8 @@ func OldestUnused(unused []AgentRequest) (names []string) {
 
 // NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
 // reconciled late, for example after an outage, must not revoke the agent's current credential. A granted request whose token is only
-// assumed is not known to be of the agent, so it takes the place only of others like it. The result does not depend on the
-// order of others, because it is part of a message, and each change of the message would be a status write.
+// assumed may come from another agent, so it supersedes only requests whose token is assumed as well. The result does not depend on the order of
+// others, because it is part of a message, and each change of the message would be a status write.
 func NewerGranted(self AgentRequest, others []AgentRequest) string {
 	newest := self
 	for _, r := range others {

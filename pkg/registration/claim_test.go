@@ -166,8 +166,8 @@ func TestNewerGranted(t *testing.T) {
 	}
 }
 
-// TestSupersededLeavesOneRequest lets requests be granted in any order, as a hub does after an outage, and demands that
-// in the end one is left granted, and that it is of the last second.
+// TestSupersededLeavesOneRequest grants requests in any order, as a hub does after an outage. In the end one granted request must be left, created
+// in the last second.
 func TestSupersededLeavesOneRequest(t *testing.T) {
 	for seed := range int64(500) {
 		random := rand.New(rand.NewSource(seed))

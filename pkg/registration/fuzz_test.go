@@ -195,7 +195,7 @@ func FuzzEncodeValues(f *testing.F) {
 	f.Fuzz(func(t *testing.T, namespace, url, ca, token, name, system string) {
 		for _, text := range []string{namespace, url, ca, token, name, system} {
 			if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
-				return // YAML cannot say it, and none of it may have such characters
+				return // YAML cannot express such characters, and no value may contain them
 			}
 		}
 		v := Values{

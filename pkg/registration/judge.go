@@ -29,7 +29,7 @@ type Case struct {
 	LongLived fleet.LongLived
 	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
 	RenewedBy string
-	// MayReenter is true if a disconnected Clusternet agent may return with the token with which it has registered, and this may be it.
+	// MayReenter is true if a disconnected Clusternet agent may register again with its earlier token, and the request may come from it.
 	MayReenter bool
 }
 
@@ -119,22 +119,23 @@ func (c Case) longLived() *Explanation {
 	return nil
 }
 
-// downgrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: the holder of that
-// one could otherwise exchange it for one that outlives him. Neither the agent nor the holder of a token can remove the earlier request.
+// downgrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: a thief of the short-lived
+// credential could otherwise exchange it for one that does not expire. Neither the agent nor the holder of a token can delete the earlier request.
 func (c Case) downgrade() *Explanation {
 	if c.Cluster == nil || c.RenewedBy == "" || Renews(c.Request) || cmp.Or(c.Token.Spec.LongLivedCredentials, c.LongLived) == fleet.LongLivedAllow {
 		return nil
 	}
 	return &Explanation{fleet.ReasonLongLivedRefused, fmt.Sprintf(
-		"the agent does not renew its credential, but that of Cluster %s does (ClusterRegistration %s); use an agent that renews its credential, "+
+		"the agent does not renew its credential, but the agent of Cluster %s does (ClusterRegistration %s); use an agent that renews its credential, "+
 			"delete that ClusterRegistration if its agent was replaced for good, or allow long-lived credentials (spec.longLivedCredentials of the "+
 			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewedBy)}
 }
 
-// heldByOther refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
-// the current agent proves that the request is its own, if it may return without that, or if a person approved it. The token suffices even if the API server did
-// not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
-// as held even before its agent reports: an import clears the report of the agent, and no other agent may register meanwhile.
+// heldByOther refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the
+// current agent proves that the request is its own, if that agent may register again without a proof, or if a person approved it. The token
+// suffices even if the API server did not record the creator of the request: only the holder of the token can read the credential. A Cluster
+// that the hub imports counts as held even before its agent reports: an import clears the report of the agent, and no other agent may register
+// meanwhile.
 func (c Case) heldByOther() *Explanation {
 	holder := c.holder()
 	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.MayReenter || c.isApprovedByPerson() {

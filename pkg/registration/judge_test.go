@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// newcomer is a request nothing speaks against: an unknown identity, a token without limits, an origin that is proved.
+// newcomer is a request that is granted: an unknown identity, a token without limits, a proved origin.
 func newcomer() *Case {
 	return &Case{
 		Request: &fleet.ClusterRegistration{
@@ -36,7 +36,7 @@ func (c *Case) importToken(cluster string) {
 	c.Token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "prod-uid", Name: cluster}}
 }
 
-// assumed is for a request that names no token and whose creator is not recorded.
+// assumed is the case of a request that names no token and has no recorded creator.
 func assumed(c *Case) { c.Origin = Origin{Reason: fleet.ReasonOriginUnknown} }
 
 func (c *Case) decide(decision fleet.Decision, message string) {

@@ -40,8 +40,8 @@ func AllowLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpe
 	return allowed, others
 }
 
-// AgentsChooseLabels reports whether several agents may register with a token and choose any label for their Clusters. byDefault is
-// that of AllowLabels.
+// AgentsChooseLabels reports whether several agents may register with a token and choose any label for their Clusters. byDefault has the same
+// meaning as for AllowLabels.
 func AgentsChooseLabels(token *fleet.ClusterRegistrationToken, byDefault bool) bool {
 	spec := token.Spec
 	once := spec.UsageLimit != nil && *spec.UsageLimit == 1

@@ -14,8 +14,8 @@ type OriginPolicies struct {
 	InForce bool
 	Since   time.Time
 	Missing string // why they are not in force, for people
-	// NotRecorded tells people why the API server does not record the creators of requests. There it lets only those name a token who may
-	// register with it. Empty where it records creators.
+	// NotRecorded is the reason, for people, why the API server does not record the creators of requests; empty if it does. Without that
+	// record, the policies let a request name only a token with which its creator may register.
 	NotRecorded string
 	// Hub is the user of this hub if it creates requests for Clusternet agents; otherwise empty.
 	Hub string

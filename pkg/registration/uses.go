@@ -54,13 +54,14 @@ func (u Uses) State(request, countedAs string) UseState {
 	switch {
 	case countedAs == u.UID, slices.Contains(u.Pending, request):
 		return UseCounted
-	case u.usedUp():
+	case u.IsUsedUp():
 		return UseRefused
 	}
 	return UseUncounted
 }
 
-func (u Uses) usedUp() bool { return u.Limit != nil && u.Count >= int64(*u.Limit) }
+// IsUsedUp reports whether the token has no use left.
+func (u Uses) IsUsedUp() bool { return u.Limit != nil && u.Count >= int64(*u.Limit) }
 
 // UsedUp returns the refusal of a request because the token has no use left.
 func (u Uses) UsedUp() *Explanation {
@@ -80,7 +81,7 @@ func (u Uses) Add(asking []Use) (after Uses, added, waiting []Use) {
 	u.Pending = slices.Clone(u.Pending)
 	for _, use := range asking {
 		switch {
-		case u.usedUp(), slices.Contains(u.Pending, use.UID):
+		case u.IsUsedUp(), slices.Contains(u.Pending, use.UID):
 		case len(u.Pending) >= MaxPendingUses:
 			waiting = append(waiting, use)
 		default:

@@ -89,15 +89,15 @@ func TestUsesUsedUp(t *testing.T) {
 	assert.Equal(t, "ClusterRegistrationToken tok has been used 2 times and spec.usageLimit is 2; raise it, or register with a new token", refusal.Message)
 }
 
-// world plays hubs that may be cut off after each write, and whose view of the requests may be old.
+// world simulates hubs that may be stopped after each write, and whose caches may be behind.
 type world struct {
 	*rand.Rand
 	token   Uses
-	says    map[string]string // what the status of each request says it was counted as
-	counted map[string]int    // how often each was counted, which nobody in the world knows
+	says    map[string]string // the token UID in the status of each request
+	counted map[string]int    // how often each request was counted, which no hub knows
 }
 
-// TestUsesSurviveCrashes lets hubs die between any two writes: those of the token and those of each request.
+// TestUsesSurviveCrashes stops hubs between any two writes of the token and of the requests.
 func TestUsesSurviveCrashes(t *testing.T) {
 	for seed := range int64(200) {
 		w := &world{Rand: rand.New(rand.NewSource(seed)), says: map[string]string{}, counted: map[string]int{}}
@@ -116,7 +116,7 @@ func TestUsesSurviveCrashes(t *testing.T) {
 	}
 }
 
-// live is one life of a hub: some requests ask, the token counts, some of them get so far as to say it.
+// live runs one hub: some requests ask, the token counts them, and the status of some of them records it.
 func (w *world) live(names []string) {
 	var asking []Use
 	for _, name := range names {
@@ -127,7 +127,7 @@ func (w *world) live(names []string) {
 	settled := func(uid string) bool { return w.says[uid] != "" }
 	after, added, _ := w.token.Settle(settled).Add(asking)
 	if w.Intn(4) == 0 {
-		return // cut off before the write
+		return // stopped before the write
 	}
 	w.token = after
 	for _, use := range added {

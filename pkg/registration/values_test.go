@@ -48,7 +48,7 @@ func TestDecodeEmptyValues(t *testing.T) {
 	}
 }
 
-// FuzzDecodeValues demands no panic, and that what was read once is read the same again.
+// FuzzDecodeValues requires that nothing panics, and that values that were decoded are decoded again to the same values.
 func FuzzDecodeValues(f *testing.F) {
 	f.Add([]byte("token: x\napiServerCA: |\n  pem\n"))
 	f.Add([]byte(`{"token":"x","internal":{"systemNamespace":"y"}}`))

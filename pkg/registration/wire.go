@@ -17,8 +17,8 @@ const (
 	HubName = "fleet-controller"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Lease and credential Secret on a member.
 	AgentName = "fleet-agent"
-	// BootstrapSecret is the Secret on a member with which an agent registers; the agent deletes it once the credential
-	// it was exchanged for has worked.
+	// BootstrapSecret is the Secret on a member with which an agent registers. The agent deletes it once the credential that it got
+	// in exchange has worked.
 	BootstrapSecret = "fleet-agent-bootstrap"
 	// CredentialSecret is the Secret on a member that keeps the credential of a registered agent.
 	CredentialSecret = "fleet-agent"
@@ -117,8 +117,8 @@ func Renews(request *fleet.ClusterRegistration) bool {
 	return request.Annotations[RenewalAnnotation] == "true"
 }
 
-// LeaseAnnotation is "true" on the ClusterRegistration of an agent that can send its heartbeats to a Lease. Only for such an agent the hub
-// makes one, and names it in CredentialLease.
+// LeaseAnnotation is "true" on the ClusterRegistration of an agent that can send its heartbeats to a Lease. The hub creates a Lease only for
+// such an agent, and names it in CredentialLease.
 const LeaseAnnotation = "muster.fleet.cattle.io/heartbeat-lease"
 
 // UsesLease reports whether the agent that sent the request sends its heartbeats to a Lease in the cluster namespace. Other agents write
@@ -133,7 +133,7 @@ const CredentialLease = "heartbeatLease"
 
 // Annotations that an agent writes to its Lease.
 const (
-	// LeaseReport has status.agent of the Cluster as JSON, without what changes with each heartbeat.
+	// LeaseReport has status.agent of the Cluster as JSON, without the fields that change with each heartbeat.
 	LeaseReport = "muster.fleet.cattle.io/agent-report"
 	// LeaseProof names a new ClusterRegistration of the same agent: the proof of possession.
 	LeaseProof = "muster.fleet.cattle.io/possession-proof"
@@ -150,7 +150,7 @@ const HistoryKeySecret = "fleet-agent-history"
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
-	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, whose name it has.
+	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, and with its name.
 	SecretTypeHelmValues = "fleet.cattle.io/bundle-deployment/v1alpha1"
 	// SecretTypeOCI and SecretTypeHelmOp are the types of Secrets with the account for an OCI artifact and for a chart that agents download.
 	SecretTypeOCI    = "fleet.cattle.io/bundle-oci-storage/v1alpha1"
@@ -174,8 +174,8 @@ const SetIDAgentBootstrap = "fleet-agent-bootstrap"
 const SetIDManageAgent = "fleet-manage-agent"
 
 // AgentHubConfigMap is a ConfigMap beside the agent with the current address of its hub, under the keys BootstrapAPIServerURL,
-// BootstrapAPIServerCA (PEM) and AgentHubTLSMode. Only the Bundle of a self-registered agent contains it: the hub calls the members
-// of imported agents instead. The agent tests a changed address before it gives up the one that works.
+// BootstrapAPIServerCA (PEM) and AgentHubTLSMode. Only the Bundle of a self-registered agent contains it: on the member of an
+// imported agent, the hub changes the address itself. The agent tests a changed address before it gives up the one that works.
 const (
 	AgentHubConfigMap = "fleet-agent-hub"
 	AgentHubTLSMode   = "agentTLSMode"

@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -38,7 +39,7 @@ func Rules() []rbacv1.PolicyRule {
 // Secrets and ConfigMaps are put beside them.
 func shared(disableBundles bool) []*rbacv1.ClusterRole {
 	named := func(name string, rules []rbacv1.PolicyRule) *rbacv1.ClusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: managed(name), Rules: rules}
+		return &rbacv1.ClusterRole{ObjectMeta: desiredset.Managed("", name), Rules: rules}
 	}
 	contents := named(registration.ClusterRoleContent, []rbacv1.PolicyRule{
 		{Verbs: []string{"get"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"contents"}},
@@ -50,16 +51,12 @@ func shared(disableBundles bool) []*rbacv1.ClusterRole {
 	return []*rbacv1.ClusterRole{contents, named(registration.ClusterRoleAgent, Rules())}
 }
 
-func managed(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
-}
-
-// contentReaders lets every ServiceAccount read a Content whose name it knows. The name is a digest of the Content, and the hub tells it only
-// to those to which it is deployed. There is no group of the agents alone, and a binding for each of them would make every request to the
-// API server slower with every cluster.
+// contentReaders lets every ServiceAccount read a Content whose name it knows. The name is a digest of the Content, and the hub gives it only to
+// the agents that deploy the Content. No group contains the agents alone, and a binding for each agent would make every request to the API
+// server slower with every cluster.
 func contentReaders() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: managed(registration.ClusterRoleContent),
+		ObjectMeta: desiredset.Managed("", registration.ClusterRoleContent),
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: registration.ClusterRoleContent},
 	}
@@ -139,7 +136,7 @@ func onRole(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
 	}
 }
 
-// onBinding also deletes the bindings that earlier versions made for each Cluster. The one that replaces them exists: a hub creates it
+// onBinding also deletes the bindings that earlier versions created for each Cluster. The binding that replaces them exists: a hub creates it
 // before it starts its controllers.
 func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding] {
 	return func(key string, binding *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
@@ -151,7 +148,7 @@ func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding]
 		case binding != nil && isForOneCluster(binding):
 			err := c.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, key, *metav1.NewPreconditionDeleteOptions(string(binding.UID)))
 			if err != nil && !apierrors.IsNotFound(err) {
-				return binding, fmt.Errorf("deleting ClusterRoleBinding %s, which is not needed any more: %w", key, err)
+				return binding, fmt.Errorf("deleting ClusterRoleBinding %s, which is no longer needed: %w", key, err)
 			}
 		}
 		return binding, nil

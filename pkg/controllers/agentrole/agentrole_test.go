@@ -23,7 +23,7 @@ const (
 	binding = "fleet-content"
 )
 
-// installed are the shared objects of a hub.
+// installed returns the shared objects of a hub.
 func installed(disableBundles bool) (objects []runtime.Object) {
 	for _, role := range shared(disableBundles) {
 		objects = append(objects, role)
@@ -31,7 +31,7 @@ func installed(disableBundles bool) (objects []runtime.Object) {
 	return append(objects, contentReaders())
 }
 
-// writesOf are the verbs and resources of the writes to a server.
+// writesOf returns the verbs and resources of the writes to a server.
 func writesOf(server *fake.Clientset) (writes []string) {
 	for _, action := range server.Actions() {
 		if action.GetVerb() != "get" {

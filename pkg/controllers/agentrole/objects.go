@@ -29,7 +29,7 @@ func NewReadRights(c *app.Context) *ReadRights {
 const objectsSetID = "deployment-secrets"
 
 // AllowObjects lets the agent of a Cluster read these Secrets and ConfigMaps of its cluster namespace and no other. Without names it
-// deletes the Role and the RoleBinding. It returns a *desiredset.ForeignError if one of that name belongs to somebody else.
+// deletes the Role and the RoleBinding. It returns a *desiredset.ForeignError if one of that name belongs to another owner.
 func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	owner.SetGroupVersionKind(clusterKind)
@@ -47,8 +47,7 @@ func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, s
 	if len(rules) == 0 {
 		return r.sets.Ensure(ctx, objectsSetID, owner)
 	}
-	meta := managed(registration.RoleDeploymentSecrets)
-	meta.Namespace = registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	meta := desiredset.Managed(registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.RoleDeploymentSecrets)
 	err := r.sets.Ensure(ctx, objectsSetID, owner, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
 		ObjectMeta: meta, Subjects: agentsIn(meta.Namespace), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 	})
@@ -58,7 +57,7 @@ func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, s
 	return nil
 }
 
-// agentsIn are all ServiceAccounts of a cluster namespace, in which only the hub creates objects: for a while, an agent may hold two
+// agentsIn returns all ServiceAccounts of a cluster namespace, in which only the hub creates objects: for a while, an agent may hold two
 // credentials, and both have the rights of its Cluster.
 func agentsIn(clusterNamespace string) []rbacv1.Subject {
 	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + clusterNamespace}}
@@ -73,7 +72,7 @@ func ClusterOfObjects(object metav1.Object) []types.NamespacedName {
 		return nil
 	}
 	cluster := types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
-	if object.GetNamespace() != registration.ClusterNamespace(cluster.Namespace, cluster.Name) { // a user of another workspace has made it
+	if object.GetNamespace() != registration.ClusterNamespace(cluster.Namespace, cluster.Name) { // a user of another workspace has created it
 		return nil
 	}
 	return []types.NamespacedName{cluster}

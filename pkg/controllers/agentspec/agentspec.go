@@ -1,8 +1,9 @@
 // Package agentspec determines the settings of a Cluster's agent. The import, which installs the agent, and the agent's Bundle, which
-// updates it, both use it, so that one does not undo what the other did.
+// updates it, both use it, so that neither undoes the changes of the other.
 package agentspec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -18,10 +19,7 @@ import (
 
 // Namespace is the namespace of a Cluster's agent on the member.
 func Namespace(c *app.Context, cluster *fleet.Cluster) string {
-	if cluster.Spec.AgentNamespace != "" {
-		return cluster.Spec.AgentNamespace
-	}
-	return c.SystemNamespace
+	return cmp.Or(cluster.Spec.AgentNamespace, c.SystemNamespace)
 }
 
 // IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
@@ -29,9 +27,9 @@ func IsBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
-// ClusterOfBundle is the name of the Cluster whose agent a Bundle is for: its owner, which other versions set, or else the Cluster in its
-// target. It is empty if the Bundle is not that of an agent, or names no Cluster that can have it. The names of the Bundles of long
-// Clusters are shortened, so that two Clusters may have the same one.
+// ClusterOfBundle returns the name of the Cluster whose agent a Bundle is for: its owner, which other versions set, or else the Cluster in its
+// target. It returns "" if the Bundle is not for an agent, or names no Cluster whose agent has a Bundle of this name. The name of such a Bundle
+// is shortened for a Cluster with a long name, so that two Clusters may share it.
 func ClusterOfBundle(bundle *fleet.Bundle) string {
 	if !IsBundle(bundle) {
 		return ""
@@ -53,14 +51,14 @@ func ClusterOfBundle(bundle *fleet.Bundle) string {
 	return ""
 }
 
-// IsBundleOfOther reports whether a Bundle is that of the agent of another Cluster.
+// IsBundleOfOther reports whether a Bundle is for the agent of another Cluster.
 func IsBundleOfOther(bundle *fleet.Bundle, cluster string) bool {
 	owner := ClusterOfBundle(bundle)
 	return owner != "" && owner != cluster
 }
 
-// PullSecrets returns the names of the agent's image pull Secrets, and whether they are copies of the hub's. A Cluster that names its
-// own gets no copies, nor does a Cluster of a workspace that the configuration does not name.
+// PullSecrets returns the names of the agent's image pull Secrets, and whether they are copies of Secrets of the hub. A Cluster that names its
+// own Secrets gets no copies, nor does a Cluster of a workspace that the configuration does not name.
 func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied bool) {
 	own := cluster.Spec.AgentPullSecrets
 	switch {
@@ -82,7 +80,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 	return agentmanifest.Options{
 		Namespace:               Namespace(c, cluster),
 		Scope:                   spec.AgentNamespace,
-		Image:                   image(c, hub),
+		Image:                   cmp.Or(hub.AgentImage, c.Agent.Image),
 		ImagePullPolicy:         hub.AgentImagePullPolicy,
 		SystemDefaultRegistry:   hub.SystemDefaultRegistry,
 		PrivateRepoURL:          spec.PrivateRepoURL,
@@ -117,13 +115,6 @@ func ManifestHash(o agentmanifest.Options) string {
 		panic(fmt.Sprintf("options of an agent cannot be encoded: %v", err))
 	}
 	return hash
-}
-
-func image(c *app.Context, hub config.Hub) string {
-	if hub.AgentImage != "" {
-		return hub.AgentImage
-	}
-	return c.Agent.Image
 }
 
 func priorityClass(cluster *fleet.Cluster) string {

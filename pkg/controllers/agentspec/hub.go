@@ -16,7 +16,7 @@ var ErrBadCA = errors.New("apiServerCA is not a PEM certificate; correct it in t
 // HubConfigMap returns the ConfigMap with the address, CA and TLS mode of the hub for an agent that a person installed. Agents that the
 // hub installs get these with their import.
 func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
-	if len(hub.APIServerCA) > 0 && !IsCertificate(hub.APIServerCA) {
+	if len(hub.APIServerCA) > 0 && !registration.IsCABundle(hub.APIServerCA) {
 		return nil, ErrBadCA
 	}
 	return &corev1.ConfigMap{
@@ -29,6 +29,3 @@ func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
 		},
 	}, nil
 }
-
-// IsCertificate reports whether agents can use the data as a CA.
-func IsCertificate(data []byte) bool { return registration.IsCABundle(data) }

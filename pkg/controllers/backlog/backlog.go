@@ -1,6 +1,6 @@
-// Package backlog counts the registrations that have led to nothing yet, and limits their number: requests that wait, and requests
-// that are granted, or about to be, for Clusters whose agent has never connected. The thief of a registration token could otherwise fill the hub with them. Everything that is
-// counted is a request, also where the condition of a token speaks of agents that have not connected.
+// Package backlog counts the registrations that have led to no connected agent yet, and limits their number: requests that wait, and requests
+// that are granted, or about to be, for Clusters whose agent has never connected. The thief of a registration token could otherwise fill the
+// hub with them. It always counts requests, although condition WithinLimits of a token speaks of clusters.
 //
 // It counts in the caches, at most once per second and workspace, and only objects of these two phases, so that a registration costs the
 // same with any number of connected clusters. It adds what was admitted and is not in the caches yet.
@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Phase is the phase of a registration that has led to nothing yet.
+// Phase is the phase of a registration that has led to no connected agent yet.
 type Phase int
 
 const (
@@ -65,7 +65,7 @@ type namespaceCount struct {
 
 const (
 	wholeNamespace = ""             // a key that every request has
-	unattributed   = "unattributed" // the key of requests of which neither the token nor the creator is known
+	unattributed   = "unattributed" // the key of requests without a known token or creator
 )
 
 // The indexes contain only what is counted, by namespace.
@@ -142,7 +142,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 		return last, nil
 	}
 	now := &namespaceCount{policies: c.policies(), at: c.clock.Now()}
-	for other, count := range c.counts { // a namespace may exist no more
+	for other, count := range c.counts { // a namespace may no longer exist
 		if now.at.Sub(count.at) > forgetAfter {
 			delete(c.counts, other)
 		}
@@ -211,10 +211,10 @@ func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 	}
 }
 
-// keysOf are the keys under which a request is counted: the whole namespace, and the creator or the token that the policies prove. Users may
-// write both into a request that no policy has checked, so such requests are limited together like those of one token. On a hub without
-// policies nothing is proved about any request: what a request names counts there, because a limit for all together would let one user stop
-// everybody.
+// keysOf returns the keys under which a request is counted: the whole namespace, and the creator or the token that the policies prove. Users may
+// write both into a request that no policy has checked, so all such requests share the limit of one token. On a hub without policies nothing is
+// proved about any request: there the token that a request names counts, because with one limit for all requests one user could stop every
+// registration.
 func keysOf(r *fleet.ClusterRegistration, policies registration.OriginPolicies) []string {
 	creator, token := registration.CreatorOf(r, policies.Hub), r.Labels[fleet.RegistrationTokenLabel]
 	switch {

@@ -40,13 +40,9 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 		return err
 	}
 	if existing == nil {
-		_, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: secretName, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-				Annotations: map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued},
-			},
-			Data: data,
-		}, metav1.CreateOptions{})
+		secret := &corev1.Secret{ObjectMeta: desiredset.Managed(namespace, secretName), Data: data}
+		secret.Annotations = map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued}
+		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
 		return err
 	}
 	if maps.EqualFunc(existing.Data, data, bytes.Equal) && existing.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued {
@@ -62,8 +58,8 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	return err
 }
 
-// deleteMovedSecrets deletes the kubeconfig Secret in a namespace that the configuration named before. One that an earlier version wrote
-// gives the rights of the hub to everybody who may read Secrets there.
+// deleteMovedSecrets deletes the kubeconfig Secret in a namespace that the configuration named before. If an earlier version wrote it, it gives
+// the rights of the hub to everybody who may read Secrets there.
 func (h *handler) deleteMovedSecrets(ctx context.Context, current string) error {
 	managed, err := h.secrets.List("", labels.Everything())
 	if err != nil {
@@ -75,7 +71,7 @@ func (h *handler) deleteMovedSecrets(ctx context.Context, current string) error 
 		}
 		err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting Secret %s/%s, a kubeconfig of the hub in the namespace that its own cluster was in before: %w", secret.Namespace, secret.Name, err)
+			return fmt.Errorf("deleting Secret %s/%s, a kubeconfig of the hub in the earlier namespace of its own cluster: %w", secret.Namespace, secret.Name, err)
 		}
 	}
 	return nil

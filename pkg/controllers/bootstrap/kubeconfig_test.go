@@ -84,7 +84,7 @@ func secretOf(t *testing.T, client *fake.Clientset) *corev1.Secret {
 	return secret
 }
 
-// TestEnsureSecret: whatever was there, the Secret then contains no credential, and a token that an earlier version stored is revoked.
+// TestEnsureSecret: whatever Secret existed before, it then contains no credential, and a token that an earlier version stored is revoked.
 func TestEnsureSecret(t *testing.T) {
 	const bootstrap = "fleet-controller-bootstrap"
 	valid := tokenFor(t, system, bootstrap, "first")

@@ -34,12 +34,12 @@ var (
 	gitRepos      = fleet.SchemeGroupVersion.WithResource("gitrepos")
 )
 
-// setID is in an annotation of the objects that the hub creates for its own cluster. Fleet's own controllers use the same.
+// setID is in an annotation of the objects that the hub creates for its own cluster. Fleet's own controllers use the same ID.
 const setID = "fleet-bootstrap"
 
-// apply creates an object, or changes it as kubectl apply does: it removes labels and fields of the spec that the hub set before and no
-// longer wants, and leaves those of others. The annotation that records what was set is wrangler's, because earlier versions and
-// Fleet's own controllers applied these objects with wrangler: server-side apply would not know which of their fields to remove.
+// apply creates an object, or changes it as kubectl apply does: it removes the labels and the fields of the spec that the hub set before and no
+// longer sets, and leaves those of others. The last applied object is in wrangler's annotation, because earlier versions and Fleet's own
+// controllers applied these objects with wrangler: server-side apply would not know which of their fields to remove.
 func apply(ctx context.Context, client dynamic.ResourceInterface, object metav1.Object) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -86,13 +86,13 @@ func apply(ctx context.Context, client dynamic.ResourceInterface, object metav1.
 	return err
 }
 
-// lastApplied returns the labels and the spec in the annotation of an earlier apply. wrangler compresses the annotation. One that cannot
-// be read counts as empty: then nothing is removed.
+// lastApplied returns the labels and the spec in the annotation of an earlier apply, which wrangler compresses. An annotation that cannot be
+// read counts as empty: then nothing is removed.
 func lastApplied(object metav1.Object) []byte {
 	record := []byte(object.GetAnnotations()[wranglerapply.LabelApplied])
 	if packed, err := base64.RawStdEncoding.DecodeString(string(record)); err == nil {
 		if r, err := gzip.NewReader(bytes.NewReader(packed)); err == nil {
-			record, _ = io.ReadAll(r) // what is cut off is no JSON
+			record, _ = io.ReadAll(r) // a truncated record is not JSON
 		}
 	}
 	var fields struct {
@@ -121,7 +121,7 @@ func (h *handler) deleteMoved(ctx context.Context, client dynamic.Interface, cur
 			uid := m.GetUID()
 			err = client.Resource(resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("deleting the %s of the namespace that the hub's own cluster was in before: %w", resource.Resource, err)
+				return fmt.Errorf("deleting the %s of the hub's own cluster in its earlier namespace: %w", resource.Resource, err)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 )
 
-// cluster is Cluster local on the API server; an empty record is of a person, who created the Cluster without the hub.
+// cluster is Cluster local on the API server; without a record, a person created the Cluster.
 func cluster(namespace, record string, labelled map[string]any, spec map[string]any) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster",
@@ -38,7 +38,7 @@ func cluster(namespace, record string, labelled map[string]any, spec map[string]
 	return object
 }
 
-// packed is a record as wrangler stores it.
+// packed returns a record in the form in which wrangler stores it.
 func packed(t *testing.T, record string) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -114,7 +114,7 @@ func decideHubInfo(hub config.Hub, secret map[string][]byte) (hubInfo, *failure)
 		return hubInfo{}, failuref(fleet.ReasonAPIServerURLMissing,
 			"the address at which agents reach the hub is not configured; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
 			registration.HubConfigMap)
-	case len(info.apiServerCA) > 0 && !agentspec.IsCertificate(info.apiServerCA):
+	case len(info.apiServerCA) > 0 && !registration.IsCABundle(info.apiServerCA):
 		return hubInfo{}, failuref(fleet.ReasonAPIServerCAInvalid, "apiServerCA is not a PEM certificate; correct it in %s", caSource)
 	}
 	return info, nil

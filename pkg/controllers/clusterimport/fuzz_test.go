@@ -16,7 +16,6 @@ import (
 	"github.com/muster-fleet/muster/internal/fuzz"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -87,7 +86,7 @@ func FuzzADeliveryHasAnAddress(f *testing.F) {
 			return
 		}
 		assert.NotEmpty(t, d.apiServerURL)
-		assert.True(t, len(d.apiServerCA) == 0 || agentspec.IsCertificate(d.apiServerCA))
+		assert.True(t, len(d.apiServerCA) == 0 || registration.IsCABundle(d.apiServerCA))
 		assert.True(t, sameEndpoint(fleet.ClusterStatus{APIServerURL: d.apiServerURL, APIServerCAHash: registration.CAHash(d.apiServerCA)}, d))
 	})
 }

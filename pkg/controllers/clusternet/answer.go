@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -24,7 +25,7 @@ func (h *handler) caFor() (ca []byte, refusal string) {
 	switch {
 	case len(ca) == 0:
 		return nil, fleet.ReasonAPIServerCAInvalid + ": " + errNoCA.Error()
-	case !agentspec.IsCertificate(ca):
+	case !registration.IsCABundle(ca):
 		return nil, fleet.ReasonAPIServerCAInvalid + ": " + agentspec.ErrBadCA.Error()
 	}
 	return ca, ""
@@ -59,7 +60,7 @@ func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegi
 		}
 		subjects = append(subjects, subject)
 	}
-	meta := managed("", registration.ClusternetReaderName(request.Name))
+	meta := desiredset.Managed("", registration.ClusternetReaderName(request.Name))
 	meta.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: v1beta1.SchemeGroupVersion.String(), Kind: "ClusterRegistrationRequest", Name: request.Name, UID: request.UID,
 	}}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -21,10 +21,6 @@ var (
 	group = []string{v1beta1.SchemeGroupVersion.Group}
 	apps  = []string{"apps.clusternet.io"}
 )
-
-func managed(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
-}
 
 // MayCreateRequests lets a ServiceAccount, and users with bootstrap tokens of Kubernetes, create ClusterRegistrationRequests. An admission
 // policy limits an agent to its own.
@@ -34,7 +30,7 @@ func MayCreateRequests(namespace, account string, users ...string) runtime.Objec
 		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user})
 	}
 	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: managed("", registration.ClusternetCreatorBinding(account)),
+		ObjectMeta: desiredset.Managed("", registration.ClusternetCreatorBinding(account)),
 		Subjects:   subjects,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: registration.ClusterRoleClusternet},
 	}
@@ -44,7 +40,7 @@ func MayCreateRequests(namespace, account string, users ...string) runtime.Objec
 // watches three kinds of which there are no objects, stores one Secret, which the admission policies empty, and creates its request again
 // when it is restarted.
 func Rights(clientID, namespace, account string) []runtime.Object {
-	named, own := managed(namespace, registration.AgentRoleName(account)), []string{memberNameOf(clientID)}
+	named, own := desiredset.Managed(namespace, registration.AgentRoleName(account)), []string{memberNameOf(clientID)}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{"list"}, APIGroups: group, Resources: []string{"managedclusters"}},
@@ -67,7 +63,7 @@ func Rights(clientID, namespace, account string) []runtime.Object {
 func EnsureRole(ctx context.Context, client kubernetes.Interface) error {
 	roles := client.RbacV1().ClusterRoles()
 	wanted := &rbacv1.ClusterRole{
-		ObjectMeta: managed("", registration.ClusterRoleClusternet),
+		ObjectMeta: desiredset.Managed("", registration.ClusterRoleClusternet),
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"create"}, APIGroups: group, Resources: []string{"clusterregistrationrequests"}}},
 	}
 	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})

@@ -76,7 +76,7 @@ func (h *handler) mayCreateCluster(request *fleet.ClusterRegistration) result.Re
 	return out
 }
 
-// clusterNamed reads the cache. It returns nil if there is no such Cluster.
+// clusterNamed returns a Cluster from the cache, nil if there is none of that name.
 func (h *handler) clusterNamed(namespace, name string) (*fleet.Cluster, error) {
 	cluster, err := h.clusters.Get(namespace, name)
 	if apierrors.IsNotFound(err) {
@@ -139,9 +139,9 @@ func (h *handler) createCluster(
 }
 
 // hasNamespace reports whether the controller of Clusters has created the cluster namespace: the cached Namespace has the key that fits the
-// digest on the Cluster, or Fleet created it. The status alone proves nothing: whoever may write it could name the namespace of a Cluster in
+// digest on the Cluster, or Fleet created it. The status alone proves nothing: a user who may write it could name the namespace of a Cluster in
 // another workspace. The status of a new Cluster is written with the first heartbeat of its agent. An agent of Fleet cannot send a heartbeat to
-// a Cluster without a status, so its request waits for the status too.
+// a Cluster without a status, so its request also waits for the status.
 func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	name := clusterNamespace(cluster)
 	isReported := cluster.Status.Namespace == name

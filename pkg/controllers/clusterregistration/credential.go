@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -74,7 +75,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 
 // refreshCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for credentialSecretLifetime. Once the agent uses the credential, from a Secret of its own, the hub
-// deletes this Secret: until then, whoever holds the same ClusterRegistrationToken and learns the agent's clientRandom can read it.
+// deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it.
 func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
 	switch {
@@ -114,8 +115,8 @@ func (h *handler) reissueCredential(
 	return done
 }
 
-// newCredential issues a token, with a short lifetime only if the agent renews it. It returns the Secret to write, or nil and the
-// reason why there is none yet.
+// newCredential issues a token, with a short lifetime only if the agent renews it. It returns the Secret to write, or nil and a result with the
+// reason.
 func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) (*corev1.Secret, result.Result) {
 	account := credential.Account{Namespace: clusterNamespace(cluster), Name: accountName(request)}
 	var issued credential.Issued
@@ -157,9 +158,9 @@ func (h *handler) isRevoked(ctx context.Context, request *fleet.ClusterRegistrat
 	return false, err
 }
 
-// answerSecret is the Secret that the agent of a request looks for. It contains the credential, or why the request is refused.
+// answerSecret returns the Secret for which the agent of a request polls. Its data is the credential, or the reason of a refusal.
 func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[string][]byte) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
+	secret := &corev1.Secret{ObjectMeta: desiredset.Managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
 	secret.Annotations = map[string]string{
 		fleet.ClusterRegistrationAnnotation:          request.Name,
 		fleet.ClusterRegistrationNamespaceAnnotation: request.Namespace,
@@ -167,7 +168,7 @@ func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[stri
 	return secret
 }
 
-// cachedSecret returns the Secret with the name of the request's answer, whosever it is; nil if the cache has none.
+// cachedSecret returns the Secret with the name of the request's answer, which may belong to another request; nil if the cache has none.
 func (h *handler) cachedSecret(request *fleet.ClusterRegistration) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
 	if apierrors.IsNotFound(err) {

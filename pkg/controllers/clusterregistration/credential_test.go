@@ -23,7 +23,7 @@ func TestNewCredential(t *testing.T) {
 		want   time.Duration
 	}{
 		"an agent that renews gets a short lifetime": {func(*scene) {}, time.Hour},
-		"any other a long one":                       {func(s *scene) { s.stock() }, credential.LongLived},
+		"any other agent gets a long lifetime":       {func(s *scene) { s.cannotRenew() }, credential.LongLived},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

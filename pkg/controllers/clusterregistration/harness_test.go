@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -102,6 +103,7 @@ func newScene(t *testing.T) *scene {
 
 		namespaces: namespaceOf{},
 	}
+	s.changedTokens = &enqueue.Changes[changedTokens]{Queue: s.queue}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdCredentials.Clock = clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
@@ -110,7 +112,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// server replaces the API server by one that has these objects, and issues tokens of the lifetime asked for.
+// server replaces the API server by one with these objects, which issues tokens with the requested lifetime.
 func (s *scene) server(objects ...runtime.Object) {
 	var core, fleets []runtime.Object
 	for _, object := range objects {
@@ -134,7 +136,7 @@ func (s *scene) server(objects ...runtime.Object) {
 	})
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
 	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
-	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: what the API server has is in no cache
+	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
 	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
 	s.agents.Kubernetes = s.kube
@@ -153,7 +155,8 @@ func bearer(uid string, issued, expires time.Time) string {
 	return token
 }
 
-func (s *scene) stock() { delete(s.request.Annotations, registration.RenewalAnnotation) }
+// cannotRenew makes the agent of the request one that does not renew its credential, as Fleet's.
+func (s *scene) cannotRenew() { delete(s.request.Annotations, registration.RenewalAnnotation) }
 
 func (s *scene) configure(r config.Registration) {
 	s.Config.Set(config.Hub{Registration: r})
@@ -197,7 +200,7 @@ func (s *scene) fails(verb, resource string, err error) {
 	s.fleet.PrependReactor(verb, resource, react)
 }
 
-// writes are the verbs, resources and names that the API servers were sent, but for Roles and their bindings.
+// writes returns verb, resource and name of each write to the API servers, except those of Roles and their bindings.
 func (s *scene) writes() (all []string) {
 	for _, action := range append(s.fleet.Actions(), s.kube.Actions()...) {
 		if action.GetVerb() != "get" && action.GetSubresource() == "" && action.GetResource().Group != rbacv1.GroupName {

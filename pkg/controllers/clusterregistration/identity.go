@@ -19,7 +19,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// clientIDLocks makes workers decide the requests of one clientID one after another: two at a time would both find that no agent holds it. The zero value is ready to use.
+// clientIDLocks makes workers decide the requests of one clientID one after another: two workers at the same time would both find that no
+// agent holds the identity. The zero value is ready to use.
 type clientIDLocks struct{ held sync.Map }
 
 // tryLock returns nil if another request of the clientID is being decided.
@@ -44,20 +45,27 @@ func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameClie
 	})
 }
 
+// otherGranted returns the other granted requests of the clientID, except those that are being deleted.
+func otherGranted(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) []*fleet.ClusterRegistration {
+	return slices.DeleteFunc(slices.Clone(sameClientID), func(r *fleet.ClusterRegistration) bool {
+		return r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil
+	})
+}
+
 // renewedBy names a granted request of the clientID whose agent renews its credential; "" if there is none. A request whose token is only
 // assumed does not count: its creator may be anybody.
 func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
-	for _, r := range sameClientID {
-		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) && !agentRequest(r).AssumedToken {
+	for _, r := range otherGranted(request, sameClientID) {
+		if registration.Renews(r) && !agentRequest(r).AssumedToken {
 			return r.Name
 		}
 	}
 	return ""
 }
 
-// mayReenter reports whether the request may be of the Clusternet agent of the Cluster, which comes back without its credential, and is
-// allowed to: the agent is disconnected, so it loses nothing to another, has registered with the same token, and its credential was not
-// revoked. An agent that was locked out is disconnected too, and still has its token.
+// mayReenter reports whether the Clusternet agent of the Cluster may have sent the request to register again without its credential, and may
+// do so. The agent must be disconnected, so that no working agent loses its identity; it must have registered with the same token; and its
+// credential must not be revoked: an agent that a person locked out is disconnected too, and still has its token.
 func (h *handler) mayReenter(
 	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
@@ -67,11 +75,8 @@ func (h *handler) mayReenter(
 		!fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected) {
 		return false, nil
 	}
-	found := false
-	for _, r := range sameClientID {
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
-			continue
-		}
+	granted := otherGranted(request, sameClientID)
+	for _, r := range granted {
 		if !registration.IsForClusternet(r, h.HubUser) || r.Status.TokenUID != string(token.UID) {
 			return false, nil
 		}
@@ -81,9 +86,8 @@ func (h *handler) mayReenter(
 		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || revoked {
 			return false, err
 		}
-		found = true
 	}
-	return found, nil
+	return len(granted) > 0, nil
 }
 
 // unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,
@@ -92,7 +96,7 @@ const unusedAfter = 5 * time.Minute
 
 // isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted
 // request still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
-// positive, is the time after which an unused credential does not hold the identity any more.
+// positive, is the time after which an unused credential no longer holds the identity.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
@@ -100,10 +104,7 @@ func (h *handler) isHeld(
 	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameClientID) {
 		return true, 0, nil
 	}
-	for _, r := range sameClientID {
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
-			continue
-		}
+	for _, r := range otherGranted(request, sameClientID) {
 		secret, err := h.liveSecret(ctx, r)
 		switch {
 		case err != nil:
@@ -120,10 +121,10 @@ func (h *handler) isHeld(
 	return false, 0, nil
 }
 
-// sentHeartbeat reports whether the heartbeat of the Cluster is of the agent of this request, which is not granted yet. An earlier pass created
-// its ServiceAccount and its credential, the agent has used that, and then the write that grants the request failed, or the hub was killed
-// before it. The ServiceAccount is the proof: it has the UID of the request in its name, and only a request that may be granted gets one.
-// An agent that does not report with which request it has registered is this one only if no other request was granted.
+// sentHeartbeat reports whether the agent of this request, which is not granted yet, sent the heartbeat of the Cluster. That happens if an
+// earlier pass created the ServiceAccount and the credential, the agent used the credential, and the write that grants the request failed, or
+// the hub was killed before it. The ServiceAccount proves that pass: its name contains the UID of the request, and the hub creates it only for
+// a request that may be granted. If the heartbeat names no request, it counts as this agent's only if no other request was granted.
 func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration) bool {
 	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
 		return false
@@ -134,11 +135,11 @@ func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fle
 	return !slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
-// liveSecret returns the credential Secret of a granted request, nil if there is none. It asks the API server if the cache has none:
-// the watch of Secrets may be behind that of requests, and a second agent would get the same identity.
+// liveSecret returns the credential Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
+// the watch of Secrets may be behind the watch of requests, and a second agent would get the same identity.
 func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
-	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
-	if apierrors.IsNotFound(err) {
+	secret, err := h.cachedSecret(request)
+	if err == nil && secret == nil {
 		secret, err = h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace()).Get(ctx, secretName(request), metav1.GetOptions{})
 	}
 	switch {
@@ -150,9 +151,9 @@ func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistra
 	return secret, nil
 }
 
-// mayBeSameAgent reports whether the agent of this request may have sent the earlier one too, and was stopped before it stored the
-// credential. Both came with the same token, whose holder can read that credential anyway, so this grants nothing new.
-// An agent that renews its credential remembers its request and loses none.
+// mayBeSameAgent reports whether one agent may have sent both requests, because it was stopped before it stored the credential of the earlier
+// one. Both requests came with the same token, whose holder can read that credential anyway, so the second grant gives no new rights. An agent
+// that renews its credential stores its request before it sends it, and never needs a second one.
 func (h *handler) mayBeSameAgent(
 	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin, earlier *fleet.ClusterRegistration,
 ) bool {
@@ -166,9 +167,9 @@ func (h *handler) mayBeSameAgent(
 	return before.Creator == origin.Creator
 }
 
-// isProverRevoked reports whether the credential was revoked with which the agent proved that the request is its own. Agents say with which
-// request they have registered. One that has taken over the credential of an agent of Fleet does not; that credential is of a granted
-// request whose agent does not renew.
+// isProverRevoked reports whether the credential with which the agent proved possession of the request was revoked. Agents report the request
+// with which they have registered. An agent that has taken over the credential of an agent of Fleet does not; that credential belongs to a
+// granted request whose agent does not renew.
 func (h *handler) isProverRevoked(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {
@@ -176,9 +177,8 @@ func (h *handler) isProverRevoked(
 	if agent.PossessionProof != request.Name {
 		return false, nil
 	}
-	for _, r := range sameClientID {
-		isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r)
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || !isProver {
+	for _, r := range otherGranted(request, sameClientID) {
+		if isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r); !isProver {
 			continue
 		}
 		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || !revoked {
@@ -204,9 +204,10 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 	return result.Set(conditions, fleet.ConditionApproved, out, now)
 }
 
-// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The next request of the
-// agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest above
-// registration.MostUnused: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
+// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this request. The next request of the agent, for
+// which it has proved possession, stays: it may have been created in the same second. Until the agent uses the credential, only the oldest
+// unused requests above registration.MostUnused are deleted: an agent resumes its request after a restart, so it has one, but the thief of a
+// token for this Cluster could create any number.
 func (h *handler) supersedeOnceUsed(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) error {
@@ -223,7 +224,7 @@ func (h *handler) supersedeOnceUsed(
 	return h.deleteSuperseded(ctx, request.Namespace, registration.OldestUnused(unused))
 }
 
-// supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
+// supersede deletes the older requests of the agent, except the named one. Their rights are deleted with them, so an old credential stops working.
 func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
 	names := registration.Superseded(agentRequest(request), agentRequests(sameClientID))
 	return h.deleteSuperseded(ctx, request.Namespace, slices.DeleteFunc(names, func(name string) bool { return name == except }))
@@ -253,7 +254,7 @@ func agentRequests(requests []*fleet.ClusterRegistration) []registration.AgentRe
 func agentRequest(r *fleet.ClusterRegistration) registration.AgentRequest {
 	return registration.AgentRequest{
 		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
-		// The annotation is taken as it is, also of requests from before the policies: whoever could forge it could name a token as well.
+		// The annotation counts even on a request from before the policies were in force: a user who could forge it could name a token as well.
 		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
 	}
 }

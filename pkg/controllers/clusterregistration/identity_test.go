@@ -18,8 +18,8 @@ import (
 )
 
 func TestIsHeld(t *testing.T) {
-	stock := func(s *scene, earlier *fleet.ClusterRegistration) {
-		s.stock()
+	cannotRenew := func(s *scene, earlier *fleet.ClusterRegistration) {
+		s.cannotRenew()
 		delete(earlier.Annotations, registration.RenewalAnnotation)
 	}
 	for _, row := range []struct {
@@ -46,39 +46,39 @@ func TestIsHeld(t *testing.T) {
 
 		// An agent of another version that is stopped before it has stored its credential comes back with another request.
 		{"a minute ago by an agent that may have lost its credential: held for four more", time.Minute, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 		}, true, unusedAfter - time.Minute},
-		{"five minutes ago: free", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { stock(s, earlier) }, false, 0},
+		{"five minutes ago: free", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { cannotRenew(s, earlier) }, false, 0},
 		{"five minutes ago, and it has sent a heartbeat", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
 		}, true, 0},
 		{"five minutes ago, with another token", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			earlier.Annotations[fleet.CreatorAnnotation] = tokenUser + "-other"
 		}, true, 0},
 		{"five minutes ago, and no creator is recorded", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			s.Admission = &recorded{missing: "x"}
 		}, true, 0},
 		{"five minutes ago, and both name the token that it came with", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			checked(s)
 			delete(earlier.Annotations, fleet.CreatorAnnotation)
 			earlier.Status.TokenUID = string(s.token.UID)
 		}, false, 0},
 		{"five minutes ago, with a token of the same name that was deleted", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			checked(s)
 			delete(earlier.Annotations, fleet.CreatorAnnotation)
 			earlier.Status.TokenUID = "before"
 		}, true, 0},
 		{"before creators were recorded", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			stock(s, earlier)
+			cannotRenew(s, earlier)
 			earlier.CreationTimestamp = metav1.NewTime(noon.Add(-1))
 		}, true, 0},
 		{"five minutes ago by an agent that renews, and so loses no credential", unusedAfter, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) {
-			s.stock()
+			s.cannotRenew()
 		}, true, 0},
 		{"this agent renews, so it is another one", unusedAfter, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			delete(earlier.Annotations, registration.RenewalAnnotation)
@@ -130,7 +130,7 @@ func TestSupersede(t *testing.T) {
 		keeping  []string // deleted by the passes after that
 	}{
 		{name: "an agent that does not report what it uses", granting: []string{"delete clusterregistrations older", "delete clusterregistrations twin"}},
-		{name: "an agent that reports, and has not come yet", renewing: true},
+		{name: "an agent that reports, and has sent no heartbeat yet", renewing: true},
 		{name: "an agent that still uses the old credential", renewing: true, agent: fleet.AgentStatus{Registration: "older"}},
 		{
 			name: "an agent that uses the new one", renewing: true, agent: fleet.AgentStatus{Registration: "request-abc"},
@@ -147,7 +147,7 @@ func TestSupersede(t *testing.T) {
 				s := newScene(t)
 				s.ready()
 				if !row.renewing {
-					s.stock()
+					s.cannotRenew()
 				}
 				s.cluster.Status.Agent = row.agent
 				s.haveCached(s.sibling("older", time.Hour, true), s.sibling("twin", 0, true), s.sibling("newer", -time.Hour, false))
@@ -198,9 +198,9 @@ func TestMayReenter(t *testing.T) {
 		"the namespace does not allow it": {func(s *scene, _ *fleet.ClusterRegistration) {
 			s.Config = config.NewStore(config.Hub{Clusternet: config.ClusternetAgents{ReentryNamespaces: []string{"other"}}})
 		}, false},
-		"it is connected":                {func(s *scene, _ *fleet.ClusterRegistration) { disconnected(s.cluster, corev1.ConditionTrue) }, false},
-		"nobody knows whether it is":     {func(s *scene, _ *fleet.ClusterRegistration) { s.cluster.Status.Conditions = nil }, false},
-		"it has registered with another": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.TokenUID = "other" }, false},
+		"it is connected":             {func(s *scene, _ *fleet.ClusterRegistration) { disconnected(s.cluster, corev1.ConditionTrue) }, false},
+		"its connection is not known": {func(s *scene, _ *fleet.ClusterRegistration) { s.cluster.Status.Conditions = nil }, false},
+		"it has another token":        {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.TokenUID = "other" }, false},
 		"an agent of Muster has taken over": {func(_ *scene, earlier *fleet.ClusterRegistration) {
 			delete(earlier.Annotations, fleet.RequesterAnnotation)
 		}, false},
@@ -233,7 +233,7 @@ func TestMayReenter(t *testing.T) {
 				s.accounts = accountsOf{}
 				s.fails("get", "serviceaccounts", errTest)
 				got, err = may()
-				require.ErrorIs(t, err, errTest, "nobody knows whether the credential was revoked")
+				require.ErrorIs(t, err, errTest, "it is not known whether the credential was revoked")
 				assert.False(t, got)
 			}
 		})

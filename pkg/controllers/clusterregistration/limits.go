@@ -30,12 +30,12 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s, as many of unproved origin, or %d of the namespace "+
 			"have not yet (registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
 	// The condition is written at once, because the next step counts it. There is no event: the token has one for all requests.
-	return h.orRefused(request, token, wait.WrittenAtOnce().In(unconnectedRecheck))
+	return h.waitOrRefuse(request, token, wait.WrittenAtOnce().In(unconnectedRecheck))
 }
 
-// orRefused refuses a request that has to wait if too many others wait. The first requests stay, so that a person who is deciding about
-// them, and agents that came first, lose nothing. Of the refused ones, deleteRefused keeps a limited number.
-func (h *handler) orRefused(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, wait result.Result) result.Result {
+// waitOrRefuse refuses a request that has to wait if too many others wait. The first requests stay, so that a person who is deciding about
+// them, and agents that came first, lose nothing. deleteRefused keeps a limited number of the refused ones.
+func (h *handler) waitOrRefuse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, wait result.Result) result.Result {
 	limits := h.Config.Get().Registration.Limits.WithDefaults()
 	limit := backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace}
 	admitted, err := h.Backlog.Admit(backlog.Waiting, request, limit)
@@ -51,7 +51,7 @@ func (h *handler) orRefused(request *fleet.ClusterRegistration, token *fleet.Clu
 			"revoke the token if it was stolen", limit.PerToken, token.Name, limit.PerNamespace)).WithoutEvent().In(h.RecheckDelay())
 }
 
-// reportLimit enqueues the token, whose condition WithinLimits tells its owner.
+// reportLimit enqueues the token, whose condition WithinLimits reports the limit.
 func (h *handler) reportLimit(token *fleet.ClusterRegistrationToken) {
 	if !fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionWithinLimits) {
 		h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, batchStormDelay)

@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 			assert.Equal(t, row.want, text(out), out.Message)
 			assert.Equal(t, row.reported, len(s.counting.delays) > 0, "the token is reconciled, for its condition")
 			if row.reported {
-				assert.Empty(t, s.writes(), "nothing is made for it")
+				assert.Empty(t, s.writes(), "nothing is created for it")
 				assert.False(t, out.EventOnWait, "the token has the event")
 				assert.Positive(t, out.After)
 			}

@@ -24,8 +24,8 @@ var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
 var requestOf = enqueue.OwnerOf(requestKind)
 
 // requestOfOwn returns the request that an object was created for, if the object is where the hub creates objects for that request: in no
-// namespace, in that of the request, in that of the credentials, or in a cluster namespace. Otherwise users of one workspace would, with
-// annotations of their own objects, have the hub work on requests of another one.
+// namespace, or in the namespace of the request, of the credentials or of a Cluster. With annotations on objects elsewhere, users of one
+// workspace could otherwise make the hub work on requests of another workspace.
 func (h *handler) requestOfOwn(object metav1.Object) []types.NamespacedName {
 	in := object.GetNamespace()
 	return slices.DeleteFunc(requestOf(object), func(request types.NamespacedName) bool {
@@ -70,21 +70,17 @@ func asToken(token *fleet.ClusterRegistrationToken, users ...string) registratio
 	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID)), Users: users}
 }
 
-// usersOf are the holders of bootstrap tokens of Kubernetes who register as those of the token do.
+// usersOf returns the users of the bootstrap tokens of Kubernetes that stand for the token.
 func (h *handler) usersOf(token *fleet.ClusterRegistrationToken) []string {
 	return h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)
-}
-
-func managed(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
 }
 
 func role(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-// usesLease reports whether the agent sends its heartbeats to a Lease. Beside Fleet's own controllers it does not: they write the status
-// of the Cluster too, and would remove what this hub copies from the Lease.
+// usesLease reports whether the agent sends its heartbeats to a Lease. It does not on a hub beside Fleet's own controllers: they also write
+// the status of the Cluster, and would remove the fields that this hub copies from the Lease.
 func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
 	return registration.UsesLease(request) && !h.DisableBundles
 }
@@ -123,7 +119,7 @@ func requestOfSecret(secret *corev1.Secret) []string {
 	return []string{index.Key(key.Namespace, key.Name)}
 }
 
-// requestKeyOf also knows the annotations of versions that wrote credentials with wrangler's apply.
+// requestKeyOf returns the key of the request that a Secret answers. Earlier versions wrote credentials with wrangler's apply and its annotations.
 func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	a := secret.Annotations
 	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {
@@ -132,7 +128,7 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
 }
 
-// refusedByCreator is the index of refused requests by the user who created them or, where the API server does not record that, by the
+// refusedByCreator is the index of refused requests by the user who created them or, where the API server does not record creators, by the
 // token that they name.
 const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
 

@@ -18,9 +18,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// revokeUngranted deletes what an earlier pass created for a request that is now refused. Rights and credential come before the write
-// that grants the request: if that write failed and the next pass refuses, the agent would work although it is refused. The refusal
-// itself is written by a later pass, when the caches no longer contain those objects.
+// revokeUngranted deletes the rights and the credential that an earlier pass created for a request that is now refused. They are created
+// before the write that grants the request: if that write failed and the next pass refuses the request, its agent could still work. A later
+// pass writes the refusal, when the caches no longer contain these objects.
 func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, out result.Result) result.Result {
 	if !out.IsStalled() {
 		return out
@@ -71,20 +71,12 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 		return false
 	}
 	sameClientID, err := h.sameClientID(request)
-	if err != nil {
-		return false
-	}
-	for _, r := range sameClientID {
-		if r.Status.Granted && r.DeletionTimestamp == nil && r.Name != request.Name {
-			return true
-		}
-	}
-	return false
+	return err == nil && len(otherGranted(request, sameClientID)) > 0
 }
 
 // reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
-// again. It does so only for agents that renew their credential: others would take the Secret for a credential. It leaves a request alone
-// that has a ServiceAccount: revokeUngranted has decided that it stays, and its agent may be using it.
+// again. It does so only for agents that renew their credential: other agents would use the Secret as a credential. It writes nothing if the
+// request has a ServiceAccount: revokeUngranted has decided to keep it, and the agent may be using it.
 func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
@@ -114,7 +106,7 @@ func (h *handler) reconcileRefusal(
 	}
 	refusal := h.refusalSecret(request, out)
 	if err != nil || token == nil || existing != nil && (!isFor(existing, request) || reflect.DeepEqual(existing.Data, refusal.Data)) {
-		return nil //nolint:nilerr // the result of the pass says the same
+		return nil //nolint:nilerr // the pass reports the error in its result
 	}
 	err = h.sets.Ensure(ctx, ownedSet(request), request, h.readerRights(request, token)...)
 	if foreign := new(desiredset.ForeignError); errors.As(err, &foreign) {
@@ -129,14 +121,14 @@ func (h *handler) reconcileRefusal(
 		refusal.ResourceVersion = existing.ResourceVersion
 		_, err = secrets.Update(ctx, refusal, metav1.UpdateOptions{})
 	}
-	if err != nil && !apierrors.IsAlreadyExists(err) { // one that the cache does not show yet is compared by the next pass
+	if err != nil && !apierrors.IsAlreadyExists(err) { // the next pass compares a Secret that the cache does not show yet
 		return fmt.Errorf("writing Secret %s/%s, which tells the agent why it is refused: %w", refusal.Namespace, refusal.Name, err)
 	}
 	return nil
 }
 
-// isDecided reports whether the reason is a decision about the request, not an error or a state that may pass. The hub then deletes what an
-// earlier pass created, and tells the agent, which polls rarely.
+// isDecided reports whether the reason is a decision about the request, not an error or a temporary state. The hub then deletes the objects of
+// earlier passes and reports the refusal to the agent, which then polls less often.
 func isDecided(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,

@@ -127,9 +127,9 @@ func TestDecide_agentIsFasterThanGrant(t *testing.T) {
 		granted bool
 	}{
 		{"the heartbeat names the request", func(s *scene) { s.cluster.Status.Agent.Registration = s.request.Name }, true},
-		{"the agent does not report its request, and no other was granted", func(s *scene) { s.stock() }, true},
+		{"the agent does not report its request, and no other was granted", func(s *scene) { s.cannotRenew() }, true},
 		{"the agent does not report its request, and another was granted", func(s *scene) {
-			s.stock()
+			s.cannotRenew()
 			other, _ := s.earlier()
 			s.haveCached(other)
 		}, false},
@@ -178,7 +178,7 @@ func TestReconcileRefusal(t *testing.T) {
 			before(s, others)
 		}, "", nil},
 		{"the token is not known, and nobody could read it: nothing", inUse, func(s *scene) { s.tokens = tokensOf{} }, "", nil},
-		{"an agent that does not renew: nothing", inUse, func(s *scene) { s.stock() }, "", nil},
+		{"an agent that does not renew: nothing", inUse, func(s *scene) { s.cannotRenew() }, "", nil},
 		{"a refusal that may pass: nothing", result.Stalled(fleet.ReasonNameConflict, ""), func(*scene) {}, "", nil},
 		{"an error: nothing", result.Retry(fleet.ReasonError, errTest), func(*scene) {}, "", nil},
 		{"a grant: nothing", result.Done(fleet.ReasonGranted, ""), func(*scene) {}, "", nil},

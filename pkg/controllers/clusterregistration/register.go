@@ -8,8 +8,8 @@
 //   - watch.go: which event enqueues which requests
 //   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
 //   - cluster.go: the Cluster a request is about
-//   - identity.go: who holds an identity, and which requests of one agent supersede which
-//   - limits.go: requests that have to wait, or are refused, because too many others have led to nothing yet
+//   - identity.go: which agent holds an identity, and which requests of one agent supersede others
+//   - limits.go: requests that have to wait, or are refused, because too many others have led to no connected agent
 //   - token.go: the token a request was made with, who created the request, and the uses of a token
 //   - rights.go: the ServiceAccount of the agent and everything bound to it
 //   - removal.go: the deletion of a request
@@ -29,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
@@ -58,10 +59,11 @@ type handler struct {
 	agents          finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           clientIDLocks
+	changedTokens   *enqueue.Changes[changedTokens]
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations
-	// writtenGrants has those with which it granted requests: until the cache shows one, no other request of the identity is decided.
+	// writtenGrants has the versions with which it granted requests: until the cache shows one, no other request of the identity is decided.
 	writtenGrants expectations.Expectations
 	// grantAttempts has the versions on which a grant was tried and its outcome may be unknown: they block the same requests.
 	grantAttempts expectations.Expectations
@@ -69,12 +71,12 @@ type handler struct {
 	createdClusters expectations.Expectations
 	// createdCredentials has the UIDs of requests whose credential Secret the cache may lack.
 	createdCredentials expectations.Expectations
-	// givenRights has the UIDs of requests that were given rights before they are granted: a refusal has to find and remove these.
+	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
-	// droppedConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
+	// unstoredConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
 	// chart has no field for it.
-	droppedConditions sync.Map
+	unstoredConditions sync.Map
 }
 
 // Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a
@@ -93,6 +95,7 @@ func Register(ctx context.Context, c *app.Context) {
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
+		changedTokens:      &enqueue.Changes[changedTokens]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedTokens).MarkAll},
 		written:            expectations.Expectations{Clock: c.Clock},
 		writtenGrants:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		grantAttempts:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},

@@ -33,12 +33,17 @@ const (
 	cacheDelay = 50 * time.Millisecond
 )
 
+// onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens
+// have changed.
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	if h.changedTokens.Pass(key, h.enqueueByToken) {
+		return nil, nil
+	}
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	switch {
 	case request == nil:
-		h.droppedConditions.Delete(key)
+		h.unstoredConditions.Delete(key)
 		return nil, h.removeUnlessNeeded(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
@@ -82,8 +87,8 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
 }
 
-// recordDecision records the events beside those of a refusal and its end, which are transitions of condition Granted: an approval, the
-// grant, and on the Cluster a refused request for its identity.
+// recordDecision records events for an approval, for the grant and, on the Cluster, for a refused request for its identity. writeStatus records
+// the events for a refusal and for its end, which are transitions of condition Granted.
 func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d findings, transition *result.Transition) {
 	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
 		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
@@ -101,9 +106,9 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// findings are what grant finds out about a request, beside its result.
+// findings are the objects and conditions that grant finds for a request, beside its result.
 type findings struct {
-	request  *fleet.ClusterRegistration // its latest version
+	request  *fleet.ClusterRegistration // the latest version
 	status   fleet.ClusterRegistrationStatus
 	cluster  *fleet.Cluster                  // nil if it is not created yet, or not known
 	token    *fleet.ClusterRegistrationToken // nil if it is not known
@@ -204,26 +209,26 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 		return refused(judgement.Refuse).In(freeIn)
 	}
 	if judgement.Wait != nil {
-		return h.orRefused(request, token, waiting(judgement.Wait).WithEvent())
+		return h.waitOrRefuse(request, token, waiting(judgement.Wait).WithEvent())
 	}
 
-	// Check whose the credential Secret of that name is before anybody gets the right to read it. The name follows from the
-	// request, so a copy of another agent's request would ask for the other agent's credential.
+	// Check that the credential Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
+	// from the request, so a copy of another agent's request would lead to that agent's credential.
 	if existing, err := h.cachedSecret(request); err != nil {
 		return failed(err)
 	} else if existing != nil && !isFor(existing, request) {
 		return h.secretTaken(existing)
 	}
 
-	// Limit the requests whose agents never connect: somebody with a stolen token could fill the hub with Clusters.
+	// Limit the requests whose agents never connect: the thief of a token could fill the hub with Clusters.
 	if cluster == nil || backlog.IsUnconnected(cluster) {
 		if out := h.limitUnconnected(request, token); !out.IsDone() {
 			return out
 		}
 	}
 
-	// Count the request as a use of its token. If the token has a limit, nothing is created before. The controller of tokens
-	// counts, and its write enqueues the request. Nothing is counted if the token is only assumed: the request may have come with another.
+	// Have the controller of tokens count the request as a use of its token. The write of that controller enqueues the request. If the token
+	// has a limit, nothing is created before. An assumed token counts nothing: the request may have come with another token.
 	uses := registration.UsesOf(token)
 	use := registration.UseUncountable
 	if !d.origin.AssumesToken(request) {
@@ -268,9 +273,9 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 		return out
 	}
 
-	// Delete the older requests of the agent. If the agent can renew its credential, it reports which one it uses: the older requests
-	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that. A request whose
-	// token is only assumed may be of somebody else.
+	// Delete the older requests of the agent. An agent that renews its credential reports the request whose credential it uses: its older
+	// requests stay until it uses this credential, so that it still has a working one if the answer is lost. Other agents do not report the
+	// request. A request whose token is only assumed may come from another agent, so it deletes none.
 	if registration.Renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
 	} else if !d.origin.AssumesToken(request) {
@@ -291,7 +296,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	if h.writtenGrants.IsExpected(string(request.UID)) {
 		// This is the first event since this hub granted the request. The caches may lack what the hub has just created, and a
-		// repair would try to create it again. Only a quarantine, which may have enqueued the request too, cannot wait.
+		// repair would try to create it again. Only a quarantine, which may also have enqueued the request, must not wait.
 		h.writtenGrants.Observed(string(request.UID))
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
@@ -322,7 +327,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 			"ServiceAccount %s/%s was deleted; the agent has to register again", clusterNamespace(cluster), accountName(request)))
 	}
 
-	// If somebody else has created the namespace, only a withdrawal of rights is possible.
+	// In a namespace that the hub has not created, it gives no rights. It can only withdraw them.
 	if !h.hasNamespace(request, cluster) && !cluster.Spec.Quarantined {
 		return result.Skip()
 	}
@@ -361,11 +366,11 @@ func (h *handler) writeStatus(
 		return request, nil, false, nil
 	}
 	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if dropped, _ := h.droppedConditions.Load(key); dropped == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
+	if unstored, _ := h.unstoredConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
-		return request, nil, false, nil // the event was recorded, and another write would be dropped again
+		return request, nil, false, nil // the event was recorded, and the API server would not store the condition of another write either
 	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
@@ -385,7 +390,7 @@ func (h *handler) writeStatus(
 		return latest, nil, false, nil
 	}
 	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
-		h.droppedConditions.Store(key, decision)
+		h.unstoredConditions.Store(key, decision)
 	}
 	h.written.Wrote(latest)
 	if granting {
@@ -396,7 +401,7 @@ func (h *handler) writeStatus(
 	return latest, transition, true, nil
 }
 
-// withoutConditions returns what the API server keeps of a status if the definition of the kind has no conditions.
+// withoutConditions returns the part of a status that the API server stores if the definition of the kind has no conditions.
 func withoutConditions(status fleet.ClusterRegistrationStatus) fleet.ClusterRegistrationStatus {
 	status.Conditions = nil
 	return status

@@ -59,7 +59,7 @@ func TestGrant(t *testing.T) {
 			s.haveCached(request)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 		}, "False ClientIDInUse", " ", nil},
-		{"a grant that the cache does not show: looked at again", func(s *scene) {
+		{"a grant that the cache does not show: decided again", func(s *scene) {
 			request, _ := s.earlier()
 			request.Status.Granted, request.ResourceVersion = false, "5"
 			s.haveCached(request)
@@ -93,21 +93,21 @@ func TestGrant(t *testing.T) {
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"the hub refuses credentials that do not expire", func(s *scene) {
 			s.configure(config.Registration{LongLivedCredentials: fleet.LongLivedRefuse})
-			s.stock()
+			s.cannotRenew()
 		}, "False LongLivedRefused", " ", nil},
 		{"the agent renewed its credential, and asks for one that does not expire: refused", func(s *scene) {
 			request, _ := s.earlier()
 			s.haveCached(request)
-			s.stock()
+			s.cannotRenew()
 		}, "False LongLivedRefused", " ", nil},
-		{"the same, and its namespace allows it: granted", func(s *scene) {
+		{"the agent renewed its credential, asks for one that does not expire, and its namespace allows that: granted", func(s *scene) {
 			request, _ := s.earlier()
 			s.haveCached(request)
 			s.configure(config.Registration{LongLivedNamespaces: []string{"fleet-default"}})
-			s.stock()
+			s.cannotRenew()
 		}, "True Granted", " ", []string{"delete clusterregistrations request-before", "create serviceaccounts", "create secrets"}},
 		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", nil},
-		{"the Cluster is in quarantine before the cache shows the rights that it was given: looked at again", func(s *scene) {
+		{"the Cluster is in quarantine before the cache shows the rights that it was given: decided again", func(s *scene) {
 			s.cluster.Spec.Quarantined = true
 			s.givenRights.Expect(string(s.request.UID))
 		}, "False ", " ", nil},
@@ -139,11 +139,11 @@ func TestGrant(t *testing.T) {
 		{"the hub created the namespace, and the Cluster has no status: granted", func(s *scene) { s.haveNamespace("key") }, "True Granted", " ", []string{
 			"create serviceaccounts", "create secrets",
 		}},
-		{"the same, and an agent of Fleet asks, whose heartbeat needs a status: waits", func(s *scene) {
+		{"the hub created the namespace, and an agent of Fleet, whose heartbeat needs a status, asks: waits", func(s *scene) {
 			s.haveNamespace("key")
-			s.stock()
+			s.cannotRenew()
 		}, "Unknown WaitingForCluster", " ", nil},
-		{"somebody else created the namespace: waits", func(s *scene) { s.haveNamespace("guessed") }, "Unknown WaitingForCluster", " ", nil},
+		{"a user created the namespace: waits", func(s *scene) { s.haveNamespace("guessed") }, "Unknown WaitingForCluster", " ", nil},
 		{"the namespace is of another Cluster: waits", func(s *scene) {
 			s.haveNamespace("key").Annotations[fleet.ClusterAnnotation] = "other"
 		}, "Unknown WaitingForCluster", " ", nil},

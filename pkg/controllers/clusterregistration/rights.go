@@ -35,7 +35,7 @@ func (h *handler) ensureRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	if !request.Status.Granted {
-		h.givenRights.Expect(string(request.UID)) // even if this fails halfway: revokeUngranted has to know
+		h.givenRights.Expect(string(request.UID)) // even if this fails halfway, so that revokeUngranted looks for the rights
 	}
 	err := h.sets.Ensure(ctx, ownedSet(request), request, h.rights(request, cluster, token)...)
 	if err == nil && !h.DisableBundles {
@@ -65,12 +65,12 @@ func (h *handler) withdrawRights(
 	return h.ensureRights(ctx, request, cluster, token)
 }
 
-// rights are all objects of a request's set. In quarantine that is only the ServiceAccount, and so it is for a Clusternet agent while the
-// hub does not serve such agents. All agents share the right to read Contents, see agentrole.Ensure.
+// rights returns all objects of a request's set. In quarantine, and for a Clusternet agent while the hub does not serve such agents, it is
+// only the ServiceAccount. All agents share the right to read Contents, see agentrole.Ensure.
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
-	serviceAccount := &corev1.ServiceAccount{ObjectMeta: managed(namespace, account)}
+	serviceAccount := &corev1.ServiceAccount{ObjectMeta: desiredset.Managed(namespace, account)}
 	serviceAccount.Annotations = map[string]string{
 		fleet.ClusterAnnotation:                      cluster.Name,
 		fleet.ClusterRegistrationAnnotation:          request.Name,
@@ -89,11 +89,11 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 
 	// The heartbeat of the agent: to its own Lease, or to the status of its own Cluster.
 	if h.usesLease(request) {
-		lease := managed(namespace, account)
+		lease := desiredset.Managed(namespace, account)
 		lease.Annotations = map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
 		objects = append(objects, &coordinationv1.Lease{ObjectMeta: lease})
 	} else {
-		heartbeat := managed(request.Namespace, request.Name)
+		heartbeat := desiredset.Managed(request.Namespace, request.Name)
 		objects = append(objects,
 			&rbacv1.Role{ObjectMeta: heartbeat, Rules: []rbacv1.PolicyRule{{
 				Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
@@ -121,17 +121,17 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	switch {
 	case h.DisableBundles:
 		objects = append(objects, &rbacv1.RoleBinding{
-			ObjectMeta: managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
+			ObjectMeta: desiredset.Managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
 		})
 	case len(own) > 0:
 		own = append(agentrole.Rules(), own...)
-	default: // the same for all of these agents, so a ClusterRole saves a Role for each
+	default: // these agents have the same rights, so a ClusterRole saves a Role for each
 		objects = append(objects, &rbacv1.RoleBinding{
-			ObjectMeta: managed(namespace, registration.AgentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleAgent),
+			ObjectMeta: desiredset.Managed(namespace, registration.AgentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleAgent),
 		})
 	}
 	if len(own) > 0 {
-		named := managed(namespace, registration.AgentRoleName(account))
+		named := desiredset.Managed(namespace, registration.AgentRoleName(account))
 		objects = append(objects,
 			&rbacv1.Role{ObjectMeta: named, Rules: own},
 			&rbacv1.RoleBinding{ObjectMeta: named, Subjects: agent, RoleRef: role("Role", named.Name)})
@@ -139,8 +139,8 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	return append(objects, h.readerRights(request, token)...)
 }
 
-// readerRights let the ServiceAccount of the token read this one credential, as long as its Secret exists: every request to the API server
-// for an object of that namespace looks through the bindings there.
+// readerRights returns the right of the token's ServiceAccount to read this one credential. It exists only as long as the Secret: each request
+// to the API server for an object of that namespace goes through all bindings there.
 func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	if token == nil {
 		return nil
@@ -150,7 +150,7 @@ func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.
 			return nil
 		}
 	}
-	named := managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
+	named := desiredset.Managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
 	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: asToken(token).ServiceAccount}}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{

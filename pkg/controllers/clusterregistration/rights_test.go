@@ -21,9 +21,9 @@ import (
 
 func TestRights(t *testing.T) {
 	for golden, change := range map[string]func(*scene){
-		"rights":                    func(s *scene) { s.stock() },
+		"rights":                    func(s *scene) { s.cannotRenew() },
 		"rights-of-one-that-renews": func(*scene) {},
-		"rights-beside-fleet":       func(s *scene) { s.stock(); s.DisableBundles = true },
+		"rights-beside-fleet":       func(s *scene) { s.cannotRenew(); s.DisableBundles = true },
 	} {
 		t.Run(golden, func(t *testing.T) {
 			s := newScene(t)

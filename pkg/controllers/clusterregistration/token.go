@@ -16,12 +16,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// findToken returns the token that the agent registers with, or why it is not known. The ServiceAccount of that token gets the right
-// to read the credential.
+// findToken returns the token that the agent registers with, or the reason why it is not known. The ServiceAccount of that token gets the
+// right to read the credential.
 func (h *handler) findToken(
 	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
 ) (*fleet.ClusterRegistrationToken, *registration.Explanation, error) {
-	// Agents that name no token, which no current version does, may hold any of the namespace. Only for them all are listed.
+	// An agent that names no token (no current version) may hold any token of the namespace. Only for such an agent all tokens are listed.
 	claimed := request.Labels[fleet.RegistrationTokenLabel]
 	var tokens []*fleet.ClusterRegistrationToken
 	var err error
@@ -52,7 +52,7 @@ func (h *handler) findToken(
 			ofImport = new(asToken(token))
 		}
 	} else if len(candidates) > 0 {
-		// The label has a shortened name if that is long, which two tokens may share. Then the creator decides.
+		// A long name is shortened in the label, so that two tokens may share it. Then the creator decides.
 		if named = &candidates[0]; len(candidates) > 1 {
 			named = cmp.Or(origin.TokenOf(request.Namespace, candidates), named)
 		}
@@ -95,8 +95,8 @@ const (
 	stormMin = 10 // requests that a token names at a time
 )
 
-// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until
-// its own status says so.
+// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until the status
+// of the request records the use.
 func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
 	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
 	h.TokenUsage.Add(key, registration.Use{

@@ -1,11 +1,11 @@
 package clusterregistration
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
 
-	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -28,14 +28,14 @@ func (h *handler) watch() {
 	h.policy.Store(policy.Of(h.Config.Get().Registration.Policy))
 	h.Config.OnChange(h.onConfigChange)
 	if h.Admission != nil {
-		h.Admission.OnChange(h.enqueueUngranted)
+		h.Admission.OnChange(func() { h.enqueueUngranted(metav1.NamespaceAll) })
 	}
 	requests, clusters, tokens, secrets := h.Fleet.ClusterRegistration(), h.Fleet.Cluster(), h.Fleet.ClusterRegistrationToken(), h.Core.Secret()
 	enqueue.OnTransition(requests, h.queue, h.dependentsOfRequest)
 	enqueue.OnAnyChange(clusters, h.queue, h.dependentsOfCluster)
 	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
 	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
-	enqueue.OnTransition(tokens, h.queue, h.dependentsOfToken)
+	enqueue.OnEvent(tokens, h.onToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
@@ -53,23 +53,24 @@ func (h *handler) onConfigChange(before, after config.Hub) {
 		return
 	}
 	h.policy.Store(policy.Of(after.Registration.Policy))
-	h.enqueueUngranted()
+	h.enqueueUngranted(metav1.NamespaceAll)
 }
 
-// enqueueUngranted lists all requests. Only rare changes call it: of the configuration, and of the admission policies by which the
-// API server records who creates requests.
-func (h *handler) enqueueUngranted() {
-	requests, err := h.requests.List("", labels.Everything())
-	if err != nil {
-		return // listing a cache fails only if the selector is invalid
-	}
-	for _, key := range ungranted(requests) {
+// enqueueUngranted lists all requests. Its callers are rare changes: of the configuration, of the admission policies by which the API server
+// records who creates requests, and of very many tokens.
+func (h *handler) enqueueUngranted(namespace string) {
+	requests, _ := h.requests.List(namespace, labels.Everything()) // fails only if the selector is invalid
+	h.enqueue(ungranted(requests))
+}
+
+func (h *handler) enqueue(keys []types.NamespacedName) {
+	for _, key := range keys {
 		h.queue.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
 }
 
-// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because that
-// one held the identity, or superseded them.
+// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because the deleted
+// one held the identity or superseded them.
 func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
 	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
 		return nil
@@ -78,8 +79,8 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	return ungranted(sameClientID)
 }
 
-// dependentsOfCluster returns the requests of the Cluster's agent, and those whose new Cluster cannot be created because this one
-// has its name. A granted request is among them if the agent uses its credential and something is left to clean up.
+// dependentsOfCluster returns the requests of the Cluster's agent, and the requests whose new Cluster cannot be created because this Cluster
+// has its name. They include a granted request if the agent uses its credential and something is left to delete.
 func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.NamespacedName {
 	requests, _ := h.requests.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
 	var own []*fleet.ClusterRegistration
@@ -111,8 +112,8 @@ func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types
 	return h.dependentsOfCluster(cluster)
 }
 
-// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when that is put into
-// quarantine or released: rights withdraws the rights of its agent or gives them back. No other change of a Cluster's spec enqueues a
+// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when the Cluster is put into
+// quarantine or released: a pass then withdraws the rights of its agent or restores them. No other change of a Cluster's spec enqueues a
 // granted request.
 func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []types.NamespacedName) {
 	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
@@ -125,51 +126,50 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 	return keys
 }
 
-// dependentsOfToken returns the requests that a change of a token may help. If only uses were counted, these are the requests that
-// were counted: in a storm on one token, each count would otherwise enqueue all the others.
-func (h *handler) dependentsOfToken(before, after *fleet.ClusterRegistrationToken) (keys []types.NamespacedName) {
-	if before != nil && after != nil && onlyRefusals(before, after) {
-		return nil
-	}
-	if before == nil || after == nil || !onlyCounted(before, after) {
-		token := after
-		if token == nil {
-			token = before
-		}
-		naming, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(token.Namespace, token.Name))
-		// Whether the token of a request that names none is known depends on how many tokens there are.
-		silent, _ := h.requests.GetByIndex(index.ByNoToken, token.Namespace)
-		return ungranted(slices.Concat(naming, silent))
+// changedTokens are the tokens of a workspace that have changed since the last call of enqueueByToken.
+type changedTokens = enqueue.EarlierVersions[struct{}]
+
+// onToken enqueues the requests that were counted as uses of a token, and notes other changes of the token: thousands of requests may name
+// it, so a pass over its workspace enqueues them, once for all changes of its tokens.
+func (h *handler) onToken(before, after *fleet.ClusterRegistrationToken) {
+	if before == nil || after == nil || concernsAll(before, after) {
+		token := cmp.Or(after, before)
+		h.changedTokens.Note(token.Namespace, func(c *changedTokens) {
+			c.Add(token.Name, struct{}{}, 0, func(_, _ struct{}) bool { return true })
+		})
+		return
 	}
 	for _, uid := range after.Status.PendingUses {
 		if !slices.Contains(before.Status.PendingUses, uid) {
 			requests, _ := index.RequestsByUID.Find(h.requests, uid)
-			keys = append(keys, ungranted(requests)...)
+			h.enqueue(ungranted(requests))
 		}
 	}
-	return keys
 }
 
-// onlyRefusals reports whether nothing changed but the condition that reports refused requests: it depends on them, and not they on it.
-func onlyRefusals(before, after *fleet.ClusterRegistrationToken) bool {
-	without := func(token *fleet.ClusterRegistrationToken) *fleet.ClusterRegistrationToken {
-		rest := *token
-		rest.ResourceVersion, rest.ManagedFields = "", nil
-		rest.Status.Conditions = slices.DeleteFunc(slices.Clone(token.Status.Conditions), func(c genericcondition.GenericCondition) bool {
-			return c.Type == fleet.ConditionRequestsAccepted
-		})
-		return &rest
+// concernsAll reports whether a change of a token may change the decision about every request that names it. Each count of a use concerns
+// only the requests that are counted, unless it is the last use of the token. The conditions concern no request.
+func concernsAll(before, after *fleet.ClusterRegistrationToken) bool {
+	others := func(token *fleet.ClusterRegistrationToken) *fleet.ClusterRegistrationToken {
+		copied := *token
+		copied.ResourceVersion, copied.ManagedFields = "", nil
+		copied.Status = fleet.ClusterRegistrationTokenStatus{Expires: token.Status.Expires, SecretName: token.Status.SecretName}
+		return &copied
 	}
-	return !reflect.DeepEqual(before.Status.Conditions, after.Status.Conditions) && equality.Semantic.DeepEqual(without(before), without(after))
+	return registration.UsesOf(before).IsUsedUp() != registration.UsesOf(after).IsUsedUp() || !equality.Semantic.DeepEqual(others(before), others(after))
 }
 
-// onlyCounted reports whether nothing changed but the uses of a token without a limit.
-func onlyCounted(before, after *fleet.ClusterRegistrationToken) bool {
-	was, is := before.Status, after.Status
-	was.Uses, was.PendingUses, was.LastUsed, was.LastCluster = is.Uses, is.PendingUses, is.LastUsed, is.LastCluster
-	return after.Spec.UsageLimit == nil && (before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
-		before.Generation == after.Generation && reflect.DeepEqual(before.Spec, after.Spec) && reflect.DeepEqual(was, is) &&
-		maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations)
+// enqueueByToken enqueues the requests that name one of the tokens, and those that name none: whether the token of such a request is known
+// depends on how many tokens there are.
+func (h *handler) enqueueByToken(namespace string, tokens changedTokens) {
+	if tokens.All {
+		h.enqueueUngranted(namespace)
+		return
+	}
+	for _, name := range append(slices.Collect(maps.Keys(tokens.ByName)), "") {
+		requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(namespace, name))
+		h.enqueue(ungranted(requests))
+	}
 }
 
 // dependentsOfTokenSecret returns the request for whose agent Kubernetes put a long-lived token into a Secret.
@@ -184,9 +184,9 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 	return h.requestOfOwn(account)
 }
 
-// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: as long as nobody
-// has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them. A granted
-// request is among them: the right to read the Secret exists as long as the Secret.
+// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: until an agent has used the
+// credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
+// granted request itself is included: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
 	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
 		return nil
@@ -205,7 +205,7 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	return keys
 }
 
-// requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
+// requestOfDamagedLease returns the request of a Lease that was deleted, or whose change includes fields that its agent may not write.
 func (h *handler) requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
 	if before == nil || after != nil && maps.Equal(before.Labels, after.Labels) && len(after.Finalizers) == 0 &&
 		maps.Equal(withoutReport(before), withoutReport(after)) {
@@ -221,8 +221,8 @@ func withoutReport(lease *coordinationv1.Lease) map[string]string {
 	return annotations
 }
 
-// deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no
-// hub was running. Its removal deletes the object.
+// deletedOwner returns the request that an object was created for if the request is gone, for example because it was deleted while no hub was
+// running. The pass over the request deletes the object.
 func (h *handler) deletedOwner(object metav1.Object) (keys []types.NamespacedName) {
 	for _, key := range h.requestOfOwn(object) {
 		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {

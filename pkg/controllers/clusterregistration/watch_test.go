@@ -2,6 +2,7 @@ package clusterregistration
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestDependentsOfCluster(t *testing.T) {
 			return []*fleet.ClusterRegistration{s.sibling("newer", -time.Hour, false)}
 		}, false, []string{"newer", "newer"}},
 		{"does not report what it uses", "", nil, true, nil},
-		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.stock(); return nil }, true, nil},
+		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.cannotRenew(); return nil }, true, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
@@ -114,51 +115,91 @@ func TestDependentsOfNamespace(t *testing.T) {
 	}
 }
 
-func TestDependentsOfToken(t *testing.T) {
-	both := []string{"one", "two", "one", "two"} // as naming the token, and as naming none
+func TestOnToken(t *testing.T) {
+	all := []string{"one", "two"}
 	now := metav1.NewTime(noon)
+	limited := func(used int64) func(before, after *fleet.ClusterRegistrationToken) {
+		return func(before, after *fleet.ClusterRegistrationToken) {
+			before.Spec.UsageLimit, after.Spec.UsageLimit = ptr.To(int32(2)), ptr.To(int32(2))
+			after.Status.Uses, after.Status.PendingUses = used, []string{"uid-1"}
+		}
+	}
 	for name, row := range map[string]struct {
-		change func(before, after *fleet.ClusterRegistrationToken)
-		want   []string
+		change  func(before, after *fleet.ClusterRegistrationToken)
+		counted []string // enqueued at once
+		all     bool     // all others are enqueued with the next pass over the workspace
 	}{
 		"one was counted": {func(before, after *fleet.ClusterRegistrationToken) {
 			before.Status.PendingUses, after.Status.PendingUses = []string{"uid-2"}, []string{"uid-2", "uid-1", "uid-3"}
 			after.Status.Uses, after.Status.LastUsed, after.Status.LastCluster = 3, &now, "c"
-		}, []string{"one"}},
-		"one that is gone was counted": {func(_, after *fleet.ClusterRegistrationToken) { after.Status.PendingUses = []string{"gone"} }, nil},
-		"one is named no longer":       {func(before, _ *fleet.ClusterRegistrationToken) { before.Status.PendingUses = []string{"uid-1"} }, nil},
-		"one was counted of a limit": {func(before, after *fleet.ClusterRegistrationToken) {
-			before.Spec.UsageLimit, after.Spec.UsageLimit = ptr.To(int32(2)), ptr.To(int32(2))
-			after.Status.Uses, after.Status.PendingUses = 1, []string{"uid-1"}
-		}, both},
-		"the limit was lifted":  {func(before, _ *fleet.ClusterRegistrationToken) { before.Spec.UsageLimit = ptr.To(int32(2)) }, both},
-		"its clientIDs changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Spec.ClientIDs = []string{"x"} }, both},
-		"it got its Secret":     {func(_, after *fleet.ClusterRegistrationToken) { after.Status.SecretName = "tok" }, both},
+		}, []string{"one"}, false},
+		"one that is gone was counted": {func(_, after *fleet.ClusterRegistrationToken) { after.Status.PendingUses = []string{"gone"} }, nil, false},
+		"one is named no longer":       {func(before, _ *fleet.ClusterRegistrationToken) { before.Status.PendingUses = []string{"uid-1"} }, nil, false},
+		"one was counted of a limit":   {limited(1), []string{"one"}, false},
+		"the last use was counted":     {limited(2), nil, true},
+		"the limit was lifted":         {func(before, _ *fleet.ClusterRegistrationToken) { before.Spec.UsageLimit = ptr.To(int32(2)) }, nil, true},
+		"its clientIDs changed":        {func(_, after *fleet.ClusterRegistrationToken) { after.Spec.ClientIDs = []string{"x"} }, nil, true},
+		"it got its Secret":            {func(_, after *fleet.ClusterRegistrationToken) { after.Status.SecretName = "tok" }, nil, true},
 		"a request was refused": {func(_, after *fleet.ClusterRegistrationToken) {
 			after.ResourceVersion = "8"
 			result.Set(&after.Status.Conditions, fleet.ConditionRequestsAccepted, inUse, noon)
-		}, nil},
+		}, nil, false},
 		"a request was refused, and its clientIDs changed": {func(_, after *fleet.ClusterRegistrationToken) {
 			after.Spec.ClientIDs = []string{"x"}
 			result.Set(&after.Status.Conditions, fleet.ConditionRequestsAccepted, inUse, noon)
-		}, both},
-		"a label a rule may use changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Labels = map[string]string{"a": "b"} }, both},
-		"an annotation changed":          {func(_, after *fleet.ClusterRegistrationToken) { after.Annotations = map[string]string{"a": "b"} }, both},
-		"it is being deleted":            {func(_, after *fleet.ClusterRegistrationToken) { after.DeletionTimestamp = &now }, both},
+		}, nil, true},
+		"a label that a rule may use changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Labels = map[string]string{"a": "b"} }, nil, true},
+		"an annotation changed":               {func(_, after *fleet.ClusterRegistrationToken) { after.Annotations = map[string]string{"a": "b"} }, nil, true},
+		"it is being deleted":                 {func(_, after *fleet.ClusterRegistrationToken) { after.DeletionTimestamp = &now }, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			one, two, granted := s.request.DeepCopy(), s.request.DeepCopy(), s.request.DeepCopy()
 			one.Name, one.UID, two.Name, two.UID = "one", "uid-1", "two", "uid-2"
 			granted.Name, granted.UID, granted.Status.Granted = "granted", "uid-3", true
-			s.handler.requests = requestsOf{all: []*fleet.ClusterRegistration{one, two, granted}}
+			requests := &countedRequests{requestsOf: requestsOf{all: []*fleet.ClusterRegistration{one, two, granted}}}
+			s.handler.requests = requests
 			before, after := s.token.DeepCopy(), s.token.DeepCopy()
 			row.change(before, after)
-			assert.Equal(t, row.want, names(s.dependentsOfToken(before, after)))
-			assert.Equal(t, both, names(s.dependentsOfToken(nil, after)))
-			assert.Equal(t, both, names(s.dependentsOfToken(before, nil)))
+			s.onToken(before, after)
+			if !row.all {
+				assert.Equal(t, row.counted, s.enqueued())
+				s.onToken(nil, after)
+			}
+			assert.Contains(t, s.enqueued(), "*")
+			delete(s.delays, "fleet-default/*")
+			requests.lookups = 0
+			for range 1000 { // a tenant may write a token, or create tokens, as fast as the API server accepts it
+				s.onToken(before, nil)
+				s.onToken(nil, after)
+			}
+			assert.Zero(t, requests.lookups, "an event handler must not delay the events of other workspaces")
+			_, err := s.onChange("fleet-default/*", nil)
+			require.NoError(t, err)
+			assert.Equal(t, all, s.enqueued())
+			assert.Equal(t, 2, requests.lookups, "requests that name the token, and requests that name none")
 		})
 	}
+}
+
+// countedRequests is a cache that counts the look-ups.
+type countedRequests struct {
+	requestsOf
+	lookups int
+}
+
+func (c *countedRequests) GetByIndex(name, key string) ([]*fleet.ClusterRegistration, error) {
+	c.lookups++
+	return c.requestsOf.GetByIndex(name, key)
+}
+
+// enqueued returns the names in the keys of the work queue of requests.
+func (s *scene) enqueued() (names []string) {
+	for key := range s.delays {
+		names = append(names, strings.TrimPrefix(key, "fleet-default/"))
+	}
+	slices.Sort(names)
+	return names
 }
 
 func TestDependentsOfQuarantine(t *testing.T) {

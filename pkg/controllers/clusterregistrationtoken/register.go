@@ -27,7 +27,7 @@ import (
 
 const (
 	name  = "cluster-registration-token"
-	setID = "cluster-group-token" // as Fleet's hubs have it: this hub prunes what they have created for a token
+	setID = "cluster-group-token" // the ID that Fleet's hubs use, so that this hub prunes the objects they created for a token
 )
 
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
@@ -90,9 +90,9 @@ func (h *handler) deletedToken(binding metav1.Object) (keys []types.NamespacedNa
 	return keys
 }
 
-// tokensOfSecret finds the token of a values Secret by its name, and that of a ServiceAccount's token Secret by the account. It ignores the
-// event of a Secret that this hub has just created: a pass would change nothing, and if the events of the other objects of the token arrive
-// later, it would try to create these again.
+// tokensOfSecret returns the token with the name of a values Secret, or the token for whose ServiceAccount Kubernetes issues a long-lived token in
+// the Secret. It ignores the event of a Secret that this hub has just created: a pass would change nothing, and if the events of the other
+// objects of the token arrive later, it would try to create these again.
 func (h *handler) tokensOfSecret(before, after *corev1.Secret) []types.NamespacedName {
 	secret := after
 	if secret == nil {
@@ -160,8 +160,8 @@ func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (key
 	return keys
 }
 
-// onConfigChange enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents
-// choose labels, or which bootstrap tokens stand for a token.
+// onConfigChange enqueues every token if a change of the configuration affects the values Secrets, tokens without a TTL, the labels that agents
+// choose, or the bootstrap tokens that stand for a token.
 func (h *handler) onConfigChange(before, after config.Hub) {
 	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) &&
 		reflect.DeepEqual(before.Clusternet.BootstrapTokens, after.Clusternet.BootstrapTokens) {

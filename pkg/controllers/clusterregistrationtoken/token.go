@@ -185,13 +185,7 @@ func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
 // granted request.
 func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	account, group := accountOf(token).Name, []string{fleet.SchemeGroupVersion.Group}
-	named := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Namespace: token.Namespace,
-			Name:      name,
-			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-		}
-	}
+	named := func(name string) metav1.ObjectMeta { return desiredset.Managed(token.Namespace, name) }
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: named(account)},
 		&rbacv1.Role{
@@ -213,33 +207,35 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	}
 }
 
-// setPoliciesInForce sets the condition, which a token has only once policies were missing. It causes no event: the log of the hub
-// and a metric report the policies once, not once for each token.
-func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
-	if h.Admission == nil {
-		return
-	}
-	switch reason, message := h.Admission.Lacking(); {
+// setProblem sets a condition that a token has only after it was False once. An empty reason means that there is no problem.
+func (h *handler) setProblem(conditions *fleetstatus.Conditions, conditionType, reason, message, reasonWithout string) *result.Transition {
+	switch {
 	case reason != "":
-		result.Set(conditions, fleet.ConditionPoliciesInForce, result.Stalled(reason, message), h.Clock.Now())
-	case fleetstatus.Condition(*conditions, fleet.ConditionPoliciesInForce).Status != "":
-		result.Set(conditions, fleet.ConditionPoliciesInForce, result.Done(fleet.ReasonPoliciesInForce, ""), h.Clock.Now())
+		return result.Set(conditions, conditionType, result.Stalled(reason, message), h.Clock.Now())
+	case fleetstatus.Condition(*conditions, conditionType).Status != "":
+		return result.Set(conditions, conditionType, result.Done(reasonWithout, ""), h.Clock.Now())
+	}
+	return nil
+}
+
+// setPoliciesInForce causes no event: the log of the hub and a metric report the policies once, not once for each token.
+func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
+	if h.Admission != nil {
+		reason, message := h.Admission.Lacking()
+		h.setProblem(conditions, fleet.ConditionPoliciesInForce, reason, message, fleet.ReasonPoliciesInForce)
 	}
 }
 
-// setLabelsLimited sets the condition, which a token has only once it needed it. It causes no event, like that of the policies: it is
-// a property of the token that its creator chose, or of the configuration.
+// setLabelsLimited causes no event: the creator of the token, or the configuration, has chosen that agents choose their labels.
 func (h *handler) setLabelsLimited(token *fleet.ClusterRegistrationToken) {
-	conditions := &token.Status.Conditions
-	switch {
-	case registration.AgentsChooseLabels(token, agentsChooseLabels(h.Config.Get())):
-		result.Set(conditions, fleet.ConditionLabelsLimited, result.Stalled(fleet.ReasonAgentLabelsAccepted, fmt.Sprintf(
+	reason, message := "", ""
+	if registration.AgentsChooseLabels(token, agentsChooseLabels(h.Config.Get())) {
+		reason, message = fleet.ReasonAgentLabelsAccepted, fmt.Sprintf(
 			"each holder of this token can register a Cluster with labels of its choice, and so obtains everything, Secrets included, that "+
 				"Bundles of namespace %s deploy to Clusters selected by label; set spec.allowedLabelKeys to the keys that agents may use "+
-				"([] for none)", token.Namespace)), h.Clock.Now())
-	case fleetstatus.Condition(*conditions, fleet.ConditionLabelsLimited).Status != "":
-		result.Set(conditions, fleet.ConditionLabelsLimited, result.Done(fleet.ReasonLabelsLimited, ""), h.Clock.Now())
+				"([] for none)", token.Namespace)
 	}
+	h.setProblem(&token.Status.Conditions, fleet.ConditionLabelsLimited, reason, message, fleet.ReasonLabelsLimited)
 }
 
 // agentsChooseLabels reports whether the configuration copies labels of agents that their token does not mention.
@@ -247,7 +243,7 @@ func agentsChooseLabels(hub config.Hub) bool {
 	return hub.Registration.AcceptsAgentLabels() && !hub.IgnoreClusterRegistrationLabels
 }
 
-// setWithinLimits sets the condition, which a token has only once its requests, or those of its namespace, have reached a limit.
+// setWithinLimits sets the condition about the limits of the requests of the token, or of its namespace.
 func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
 	limits := h.Config.Get().Registration.Limits.WithDefaults()
 	for _, row := range []struct {
@@ -277,13 +273,10 @@ func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*resul
 		if ofToken {
 			message = fmt.Sprintf("%d %s, and revoke this token if it was stolen", row.limit.PerToken, row.what)
 		}
-		return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits,
-			result.Stalled(fleet.ReasonLimitReached, message+"; registration.limits of the hub can be raised"), h.Clock.Now()), nil
+		return h.setProblem(&token.Status.Conditions, fleet.ConditionWithinLimits, fleet.ReasonLimitReached,
+			message+"; registration.limits of the hub can be raised", fleet.ReasonWithinLimits), nil
 	}
-	if fleetstatus.Condition(token.Status.Conditions, fleet.ConditionWithinLimits).Status == "" {
-		return nil, nil
-	}
-	return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits, result.Done(fleet.ReasonWithinLimits, ""), h.Clock.Now()), nil
+	return h.setProblem(&token.Status.Conditions, fleet.ConditionWithinLimits, "", "", fleet.ReasonWithinLimits), nil
 }
 
 // lastGranted returns when the last granted request of an agent was created; nil if there is none.
@@ -300,15 +293,15 @@ func (h *handler) lastGranted(namespace, clientID string) (last *metav1.Time, er
 	return last, err
 }
 
-// setRequestsAccepted sets the condition, which a token has only once a request that names it was refused. A refused request often belongs
-// to no Cluster, so people look for it at the token. A request of which the agent was granted a newer one does not count.
+// setRequestsAccepted sets the condition about refused requests that name the token. A refused request often belongs to no Cluster, so people
+// look for it at the token. A refused request does not count if a newer request of its agent was granted.
 func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
 	refused, err := h.requests.GetByIndex(refusedByToken, index.TokenKey(token.Namespace, token.Name))
 	if err != nil {
 		return nil, err
 	}
 	var newest *fleet.ClusterRegistration
-	granted := map[string]*metav1.Time{} // by clientID, of which a holder of the token may give one to hundreds of requests: the last granted one
+	granted := map[string]*metav1.Time{} // by clientID; hundreds of refused requests may have the same one
 	for _, r := range refused {
 		last, known := granted[r.Spec.ClientID]
 		if !known {
@@ -323,13 +316,10 @@ func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*r
 			newest = r
 		}
 	}
+	reason, message := "", ""
 	if newest != nil {
 		condition := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
-		return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Stalled(condition.Reason, fmt.Sprintf(
-			"ClusterRegistration %s is refused: %s", newest.Name, condition.Message)), h.Clock.Now()), nil
+		reason, message = condition.Reason, fmt.Sprintf("ClusterRegistration %s is refused: %s", newest.Name, condition.Message)
 	}
-	if fleetstatus.Condition(token.Status.Conditions, fleet.ConditionRequestsAccepted).Status == "" {
-		return nil, nil
-	}
-	return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Done(fleet.ReasonRequestsAccepted, ""), h.Clock.Now()), nil
+	return h.setProblem(&token.Status.Conditions, fleet.ConditionRequestsAccepted, reason, message, fleet.ReasonRequestsAccepted), nil
 }

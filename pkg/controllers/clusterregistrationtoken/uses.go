@@ -27,8 +27,8 @@ type count struct {
 	next     time.Duration      // the time after which the others are counted; 0 if there are none
 }
 
-// countUses adds the requests that ask for it to the status of the token, which is written once for all of them. That write names the
-// version it is based on, so a request becomes counted in one step, even if others write or the hub is killed.
+// countUses adds the requests that ask for a use of the token to its status, which is written once for all of them. The write names the version
+// that it is based on, so a request becomes counted in one step, even if others write or the hub is killed.
 func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistrationToken) (count, error) {
 	asking := h.TokenUsage.Of(keyOf(token))
 	if len(asking) == 0 {
@@ -49,13 +49,14 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	if len(waiting) == 0 {
 		return count{answered: asking}, nil
 	}
-	return count{
-		answered: slices.DeleteFunc(asking, func(use registration.Use) bool { return slices.Contains(waiting, use) }),
-		next:     roomDelay,
-	}, nil
+	waits := make(map[string]bool, len(waiting)) // by UID; in a storm of registrations there are thousands
+	for _, use := range waiting {
+		waits[use.UID] = true
+	}
+	return count{answered: slices.DeleteFunc(asking, func(use registration.Use) bool { return waits[use.UID] }), next: roomDelay}, nil
 }
 
-// isUncounted checks the status of the request: since it asked, it may have been counted, and the token may no longer name it.
+// isUncounted checks the status of the request: since the request asked, it may have been counted, and the token may no longer name it.
 func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
 	request := h.request(use.UID)
 	return request != nil && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
@@ -70,8 +71,8 @@ func (h *handler) request(uid string) *fleet.ClusterRegistration {
 	return found[0]
 }
 
-// settled returns which requests the token need not name any longer: those whose own status says that they are counted, and deleted
-// ones. If the cache lacks a request, the API server is asked: the cache of a hub that has just started may be incomplete.
+// settled returns a function that reports whether the token need no longer name a request, because the status of the request records the use or
+// the request was deleted. If the cache lacks a request, it reads from the API server: the cache of a hub that has just started may be behind.
 func (h *handler) settled(ctx context.Context, token *fleet.ClusterRegistrationToken) (func(uid string) bool, error) {
 	gone := map[string]bool{}
 	for _, uid := range token.Status.PendingUses {

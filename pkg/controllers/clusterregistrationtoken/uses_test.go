@@ -30,7 +30,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// scene is a handler with a cache of requests, and an API server that has others too.
+// scene is a handler with a cache of requests, and an API server with further requests.
 type scene struct {
 	*handler
 	cached cache.Indexer

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/lru"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -68,19 +69,16 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
 	switch {
 	case existing == nil:
-		var created *corev1.Secret
-		created, err = client.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: token.Namespace, Name: token.Name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-				OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
-				}},
-			},
-			Type: registration.SecretTypeValues,
-			Data: map[string][]byte{registration.ValuesKey: values},
-		}, metav1.CreateOptions{})
-		if err == nil {
-			h.createdSecrets.Expect(string(created.UID))
+		secret := &corev1.Secret{
+			ObjectMeta: desiredset.Managed(token.Namespace, token.Name),
+			Type:       registration.SecretTypeValues,
+			Data:       map[string][]byte{registration.ValuesKey: values},
+		}
+		secret.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
+		}}
+		if secret, err = client.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
+			h.createdSecrets.Expect(string(secret.UID))
 		}
 	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
 		// The cache has only what the hub reads of a Secret. Labels and annotations of others stay.
@@ -96,8 +94,8 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 }
 
 // currentSecret returns the Secret with the values, nil if there is none. If the cache has none although the token's status names it, it
-// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed. So it does if
-// the cache has left out the values because they are large.
+// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed. It does the same
+// if the cache has left out the values because they are large.
 func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(token.Namespace, token.Name)
 	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
@@ -115,7 +113,7 @@ func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistr
 // tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.
 const tolerance = time.Minute
 
-// bearer returns the bearer token in the Secret, or a new one if that does not work as long as it should.
+// bearer returns the bearer token in the Secret, or a new one if the Secret has none that works long enough.
 func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, error) {
 	if bearer, good := h.reusable(ctx, token, existing, expires); good {
 		return bearer, nil

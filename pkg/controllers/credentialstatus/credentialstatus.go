@@ -21,7 +21,7 @@ type Requests interface {
 	GetByIndex(indexName, key string) ([]*fleet.ClusterRegistration, error)
 }
 
-// Status summarizes the requests of one agent.
+// Status summarizes the requests of a Cluster's agent.
 type Status struct {
 	// Granted reports that a request is granted and its credential not revoked.
 	Granted bool
@@ -61,15 +61,14 @@ func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	return a
 }
 
-// HasNoGrantedRequest reports that the agent of the Cluster has sent heartbeats, has stopped, and has no granted request any more: it cannot
+// HasNoGrantedRequest reports whether the agent of the Cluster has stopped sending heartbeats and no longer has a granted request: it cannot
 // come back with its credential.
 func (s Status) HasNoGrantedRequest(cluster *fleet.Cluster) bool {
 	return !s.Granted && !cluster.Status.Agent.LastSeen.IsZero() && agentspec.Disconnected(cluster)
 }
 
-// Expired reports that the agent of the Cluster was away until the credential it reported last had expired: it cannot come back by
-// itself. An agent that sends heartbeats has renewed its credential, whatever it reported. In quarantine, the agent is meant to stay
-// away.
+// Expired reports whether the agent of the Cluster was disconnected until the credential that it reported last had expired: it cannot come back
+// by itself. An agent that sends heartbeats has renewed its credential, whatever it reported. An agent in quarantine is meant to be disconnected.
 func Expired(cluster *fleet.Cluster, now time.Time) bool {
 	moment, limited := lockedOutAt(cluster)
 	return limited && !now.Before(moment)

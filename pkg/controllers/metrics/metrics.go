@@ -21,7 +21,7 @@ type Counters struct {
 	// MembersLeft counts deleted Clusters on whose member something may be left, by reason.
 	MembersLeft *prometheus.CounterVec
 
-	// OverLimit counts requests that were refused, or have to wait, because too many others have led to nothing yet, by reason.
+	// OverLimit counts requests that were refused, or have to wait, because too many others have led to no connected agent yet, by reason.
 	OverLimit *prometheus.CounterVec
 
 	granted prometheus.Counter
@@ -48,7 +48,7 @@ const (
 	ApprovalManual = "manual"
 )
 
-// A series that appears with its first increase shows no increase to Prometheus, so all of them exist from the start.
+// Prometheus does not see the first increase of a series that appears with it, so all series exist from the start.
 var (
 	refusalReasons = []string{
 		fleet.ReasonClientIDAmbiguous, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDInUse, fleet.ReasonClientIDNotAllowed,
@@ -66,8 +66,8 @@ var (
 // buckets of the duration of a registration, in seconds. The long ones are for requests that a person has to approve.
 var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 
-// Granted counts a granted registration, with the time since its creation. That may seem negative: the time of creation is in
-// full seconds and by the clock of the API server.
+// Granted counts a granted registration, with the time since its creation. The time may be negative: the creation time is in full seconds and
+// by the clock of the API server.
 func (h *Counters) Granted(took time.Duration) {
 	h.granted.Inc()
 	h.took.Observe(max(took, 0).Seconds())
@@ -99,7 +99,7 @@ func (h *Counters) Imported(took time.Duration, reason string) {
 	}
 }
 
-// Heartbeat counts a heartbeat, with the time by which it was later than its agent has announced.
+// Heartbeat counts a heartbeat, with the time by which it was later than the interval of its agent.
 func (h *Counters) Heartbeat(late time.Duration) {
 	h.heartbeats.Inc()
 	h.lateness.Observe(max(late, 0).Seconds())

@@ -162,7 +162,7 @@ func TestCounters(t *testing.T) {
 	}, changed)
 }
 
-// all are the metrics of a hub that works.
+// all returns the metrics of a hub that works.
 func all() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	orphans := New(registry)

@@ -7,7 +7,7 @@ import (
 )
 
 var policies = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "admission_policy_in_force"),
-	"Whether the API server has this admission policy and its binding as they should be.", []string{"kind", "policy"}, nil)
+	"Whether this admission policy and its binding exist and equal those of this hub.", []string{"kind", "policy"}, nil)
 
 // Policies reports the state of each admission policy of the API server at each scrape.
 type Policies func() map[admission.PolicyRef]bool

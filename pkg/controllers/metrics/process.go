@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// NewLeader returns the metric that says whether this hub works: 1 while it does, 0 while it is a standby.
+// NewLeader returns the metric that is 1 while this hub works, and 0 while it is a standby.
 func NewLeader() prometheus.Gauge {
 	return prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "leader",

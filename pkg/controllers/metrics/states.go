@@ -19,7 +19,7 @@ type StateCollector struct {
 	Registrations func() ([]*fleet.ClusterRegistration, error)
 	// Now is the time by the clock of the hub.
 	Now func() time.Time
-	// CredentialLifetime is that of the credentials which agents renew.
+	// CredentialLifetime is the lifetime of the credentials that agents renew.
 	CredentialLifetime func() time.Duration
 }
 
@@ -73,7 +73,7 @@ func (c StateCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- renewalsOverdue
 }
 
-// Collect implements prometheus.Collector. States that nothing has are exported as 0: an alert must tell that from no hub.
+// Collect implements prometheus.Collector. A state without objects is exported as 0: an alert must distinguish it from a missing hub.
 func (c StateCollector) Collect(into chan<- prometheus.Metric) {
 	c.collectClusters(into)
 	c.collectRegistrations(into)

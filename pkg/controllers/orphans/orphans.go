@@ -1,4 +1,4 @@
-// Package orphans deletes objects that the hub has created for an owner that does not exist any more: a Cluster whose finalizer
+// Package orphans deletes objects that the hub has created for an owner that no longer exists: a Cluster whose finalizer
 // a user has removed, or a request that was deleted while no hub was running. It walks over the caches periodically, and checks
 // two kinds shortly after the deletion of a Cluster. It deletes nothing because of a cache alone: the API server must confirm that the
 // owner does not exist.
@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// firstWalk is the time from the start of the hub to the first walk. The other controllers delete most orphans before.
+	// firstWalk is the time from the start of the hub to the first walk. The other controllers delete most orphans earlier.
 	firstWalk = 10 * time.Second
 	// walkInterval is the time between two walks.
 	walkInterval = 30 * time.Minute
@@ -45,7 +45,7 @@ const (
 	jitter = 0.2
 )
 
-// Names of kinds, as the metrics have them.
+// Names of kinds in the metrics.
 const (
 	namespaceKind = "Namespace"
 	bundleKind    = "Bundle"
@@ -62,7 +62,7 @@ type Collector struct {
 	running  sync.WaitGroup
 }
 
-// ownedKind is a kind of which the hub creates objects for owners.
+// ownedKind is a kind of objects that the hub creates for owners.
 type ownedKind struct {
 	name     string
 	resource schema.GroupVersionResource
@@ -160,7 +160,7 @@ func (c *Collector) do(ctx context.Context, task types.NamespacedName) {
 	c.tasks.AddAfter(walk, wait.Jitter(next, jitter))
 }
 
-// checkAll checks all objects in the caches. It returns the number of orphans that are left.
+// checkAll checks all objects in the caches. It returns the number of orphans that it could not delete.
 func (c *Collector) checkAll(ctx context.Context) (left int) {
 	for _, k := range c.kinds {
 		leftOfKind := 0
@@ -197,8 +197,8 @@ func (c *Collector) checkCluster(ctx context.Context, cluster types.NamespacedNa
 	}
 }
 
-// check deletes an object if it is an orphan. It returns false for an orphan that is left: because the API server does not
-// answer, because the deletion fails, or because an agent still needs it.
+// check deletes an object if it is an orphan. It returns false for an orphan that it could not delete: because the API server does not
+// answer, because the deletion fails, or because an agent still needs the object.
 func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bool) {
 	defer guard.Recover(guard.Task, object, nil)
 	m, ok := object.(metav1.Object)

@@ -50,7 +50,7 @@ type world struct {
 	deleted, deletedU []string
 }
 
-// newWorld has a hub with these Namespaces, whose owner is not in the cache.
+// newWorld returns a hub with these Namespaces, whose owner is not in the cache.
 func newWorld(t *testing.T, namespaces ...string) *world {
 	t.Helper()
 	w := &world{
@@ -87,7 +87,7 @@ func (w *world) cacheOwner(t *testing.T) {
 	require.NoError(t, w.owners[kindCluster].cache.Add(&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "member"}}))
 }
 
-// metric is the sum of all series of a metric.
+// metric returns the sum of all series of a metric.
 func (w *world) metric(t *testing.T, name string) (sum float64) {
 	t.Helper()
 	families, err := w.metrics.Gather()

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ownerKey identifies the object for which the hub has made another object, as the annotations or fields of the other object say.
+// ownerKey identifies the owner of an object: the Cluster, request or token that the annotations or fields of the object name.
 type ownerKey struct{ kind, namespace, name string }
 
 // Kinds of owners.
@@ -31,7 +31,7 @@ var sets = map[string]string{
 
 var none ownerKey
 
-// ownerOfNamespace is the Cluster of a cluster namespace. The namespace must have the name that registration.ClusterNamespace returns for the Cluster.
+// ownerOfNamespace returns the Cluster of a cluster namespace. The namespace must have the name that registration.ClusterNamespace returns for the Cluster.
 func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	a := namespace.Annotations
 	o := ownerKey{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
@@ -42,7 +42,7 @@ func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	return o
 }
 
-// ownerOfRights is the request or the token for which a ServiceAccount or an RBAC object was made.
+// ownerOfRights returns the request or the token for which a ServiceAccount or an RBAC object was created.
 func ownerOfRights(object metav1.Object) ownerKey {
 	byRequest, bySet := ownerByRequest(object), ownerBySet(object)
 	switch {
@@ -59,7 +59,7 @@ func ownerOfRights(object metav1.Object) ownerKey {
 	return bySet
 }
 
-// ownerByRequest is the owner in the annotations of an agent's ServiceAccount.
+// ownerByRequest returns the owner in the annotations of an agent's ServiceAccount.
 func ownerByRequest(object metav1.Object) ownerKey {
 	a := object.GetAnnotations()
 	o := ownerKey{kindRequest, a[fleet.ClusterRegistrationNamespaceAnnotation], a[fleet.ClusterRegistrationAnnotation]}
@@ -69,8 +69,7 @@ func ownerByRequest(object metav1.Object) ownerKey {
 	return o
 }
 
-// ownerBySet is the owner in the annotations of an object of an object set. The label of the set is a digest of them, and must
-// agree.
+// ownerBySet returns the owner in the annotations of an object of an object set. The label of the set, a digest of these annotations, must match.
 func ownerBySet(object metav1.Object) ownerKey {
 	a := object.GetAnnotations()
 	for kind, set := range sets {
@@ -106,12 +105,12 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerK
 	}
 }
 
-// isManaged reports whether an object has the label of all objects that the hub makes.
+// isManaged reports whether an object has the label of the objects that the hub creates.
 func isManaged(object metav1.Object) bool {
 	return object.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue
 }
 
-// ownerOfBundle is the Cluster of an agent's Bundle.
+// ownerOfBundle returns the Cluster of an agent's Bundle.
 func ownerOfBundle(bundle *fleet.Bundle) ownerKey {
 	if !agentspec.IsBundle(bundle) || len(bundle.Spec.Targets) != 1 {
 		return none
@@ -123,7 +122,7 @@ func ownerOfBundle(bundle *fleet.Bundle) ownerKey {
 	return ownerKey{kindCluster, bundle.Namespace, name}
 }
 
-// ownerOfRequest is the Cluster for which a request was granted.
+// ownerOfRequest returns the Cluster for which a request was granted.
 func ownerOfRequest(request *fleet.ClusterRegistration) ownerKey {
 	if !request.Status.Granted || request.Status.ClusterName == "" || request.Labels[fleet.ClusterManagementLabel] != "" {
 		return none

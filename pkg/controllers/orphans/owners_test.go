@@ -41,7 +41,7 @@ func TestOwnerOfNamespace(t *testing.T) {
 	}
 }
 
-// account is a ServiceAccount as the hub, and Fleet, make it for a request.
+// account returns a ServiceAccount as the hub and Fleet create it for a request.
 func account(t *testing.T, setID, ownerKind string) *corev1.ServiceAccount {
 	t.Helper()
 	made := &unstructured.Unstructured{}

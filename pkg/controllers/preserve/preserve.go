@@ -1,5 +1,5 @@
 // Package preserve keeps the fields of a Cluster's status that Fleet's own Cluster controller does not know. That controller writes
-// the whole status with a type of its own, so that status.import and most of status.agent vanish with each of its writes. A hub that
+// the whole status with a type of its own, so that each of its writes removes status.import and most of status.agent. A hub that
 // works beside it (disableBundles) stores these fields in an annotation, and its cache shows each Cluster as if they were in the
 // status: the rest of the hub does not notice the difference.
 package preserve
@@ -65,8 +65,8 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
-// stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again. Each user who may write
-// the Cluster may write the annotation, and it is read before the Cluster is in a cache. So a proof in it proves nothing.
+// stored returns the document in the annotation. A document that cannot be read counts as absent: the hub then writes it again. Every user who
+// may write the Cluster may write the annotation, so a proof of possession in it proves nothing.
 func stored(cluster *fleet.Cluster) document {
 	var read struct {
 		Import *fleet.ImportStatus `json:"import"`
@@ -86,7 +86,7 @@ func stored(cluster *fleet.Cluster) document {
 	return document{Import: read.Import, Agent: &agent}
 }
 
-// AgentReports remembers what the agents reported last. The zero value is ready to use.
+// AgentReports has the last report of each agent. The zero value is ready to use.
 type AgentReports struct {
 	mu      sync.Mutex
 	reports map[types.UID]*report
@@ -98,11 +98,11 @@ type report struct {
 	silent int
 }
 
-// maxSilent is how many heartbeats without a report the last report outlives. After an interrupted watch the cache may miss the
-// version with the report and get only that of Fleet's controller; two in a row are those of another agent.
+// maxSilent is the number of heartbeats without a report after which the last report still counts. After an interrupted watch the cache may
+// miss the version with the report and get only the one that Fleet's controller wrote; two such heartbeats in a row come from another agent.
 const maxSilent = 1
 
-// Transform restores a Cluster on its way into a cache. What the agent reported in an earlier version has precedence over the
+// Transform restores the status of a Cluster before it enters a cache. The report in an earlier version of the Cluster has precedence over the
 // annotation.
 func (a *AgentReports) Transform(object any) (any, error) {
 	cluster, ok := object.(*fleet.Cluster)
@@ -141,7 +141,7 @@ func (a *AgentReports) Transform(object any) (any, error) {
 	return cluster, nil
 }
 
-// merged is the report of an agent with the fields of the status that Fleet's controller keeps.
+// merged returns the report of an agent with the fields of the status that Fleet's controller keeps.
 func merged(report, status fleet.AgentStatus) fleet.AgentStatus {
 	report.LastSeen, report.Namespace = status.LastSeen, status.Namespace
 	return report

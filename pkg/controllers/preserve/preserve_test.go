@@ -14,12 +14,12 @@ import (
 
 var noon = metav1.NewTime(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 
-// seenAt is the status of an agent n minutes after noon as Fleet's controller leaves it.
+// seenAt returns the status of an agent n minutes after noon, as Fleet's controller writes it.
 func seenAt(minutes int) fleet.AgentStatus {
 	return fleet.AgentStatus{LastSeen: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute)), Namespace: "agent"}
 }
 
-// reportAt is what an agent of this version writes.
+// reportAt returns the report of an agent of this version.
 func reportAt(minutes int) fleet.AgentStatus {
 	agent := seenAt(minutes)
 	agent.Version, agent.Instance, agent.CheckinInterval = "v1", "i", &metav1.Duration{Duration: time.Minute}

@@ -44,7 +44,7 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
-	w := &Watcher{Context: c, started: true, version: configMap.Annotations[fleet.VersionAnnotation]}
+	w := &Watcher{Context: c, hasVersion: true, version: configMap.Annotations[fleet.VersionAnnotation]}
 	// An invalid document is reported when the ConfigMap is watched. Until it is corrected, the defaults apply to what is new, and agents
 	// keep what an earlier hub gave them with the previous configuration.
 	document := configMap.Data[registration.ConfigKey]
@@ -79,8 +79,8 @@ func safeDefaults(document string) config.Hub {
 // Watcher applies each change of the ConfigMap.
 type Watcher struct {
 	*app.Context
-	started bool   // whether version has been set
-	version string // the version of Muster that wrote the first ConfigMap
+	hasVersion bool
+	version    string // the version of Muster that wrote the first ConfigMap
 }
 
 const name = "hub-settings"
@@ -108,8 +108,8 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 // not direct every agent to another address.
 func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	version := configMap.Annotations[fleet.VersionAnnotation]
-	if !w.started {
-		w.started, w.version = true, version
+	if !w.hasVersion {
+		w.hasVersion, w.version = true, version
 	}
 	if version != w.version {
 		w.warn(configMap, reasonOtherVersion, fmt.Sprintf(

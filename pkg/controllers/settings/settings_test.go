@@ -85,7 +85,7 @@ func TestLoadOfAnInvalidDocument(t *testing.T) {
 	}
 }
 
-// kinds, controller and cache are what Load needs to list Clusters.
+// kinds, controller and cache let Load list Clusters.
 type kinds struct {
 	fleetcontrollers.Interface
 	controller controller

@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 
 // ClusterRegistrationRequest is the request of a Clusternet agent to become, or to remain, the agent of a cluster. Its name is
-// "clusternet-" and the clusterId. The hub makes a ClusterRegistration of it, and writes what becomes of that into the status.
+// "clusternet-" and the clusterId. The hub creates a ClusterRegistration from it, and writes the decision about that into the status.
 type ClusterRegistrationRequest struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -29,7 +29,7 @@ type ClusterRegistrationRequest struct {
 	Status ClusterRegistrationRequestStatus `json:"status,omitempty"`
 }
 
-// ClusterRegistrationRequestSpec contains what an agent says about its cluster. The hub does not trust it.
+// ClusterRegistrationRequestSpec contains the claims of an agent about its cluster. The hub does not trust them.
 type ClusterRegistrationRequestSpec struct {
 	// ClusterID is set by the agent to the identity of its cluster, the UID of its Lease.
 	// +required

@@ -94,11 +94,11 @@ type ManagedClusterStatus struct {
 	// +optional
 	Readyz bool `json:"readyz"`
 
-	// Allocatable is set by the agent to the sum of what pods may use on its cluster's nodes.
+	// Allocatable is set by the agent to the sum of the resources that pods may use on its cluster's nodes.
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
-	// Capacity is set by the agent to the sum of what its cluster's nodes have.
+	// Capacity is set by the agent to the sum of the resources of its cluster's nodes.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 

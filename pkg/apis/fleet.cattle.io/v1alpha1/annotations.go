@@ -9,8 +9,9 @@ const KubeconfigAllowedAnnotation = "muster.fleet.cattle.io/kubeconfig-allowed-n
 // The agent uninstalls its releases, sets condition Farewell, and then uninstalls itself.
 const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
 
-// KeepWorkloadsAnnotation is KeepWorkloadsValue on a Cluster whose BundleDeployments all get keepResources, whatever their Bundles say, except
-// that of the agent. So the workloads stay on the member if the Cluster is deleted or the Bundles are. `muster remove --keep-workloads` sets it.
+// KeepWorkloadsAnnotation is KeepWorkloadsValue on a Cluster whose BundleDeployments all get keepResources, whatever the options of their
+// Bundles, except the BundleDeployment of the agent. So the workloads stay on the member after the deletion of the Cluster or of the Bundles.
+// `muster remove --keep-workloads` sets it.
 const (
 	KeepWorkloadsAnnotation = "muster.fleet.cattle.io/keep-workloads"
 	KeepWorkloadsValue      = "true"
@@ -46,8 +47,8 @@ const MemberAccountAnnotation = "muster.fleet.cattle.io/member-account"
 const CopyAnnotation = "muster.fleet.cattle.io/copied-from"
 
 // NamespaceDigestAnnotation is set by the hub on a Cluster to the SHA-256 digest of a random key before it creates the cluster namespace,
-// which has the key in NamespaceKeyAnnotation. A Namespace whose key does not fit was created by somebody else and is not used. The key
-// is no secret once the Namespace exists.
+// which has the key in NamespaceKeyAnnotation. The hub does not use a Namespace whose key does not fit: a user created it. The key is no
+// secret once the Namespace exists.
 const (
 	NamespaceDigestAnnotation = "muster.fleet.cattle.io/namespace-digest"
 	NamespaceKeyAnnotation    = "muster.fleet.cattle.io/namespace-key"

@@ -38,7 +38,7 @@ type ClusterRegistration struct {
 	Status ClusterRegistrationStatus `json:"status,omitempty"`
 }
 
-// ClusterRegistrationSpec contains what an agent says about itself. The hub does not trust it.
+// ClusterRegistrationSpec contains the claims of an agent about itself. The hub does not trust them.
 type ClusterRegistrationSpec struct {
 	// ClientID is set by the agent to the identity of its cluster: the configured clientID, or else the UID of the namespace
 	// kube-system of the cluster.
@@ -106,7 +106,7 @@ type RegistrationApproval struct {
 	// Decision is set by the person.
 	Decision Decision `json:"decision"`
 
-	// Message is set by the person to the reason. That of a denial appears in the log of the agent.
+	// Message is set by the person to the reason. The agent logs the reason of a denial.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxLength=1024

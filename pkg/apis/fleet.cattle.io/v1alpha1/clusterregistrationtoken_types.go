@@ -35,8 +35,8 @@ type ClusterRegistrationToken struct {
 	Status ClusterRegistrationTokenStatus `json:"status,omitempty"`
 
 	// Undecodable is set by decoding to the fields of the spec whose values cannot be decoded, such as "spec.ttl", separated by ", ";
-	// it is empty if all can be. The CustomResourceDefinition of Fleet admits any text as a ttl. Such a token grants nothing: a limit
-	// that its creator has set is not known. It is not deleted either, because it may be corrected.
+	// it is empty if all can be decoded. The CustomResourceDefinition of Fleet admits any text as a ttl. Such a token grants nothing: a
+	// limit that its creator has set is not known. The hub does not delete it, because its creator may correct it.
 	Undecodable string `json:"-"`
 }
 

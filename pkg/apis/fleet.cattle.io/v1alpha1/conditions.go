@@ -11,7 +11,7 @@ const (
 	// work to do. If False, its message gives the error, and the hub retries.
 	ConditionImported = "Imported"
 
-	// ConditionRegistered is True once the agent of the cluster has registered and checked in. It is Unknown, with a
+	// ConditionRegistered is True once the agent of the cluster has registered and sent a heartbeat. It is Unknown, with a
 	// reason, while the hub waits for that, and False only when a registration was refused, because management servers
 	// show a cluster with a False condition as broken.
 	ConditionRegistered = "Registered"
@@ -49,12 +49,12 @@ const (
 
 	// ConditionOriginProved is True if the API server recorded the ServiceAccount of the token as the creator of the request, or checked
 	// that the creator may register with the token. It is False if another user created it, and the request is then refused unless a
-	// person approves it. It is also False if neither was done, and the hub then relies on the token alone.
+	// person approves it. It is also False if the API server did neither, and the hub then relies on the token alone.
 	ConditionOriginProved = "OriginProved"
 )
 
 // ConditionPoliciesInForce exists on a ClusterRegistrationToken since the hub first found that its API server lacks an admission policy
-// that it could have, or can have none. It is False while that is so, and True afterwards.
+// that it could have, or can have none. It is False while the API server lacks one, and True afterwards.
 const ConditionPoliciesInForce = "PoliciesInForce"
 
 // ConditionWithinLimits exists on a ClusterRegistrationToken since its requests, or those of its namespace, first reached one of the
@@ -66,7 +66,7 @@ const ConditionWithinLimits = "WithinLimits"
 const ConditionRequestsAccepted = "RequestsAccepted"
 
 // ConditionLabelsLimited exists on a ClusterRegistrationToken since the hub first found that several agents may register with it and
-// choose any label for their Clusters. It is False while that is so, and True afterwards.
+// choose any label for their Clusters. It is False while they may, and True afterwards.
 const ConditionLabelsLimited = "LabelsLimited"
 
 // Condition types of a BundleDeployment, all written by the agent. True is good.

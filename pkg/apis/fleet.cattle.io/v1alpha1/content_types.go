@@ -10,8 +10,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 
-// Content is the resources of a Bundle as they are delivered to agents. It never changes: its name is a digest of what
-// it holds. Whoever makes BundleDeployments creates it; agents only read it.
+// Content is the resources of a Bundle as they are delivered to agents. It never changes: its name is a digest of the
+// resources. The component that creates BundleDeployments creates it; agents only read it.
 type Content struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

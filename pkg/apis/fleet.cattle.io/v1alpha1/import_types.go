@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ImportStatus records the last import of a manager-initiated Cluster, so that it notices changes
-// without reading Secrets or calling members. It is absent until the first import, and for Clusters imported by others.
+// ImportStatus records the last import of a manager-initiated Cluster, so that the hub notices changes without reading Secrets
+// or calling members. It is absent until the first import, and for Clusters that another component imported.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ImportStatus struct {
 	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last read.
@@ -30,7 +30,7 @@ type ImportStatus struct {
 	Generation string `json:"generation,omitempty"`
 
 	// ManifestHash is set by the hub to a digest of the manifest with which it installed the agent, without later changes by the
-	// agent's Bundle. The hub compares it when the agent cannot apply its Bundle any more.
+	// agent's Bundle. The hub compares it when the agent can no longer apply its Bundle.
 	// +optional
 	ManifestHash string `json:"manifestHash,omitempty"`
 
@@ -47,7 +47,7 @@ type ImportStatus struct {
 	AgentNamespace string `json:"agentNamespace,omitempty"`
 
 	// StaleAgentNamespaces is set by the hub to namespaces of the member in which an agent was installed earlier. The hub
-	// removes that agent after the new one has checked in.
+	// removes that agent after the first heartbeat of the new one.
 	// +optional
 	StaleAgentNamespaces []string `json:"staleAgentNamespaces,omitempty"`
 

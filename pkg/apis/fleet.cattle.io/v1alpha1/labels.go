@@ -25,8 +25,8 @@ const (
 	// ClusterRegistration.
 	ClusterRegistrationNamespaceAnnotation = "fleet.cattle.io/cluster-registration-namespace"
 
-	// RegistrationTokenLabel, on a ClusterRegistration, has the name of the ClusterRegistrationToken the agent says it
-	// registered with. It is a claim of the agent, not a proof.
+	// RegistrationTokenLabel, on a ClusterRegistration, has the name of the ClusterRegistrationToken with which the agent claims to
+	// register. It is not a proof.
 	RegistrationTokenLabel = "fleet.cattle.io/registration-token"
 
 	// ClusterManagementLabel, with a value that is not empty, on a Cluster or ClusterRegistration means that another component manages

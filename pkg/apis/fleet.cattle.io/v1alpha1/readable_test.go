@@ -15,7 +15,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// What a single field has that cannot be read costs that field and nothing else.
+// A value that cannot be decoded omits its field and no other one.
 func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
 	seen := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Local())
 	for name, row := range map[string]struct {
@@ -87,7 +87,7 @@ func TestWhatIsNestedDeeplyCostsLittle(t *testing.T) {
 	assert.Equal(t, Cluster{Spec: ClusterSpec{ClientID: "a"}, Status: ClusterStatus{Namespace: "n"}}, got)
 }
 
-// Whatever is in spec and status, the object is read, and reading it again what was read changes nothing.
+// With any content of spec and status the object is decoded, and decoding the result again changes nothing.
 func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
 	for _, part := range []string{`{}`, `null`, `[]`, `{"agent":{"lastSeen":"x"}}`, `{"clientID":"a","agentResources":{"limits":{"cpu":"1e1.5"}}}`, `{"agent":{"nodes":{"count":1e300}}}`, `{"agent":{"a":1e400}}`} {
 		f.Add([]byte(part))
@@ -99,7 +99,7 @@ func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
 		var object map[string]any
 		document := []byte(`{"metadata":{"name":"c"},"spec":` + string(part) + `,"status":` + string(part) + `}`)
 		if kjson.Unmarshal(document, &object) != nil {
-			return // numbers that no API server takes either
+			return // numbers that no API server accepts
 		}
 		var got, again Cluster
 		require.NoError(t, kjson.Unmarshal(document, &got))

@@ -1,7 +1,6 @@
 package v1alpha1
 
-// Reasons are part of the API: scripts and agents compare them. What each means for a person, and what to do, is in
-// docs/reasons.md.
+// Reasons are part of the API: scripts and agents compare them. docs/reasons.md explains them, with what to do.
 
 // Reasons of several conditions.
 const (
@@ -24,9 +23,9 @@ const (
 	ReasonWaitingForCluster = "WaitingForCluster"
 	// ReasonSuperseded (False): a newer request of the same agent was granted instead.
 	ReasonSuperseded = "Superseded"
-	// ReasonRegistered (True): the agent has checked in.
+	// ReasonRegistered (True): the agent has sent a heartbeat.
 	ReasonRegistered = "Registered"
-	// ReasonWaitingForAgent (Unknown): the agent has not checked in yet.
+	// ReasonWaitingForAgent (Unknown): the agent has not sent a heartbeat yet.
 	ReasonWaitingForAgent = "WaitingForAgent"
 )
 
@@ -57,7 +56,7 @@ const (
 )
 
 // ReasonRequestsAccepted (True) is the reason of the condition RequestsAccepted of a ClusterRegistrationToken: no request that names it is
-// refused. While the condition is False, its reason is that of the refused request.
+// refused. While the condition is False, it has the reason of the refused request.
 const ReasonRequestsAccepted = "RequestsAccepted"
 
 // Reasons of the condition LabelsLimited of a ClusterRegistrationToken.
@@ -80,7 +79,7 @@ const (
 	ReasonClusterNameTaken = "ClusterNameTaken"
 	// ReasonClusterDeleting: the Cluster is being deleted; the hub decides on the request when it is gone.
 	ReasonClusterDeleting = "ClusterDeleting"
-	// ReasonTokenNotFound: the ClusterRegistrationToken named by the request does not exist (any more).
+	// ReasonTokenNotFound: the ClusterRegistrationToken that the request names does not exist, or no longer exists.
 	ReasonTokenNotFound = "TokenNotFound"
 	// ReasonTokenUnknown: the request names no token and the hub cannot tell which one was used.
 	ReasonTokenUnknown = "TokenUnknown"
@@ -120,7 +119,7 @@ const (
 	ReasonLongLivedRefused = "LongLivedRefused"
 	// ReasonQuarantined (False): a person has withdrawn the rights of the agent with spec.quarantined.
 	ReasonQuarantined = "Quarantined"
-	// ReasonCredentialExpired (False): the credential expired while the agent did not check in.
+	// ReasonCredentialExpired (False): the credential expired while the agent sent no heartbeats.
 	ReasonCredentialExpired = "CredentialExpired"
 	// ReasonCloneDetected (False): two agents use the identity of the cluster at the same time.
 	ReasonCloneDetected = "CloneDetected"
@@ -131,8 +130,8 @@ const (
 	// ReasonOriginProved (True): the API server recorded who created the request, or checked that the creator may register with the token
 	// that the request names.
 	ReasonOriginProved = "OriginProved"
-	// ReasonPolicyMissing (False): the admission policies for that are not in force on the hub's API server. On a
-	// ClusterRegistrationToken: some of the policies are not.
+	// ReasonPolicyMissing (False): the admission policies that prove the origin are not in force on the hub's API server. On a
+	// ClusterRegistrationToken: some admission policies of the hub are not in force.
 	ReasonPolicyMissing = "PolicyMissing"
 	// ReasonOriginUnknown (False): the request was created before the policies were in force, or it names no token and the API server
 	// records no creators.
@@ -208,7 +207,7 @@ const (
 
 // Reasons of the condition Connected, which has WaitingForAgent as well.
 const (
-	// ReasonConnected (True): the agent checks in.
+	// ReasonConnected (True): the agent sends heartbeats.
 	ReasonConnected = "Connected"
 	// ReasonDisconnected (False): no heartbeat has arrived within the grace period. On an event of a deleted Cluster: its agent was
 	// not connected and could not be asked to uninstall itself.
@@ -247,8 +246,8 @@ const (
 	ReasonBundleInvalid = "BundleInvalid"
 )
 
-// Reasons of the conditions of a BundleDeployment, which its agent writes. As Fleet's own agents do, it writes no reason for
-// status True and ReasonError for status False: Fleet's own hub shows messages of no other reason. Ready has ReasonNotReady while
+// Reasons of the conditions of a BundleDeployment, which its agent writes. Like Fleet's own agents, it writes no reason for
+// status True and ReasonError for status False: Fleet's own hub shows messages only with that reason. Ready has ReasonNotReady while
 // an object is not ready yet.
 const (
 	// ReasonWaitApplied (Unknown): the agent has not deployed it yet.

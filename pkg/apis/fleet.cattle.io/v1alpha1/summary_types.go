@@ -9,9 +9,9 @@ const (
 	Ready BundleState = "Ready"
 	// NotReady means deployed, with a resource that is not ready.
 	NotReady BundleState = "NotReady"
-	// Pending means that the target has no BundleDeployment yet, because the rollout strategy holds it back.
+	// Pending means that the target has no BundleDeployment yet, because the rollout strategy postpones it.
 	Pending BundleState = "Pending"
-	// OutOfSync means that newer options are staged than the agent has been given, for example while the Bundle is paused.
+	// OutOfSync means that the staged options are newer than those of the agent, for example while the Bundle is paused.
 	OutOfSync BundleState = "OutOfSync"
 	// Modified means that resources on the cluster differ from what was deployed.
 	Modified BundleState = "Modified"

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// kinds are the kinds and the folders' golden files, each an object with every field of the kind set.
+// kinds has the kinds with their golden files, each an object with every field of the kind set.
 var kinds = map[string]runtime.Object{
 	"bundle":                   &v1alpha1.Bundle{},
 	"bundledeployment":         &v1alpha1.BundleDeployment{},
@@ -153,7 +153,7 @@ func TestTheSchemeKnowsEveryKind(t *testing.T) {
 	}
 }
 
-// jsonNames are the names of a type's fields, in order, inlined ones included.
+// jsonNames returns the names of a type's fields, in order, inlined ones included.
 func jsonNames(kind reflect.Type) []string {
 	var names []string
 	for field := range kind.Fields() {

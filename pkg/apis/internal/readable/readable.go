@@ -1,6 +1,6 @@
-// Package readable decodes objects that the API server accepts and Go's types do not: with a time with a small "t", a number of twenty digits,
-// an interval of "often". One such object would prevent a hub from listing its kind. The kinds that agents and users of workspaces write
-// therefore omit values that they cannot decode.
+// Package readable decodes objects that the API server accepts and Go's types do not: for example with a time with a small "t", a number of
+// twenty digits, or the interval "often". One such object would prevent a hub from listing its kind. So the kinds that agents and users of
+// workspaces write omit values that they cannot decode.
 package readable
 
 import (
@@ -99,8 +99,8 @@ var unbounded = regexp.MustCompile(`^\s*[+-]?(?:[0-9.]{41}|[0-9.]+[eE][+-]?[0-9]
 
 var errUnbounded = errors.New("it may have a quantity that is too large to decode")
 
-// hasUnboundedText reports whether a text in a JSON document begins with such a number. Most objects have none: it looks only at texts that begin
-// like a number, because the expression alone would take as long as decoding the object.
+// hasUnboundedText reports whether a text in a JSON document begins with such a number. It matches only texts that begin like a number: matching
+// all texts would take as long as decoding the object.
 func hasUnboundedText(data []byte) bool {
 	for {
 		quote := bytes.IndexByte(data, '"')

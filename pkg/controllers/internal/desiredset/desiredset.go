@@ -1,8 +1,8 @@
-// Package desiredset creates, corrects and prunes what a controller wants to exist for an owner: ServiceAccounts and their Leases, Roles
-// and bindings. It never adopts an object of somebody else.
+// Package desiredset creates, corrects and prunes the objects that a controller wants for an owner: ServiceAccounts and their Leases, Roles
+// and bindings. It never adopts an object of another owner.
 //
-// The objects of a set carry the label and the annotations of wrangler's apply, as those of Fleet's own controllers do, so a hub finds
-// what another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// The objects of a set carry the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
+// the objects that another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
 package desiredset
@@ -32,7 +32,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
@@ -57,7 +59,7 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 			client: func(namespace string) typedClient[*coordinationv1.Lease] {
 				return client.CoordinationV1().Leases(namespace)
 			},
-			// The spec is the agent's. A finalizer that it adds would block the deletion of the Lease and of its namespace.
+			// The agent writes the spec. A finalizer that it adds would block the deletion of the Lease and of its namespace.
 			copySpec: func(to, _ *coordinationv1.Lease) { to.Finalizers = nil },
 		},
 		objects[*rbacv1.Role]{
@@ -80,8 +82,13 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 	}}
 }
 
-// ForeignError means that an object of somebody else has a name that the hub needs. It is not retried: overwriting a Role, for example,
-// would change the rights of everybody who is bound to it.
+// Managed returns the metadata of an object that the hub creates. The label keeps the object in the caches of the hub.
+func Managed(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
+}
+
+// ForeignError means that an object of another owner has a name that the hub needs. It is not retried: overwriting a Role, for example, would
+// change the rights of all its subjects.
 type ForeignError struct {
 	Kind      string
 	Namespace string
@@ -106,7 +113,7 @@ func (s Sets) Ensure(ctx context.Context, setID string, owner APIObject, wanted 
 			break // a binding to a Role that does not exist would be refused
 		}
 	}
-	return errors.Join(err, s.prune(ctx, set, wanted)) // an error must not keep rights alive that are not wanted any more
+	return errors.Join(err, s.prune(ctx, set, wanted)) // after an error, rights that are no longer wanted are deleted all the same
 }
 
 // Remove deletes all objects of an owner's set. The owner need not exist.
@@ -165,7 +172,7 @@ func (m marks) mark(object metav1.Object) {
 	}
 }
 
-// isOwn reports whether an object was made for the owner of the set. Another version may have used another set ID.
+// isOwn reports whether an object was created for the owner of the set. Another version may have used another set ID.
 func (m marks) isOwn(object metav1.Object) bool {
 	has := object.GetAnnotations()
 	for _, key := range []string{apply.LabelGVK, apply.LabelNamespace, apply.LabelName} {
@@ -204,7 +211,7 @@ type objects[T APIObject] struct {
 	copySpec func(to, from T)
 }
 
-// byHash is the index of objects by the label of their set, shortened.
+// byHash is the index of objects by the bucket of the label of their set.
 const byHash = "muster.fleet.cattle.io/by-object-set"
 
 func indexed(informer cache.SharedIndexInformer) cache.Indexer {
@@ -215,15 +222,11 @@ func indexed(informer cache.SharedIndexInformer) cache.Indexer {
 			if err != nil || m.GetLabels()[apply.LabelHash] == "" {
 				return nil, err
 			}
-			return []string{shortened(m.GetLabels()[apply.LabelHash])}, nil
+			return []string{index.Bucket(m.GetLabels()[apply.LabelHash])}, nil
 		}})
 	}
 	return indexer
 }
-
-// shortened returns one of 256 values for the hash of a set. client-go keeps a Go map for each value of an index, which takes 300 bytes, so
-// an index by the whole hash would take 1,000 bytes for each cluster. The objects of several hundred sets are compared quickly.
-func shortened(hash string) string { return hash[:min(len(hash), 2)] }
 
 // ensure handles the objects of this kind in parallel: a registration waits only for the slowest of them.
 func (k objects[T]) ensure(ctx context.Context, set marks, wanted []runtime.Object) error {
@@ -252,7 +255,7 @@ func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, want
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		// The cache lacks the object of an earlier pass, or it belongs to another set of the owner, or to somebody else.
+		// The cache lacks the object of an earlier pass, or the object belongs to another set of the owner or to another owner.
 		if current, err = client.Get(ctx, wanted.GetName(), metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -280,8 +283,8 @@ func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, want
 	return err
 }
 
-// prune deletes the objects of the set that are not wanted. The label alone does not make an object one of the set: a user who may change
-// labels of a Role, but not delete it, would otherwise have the hub delete it.
+// prune deletes the objects of the set that are not wanted. The label alone does not make an object part of the set: a user who may change the
+// labels of a Role, but not delete it, could otherwise make the hub delete it.
 func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Object) error {
 	existing, err := k.inSet(set)
 	if err != nil {
@@ -296,14 +299,14 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 			all = append(all, err)
 		}
 		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), writes.IfUID(object))
-		if err != nil && !apierrors.IsNotFound(err) { // an object that was deleted with its namespace is in the cache for a moment longer
+		if err != nil && !apierrors.IsNotFound(err) { // the cache may still have an object that was deleted with its namespace
 			all = append(all, err)
 		}
 	}
 	return errors.Join(all...)
 }
 
-// removeFinalizers removes what would block the deletion of a Lease, which its agent may write. Nothing of the hub has finalizers here.
+// removeFinalizers removes the finalizers that an agent may have added to its Lease, because they would block the deletion. The hub adds none.
 func (k objects[T]) removeFinalizers(ctx context.Context, object T) error {
 	if _, isLease := any(object).(*coordinationv1.Lease); !isLease || len(object.GetFinalizers()) == 0 {
 		return nil
@@ -318,7 +321,7 @@ func (k objects[T]) removeFinalizers(ctx context.Context, object T) error {
 // inSet returns the cached objects of a set.
 func (k objects[T]) inSet(set marks) ([]T, error) {
 	hash := set.labels[apply.LabelHash]
-	found, err := k.cached.ByIndex(byHash, shortened(hash))
+	found, err := k.cached.ByIndex(byHash, index.Bucket(hash))
 	return slices.DeleteFunc(typed[T](found), func(object T) bool { return object.GetLabels()[apply.LabelHash] != hash }), err
 }
 

@@ -54,7 +54,7 @@ func (s *scene) sync(t *testing.T) {
 	s.server.ClearActions()
 }
 
-// requests are those since the last sync.
+// requests returns the requests since the last sync.
 func (s *scene) requests() (all []string) {
 	for _, action := range s.server.Actions() {
 		all = append(all, action.GetVerb()+" "+action.GetResource().Resource)
@@ -321,7 +321,7 @@ func TestSetsOfOwnersWhoseNamesRunTogether(t *testing.T) {
 	s.role(t, "of-two")
 }
 
-// A user who may change labels of a Role cannot thereby delete it.
+// A user who may change the labels of a Role must not be able to make the hub delete it.
 func TestPruneForeign(t *testing.T) {
 	s, owner := newScene(t), someOwner("ns", "owner")
 	marks, err := marksOf("set", owner)

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// Changes has what has changed in each workspace since the last pass over the workspace. It is for changes whose dependents are found by
-// matching selectors with all objects of a workspace. An event handler must not do that: it gets the events of all workspaces one after the
-// other, from a buffer without a limit, so that the changes of one tenant would delay the events of all. The handler notes the change, in
-// constant time, and the pass finds the dependents.
+// Changes has the changes in each workspace since the last pass over the workspace. It is for changes with many dependents, or whose dependents
+// are found by matching selectors with all objects of a workspace. An event handler must not do that: it gets the events of all workspaces one
+// after the other, from a buffer without a limit, so that the changes of one tenant would delay the events of all. The handler notes the change,
+// in constant time, and the pass finds the dependents.
 //
-// The passes are those of a worker of Queue, in whose order workspaces take turns. Queue has one key for each workspace with changes, which is
-// not the key of an object, so that a workspace has one pass at a time, and all changes until then are in it.
+// The workers of Queue, in which workspaces take turns, run the passes. Queue has one key for each workspace with changes, which is not the key
+// of an object, so that a workspace has one pass at a time, with all changes until then.
 type Changes[T any] struct {
 	Queue Enqueuer
 	// MarkAll sets changes on which every object of the workspace may depend.

@@ -64,19 +64,19 @@ func TestOnAnyChangeAndOnDamage(t *testing.T) {
 		any   []string // what OnAnyChange enqueues
 		later []string // what OnDamage enqueues
 	}{
-		{"it appears", add(secret("1", "a b")), []string{"a", "b"}, nil},
+		{"it is created", add(secret("1", "a b")), []string{"a", "b"}, nil},
 		{"it changes", update(secret("1", "a"), secret("2", "a")), []string{"a"}, []string{"a"}},
-		{"it is only listed again", update(secret("1", "a"), secret("1", "a")), nil, nil},
-		{"something else depends on it now", update(secret("1", "a"), secret("2", "b")), []string{"a", "b"}, []string{"a", "b"}},
-		{"nothing depends on it any more", update(secret("1", "a"), secret("2", "")), []string{"a"}, []string{"a"}},
-		{"it goes", gone(secret("1", "a")), []string{"a"}, []string{"a"}},
+		{"it is listed again, unchanged", update(secret("1", "a"), secret("1", "a")), nil, nil},
+		{"another object depends on it now", update(secret("1", "a"), secret("2", "b")), []string{"a", "b"}, []string{"a", "b"}},
+		{"no object depends on it any longer", update(secret("1", "a"), secret("2", "")), []string{"a"}, []string{"a"}},
+		{"it is deleted", gone(secret("1", "a")), []string{"a"}, []string{"a"}},
 		{
-			"it went while nobody looked",
+			"it is deleted while the watch is interrupted",
 			gone(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("1", "a")}),
 			[]string{"a"},
 			[]string{"a"},
 		},
-		{"it went, and nobody knows what it was", gone(cache.DeletedFinalStateUnknown{Key: "ns/s"}), nil, nil},
+		{"it is deleted, and its last version is not known", gone(cache.DeletedFinalStateUnknown{Key: "ns/s"}), nil, nil},
 		{"it is of another kind", add(&corev1.ConfigMap{}), nil, nil},
 		{"the same object is named twice", add(secret("1", "a a")), []string{"a"}, nil},
 		{"nothing depends on it", add(secret("1", "")), nil, nil},

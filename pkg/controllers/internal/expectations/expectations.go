@@ -1,4 +1,4 @@
-// Package expectations answers one question: has the cache caught up with what this controller wrote?
+// Package expectations answers one question: has the cache caught up with the writes of this controller?
 //
 // A write returns before the informer delivers its event. A pass that runs in between reads the old state from the cache; it
 // would repeat the write, or fail with a conflict. So a controller records an expectation after each write that it must not
@@ -36,7 +36,7 @@ const Timeout = 10 * time.Second
 // sweepMin is the number of entries below which expired ones are not removed. An entry needs some 150 bytes.
 const sweepMin = 64
 
-// Expectations are those of one controller about the objects of one kind. The zero value is ready to use.
+// Expectations has the expectations of one controller about the objects of one kind. The zero value is ready to use.
 type Expectations struct {
 	// Clock defaults to the real one.
 	Clock clock.PassiveClock
@@ -79,7 +79,7 @@ func (e *Expectations) IsStale(object metav1.Object) bool {
 // Expect expects the cache to show the effect of a create or a delete that the key names.
 func (e *Expectations) Expect(key string) { e.record(key, expectation{}) }
 
-// IsExpected reports whether that effect may not be in the cache yet.
+// IsExpected reports whether the cache may not show the effect of that key yet.
 func (e *Expectations) IsExpected(key string) bool {
 	_, found := e.find(key)
 	return found

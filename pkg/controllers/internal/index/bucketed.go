@@ -31,7 +31,7 @@ type (
 func (b Bucketed[T]) AddTo(cache indexable[T]) {
 	cache.AddIndexer(b.Name, func(object T) (buckets []string, _ error) {
 		for _, key := range b.Keys(object) {
-			buckets = append(buckets, bucketOf(key))
+			buckets = append(buckets, Bucket(key))
 		}
 		return buckets, nil
 	})
@@ -39,7 +39,7 @@ func (b Bucketed[T]) AddTo(cache indexable[T]) {
 
 // Find returns the objects that have the key.
 func (b Bucketed[T]) Find(cache indexed[T], key string) (found []T, err error) {
-	all, err := cache.GetByIndex(b.Name, bucketOf(key))
+	all, err := cache.GetByIndex(b.Name, Bucket(key))
 	for _, object := range all {
 		if slices.Contains(b.Keys(object), key) {
 			found = append(found, object)
@@ -51,4 +51,5 @@ func (b Bucketed[T]) Find(cache indexed[T], key string) (found []T, err error) {
 // seed is not known outside of the process, so nobody can choose keys that all have the same bucket.
 var seed = maphash.MakeSeed()
 
-func bucketOf(key string) string { return strconv.Itoa(int(maphash.String(seed, key) % 256)) }
+// Bucket returns the value of an index under which an object with the key is found.
+func Bucket(key string) string { return strconv.Itoa(int(maphash.String(seed, key) % 256)) }

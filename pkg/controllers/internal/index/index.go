@@ -2,6 +2,8 @@
 package index
 
 import (
+	"cmp"
+
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,12 +27,10 @@ var (
 )
 
 const (
-	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
+	// ByToken finds requests that are not granted, and tokens, by TokenKey(namespace, token name). The name is empty for requests that name no token.
 	ByToken = "muster.fleet.cattle.io/by-token"
 	// ByImportToken finds Clusters that the hub imports by the TokenKey of the token of the import.
 	ByImportToken = "muster.fleet.cattle.io/by-import-token"
-	// ByNoToken finds requests that are not granted and name no token, by their namespace.
-	ByNoToken = "muster.fleet.cattle.io/by-no-token"
 	// ByNewCluster finds requests that are not granted, by Key(namespace, name of the Cluster that would be created for them).
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
@@ -48,7 +48,6 @@ func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	RequestsByClientID.AddTo(f.ClusterRegistration().Cache())
 	RequestsByUID.AddTo(f.ClusterRegistration().Cache())
 	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
-	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
 	AccountsByRequest.AddTo(core.ServiceAccount().Cache())
@@ -77,10 +76,7 @@ func TokenKey(namespace, token string) string { return Key(namespace, registrati
 
 // KubeconfigNamespace is the namespace of a Cluster's kubeconfig Secret.
 func KubeconfigNamespace(cluster *fleet.Cluster) string {
-	if cluster.Spec.KubeConfigSecretNamespace != "" {
-		return cluster.Spec.KubeConfigSecretNamespace
-	}
-	return cluster.Namespace
+	return cmp.Or(cluster.Spec.KubeConfigSecretNamespace, cluster.Namespace)
 }
 
 // clusterByClientID leaves out Clusters without a clientID: a request with an empty one must not match them.
@@ -118,22 +114,13 @@ func requestByClientID(r *fleet.ClusterRegistration) []string {
 }
 
 func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
-	token := r.Labels[fleet.RegistrationTokenLabel]
-	if token == "" {
+	if r.Status.Granted {
 		return nil, nil
 	}
-	return []string{Key(r.Namespace, token)}, nil
+	return []string{Key(r.Namespace, r.Labels[fleet.RegistrationTokenLabel])}, nil
 }
 
 func requestByUID(r *fleet.ClusterRegistration) []string { return []string{string(r.UID)} }
-
-// requestWithoutToken leaves out granted requests, of which there may be very many.
-func requestWithoutToken(r *fleet.ClusterRegistration) ([]string, error) {
-	if r.Labels[fleet.RegistrationTokenLabel] != "" || r.Status.Granted {
-		return nil, nil
-	}
-	return []string{r.Namespace}, nil
-}
 
 func requestByNewCluster(r *fleet.ClusterRegistration) ([]string, error) {
 	if r.Status.Granted {

@@ -16,10 +16,10 @@ var UnreadyStates = []fleet.BundleState{
 	fleet.ErrApplied, fleet.WaitApplied, fleet.Modified, fleet.OutOfSync, fleet.Pending, fleet.NotReady,
 }
 
-// MaxListed is how many BundleDeployments or Clusters that are not ready a status lists.
+// MaxListed is the maximum number of BundleDeployments or Clusters that are not ready in the list of a status.
 const MaxListed = 10
 
-// Worst is the worst state in a summary, empty if all is ready.
+// Worst returns the worst state in a summary, "" if all is ready.
 func Worst(s fleet.BundleSummary) fleet.BundleState {
 	for _, state := range UnreadyStates {
 		if *number(&s, state) > 0 {
@@ -29,7 +29,7 @@ func Worst(s fleet.BundleSummary) fleet.BundleState {
 	return ""
 }
 
-// Fraction is "ready/desired".
+// Fraction returns the text "ready/desired".
 func Fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Ready, s.DesiredReady) }
 
 // Count adds n BundleDeployments in a state to a summary.
@@ -38,7 +38,7 @@ func Count(s *fleet.BundleSummary, state fleet.BundleState, n int) {
 	s.DesiredReady += n
 }
 
-// Number is how many BundleDeployments are in a state.
+// Number returns the number of BundleDeployments in a state.
 func Number(s fleet.BundleSummary, state fleet.BundleState) int { return *number(&s, state) }
 
 func number(s *fleet.BundleSummary, state fleet.BundleState) *int {
@@ -60,7 +60,7 @@ func number(s *fleet.BundleSummary, state fleet.BundleState) *int {
 	}
 }
 
-// AddSummary adds the numbers of one summary to another. Of the lists it keeps the first entries.
+// AddSummary adds the numbers of one summary to another, and appends its list up to MaxListed entries.
 func AddSummary(into *fleet.BundleSummary, s fleet.BundleSummary) {
 	for _, state := range append(slices.Clone(UnreadyStates), fleet.Ready) {
 		*number(into, state) += Number(s, state)
@@ -70,7 +70,7 @@ func AddSummary(into *fleet.BundleSummary, s fleet.BundleSummary) {
 	into.NonReadyResources = append(into.NonReadyResources, s.NonReadyResources[:min(len(s.NonReadyResources), room)]...)
 }
 
-// AddResources adds the numbers of resources of one BundleDeployment or Cluster to those of many.
+// AddResources adds the numbers of resources of a BundleDeployment or Cluster.
 func AddResources(into *fleet.ResourceCounts, n fleet.ResourceCounts) {
 	into.Ready += n.Ready
 	into.DesiredReady += n.DesiredReady
@@ -82,8 +82,8 @@ func AddResources(into *fleet.ResourceCounts, n fleet.ResourceCounts) {
 	into.NotReady += n.NotReady
 }
 
-// FleetMessage is the message of condition Ready as Fleet's own controllers write it, empty if all is ready. They describe the first
-// entry of the list in each state, and sort these texts.
+// FleetMessage returns the message of condition Ready in the form of Fleet's own controllers, "" if all is ready: a text about the first entry
+// of the list in each state, in sorted order.
 func FleetMessage(kind string, s fleet.BundleSummary) string {
 	var texts []string
 	described := map[fleet.BundleState]bool{fleet.Ready: true}
