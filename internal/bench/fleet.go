@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -40,9 +39,6 @@ const checkin = 12 * time.Hour
 // agents that write the status of their Cluster, as unchanged agents of Fleet do.
 func fleetOf(leases bool) func(context.Context, Options) ([]figures.Figure, error) {
 	return func(ctx context.Context, o Options) ([]figures.Figure, error) {
-		if o.External != nil {
-			return nil, errors.New("the clusters are copied in etcd: a hub that already runs cannot be measured")
-		}
 		probes, err := freeAddress()
 		if err != nil {
 			return nil, err
@@ -272,7 +268,7 @@ func (l *loaded) load(ctx context.Context, t *template, count int) error {
 
 // caughtUp waits until the API server and the controller manager have processed the copies: until both are nearly idle.
 func (l *loaded) caughtUp(ctx context.Context) error {
-	return l.calm(ctx, append(l.apiServerPids(), l.plane.ControllerManagerPid())...)
+	return l.calm(ctx, l.plane.APIServerPid(), l.plane.ControllerManagerPid())
 }
 
 // calm waits until the processes have used less than a fifth of a CPU for three seconds.
@@ -323,18 +319,17 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	if _, err := l.quiet(ctx); err != nil {
 		return err
 	}
-	local := l.hub.(*localHub) // withHub has started it
 	var took time.Duration
 	var c audit.Counts
-	api, err := cpuDuring(l.apiServerPids(), func() error {
+	api, err := cpuDuring([]int{l.plane.APIServerPid()}, func() error {
 		began := time.Now()
-		if err := local.start(); err != nil {
+		if err := l.hub.start(); err != nil {
 			return err
 		}
 		if err := l.awaitReady(ctx); err != nil {
 			return err
 		}
-		if err := l.calm(ctx, l.hub.pids()...); err != nil {
+		if err := l.calm(ctx, l.hub.pid()); err != nil {
 			return err
 		}
 		took = time.Since(began)
@@ -345,7 +340,7 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	used, err := usageOf(l.hub.pids()...)
+	used, err := usageOf(l.hub.pid())
 	if err != nil {
 		return err
 	}
@@ -398,7 +393,7 @@ func (p processes) figures(row func(string) string, title string, n int) []figur
 func (l *loaded) cpuOf(operation func() error) (p processes, err error) {
 	read := func() (now processes, err error) {
 		for pid, d := range map[int]*time.Duration{
-			l.hub.pids()[0]: &now.hub, l.plane.APIServerPid(): &now.apiServer, l.plane.EtcdPid(): &now.etcd, l.plane.ControllerManagerPid(): &now.controllerManager,
+			l.hub.pid(): &now.hub, l.plane.APIServerPid(): &now.apiServer, l.plane.EtcdPid(): &now.etcd, l.plane.ControllerManagerPid(): &now.controllerManager,
 		} {
 			used, err := usageOf(pid)
 			if err != nil {
@@ -451,7 +446,7 @@ func (l *loaded) traffic(ctx context.Context) (t traffic, err error) {
 
 // operation measures n units of work on a quiet hub.
 func (l *loaded) operation(ctx context.Context, size int, name, title string, n int, do func(context.Context) error) error {
-	if err := l.calm(ctx, append(l.apiServerPids(), l.hub.pids()...)...); err != nil {
+	if err := l.calm(ctx, l.plane.APIServerPid(), l.hub.pid()); err != nil {
 		return err
 	}
 	before, err := l.traffic(ctx)
@@ -525,7 +520,7 @@ func (l *loaded) measureSizes(ctx context.Context, size int) error {
 		what, of string
 		pid      int
 	}{
-		{"memory", "the hub", l.hub.pids()[0]},
+		{"memory", "the hub", l.hub.pid()},
 		{"apiserver-memory", "the API server", l.plane.APIServerPid()},
 		{"controller-manager-memory", "the controller manager", l.plane.ControllerManagerPid()},
 	} {

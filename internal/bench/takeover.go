@@ -16,9 +16,6 @@ import (
 // takeover measures two replicas of the hub with the chart's leader election times: how long an agent waits that registers when the
 // leader is killed, and when it is stopped, and what the new leader sends for the clusters that are settled.
 func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
-	if o.External != nil {
-		return nil, errors.New("the replicas of a hub that already runs are not started here")
-	}
 	r, err := newReplicas(ctx, o)
 	if err != nil {
 		return nil, err
@@ -52,7 +49,7 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	standby, err := usageOf(r.processes[1].pids()...)
+	standby, err := usageOf(r.processes[1].pid())
 	r.logf("takeover: killed %v, stopped %v", killed, stopped)
 	title := func(what string) string {
 		return fmt.Sprintf("2 replicas with %d clusters, election times of the chart: %s", len(r.agents.Registered), what)
@@ -71,7 +68,7 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 type replicas struct {
 	*environment
 	agents    *sim.Agents
-	processes []*localHub
+	processes []*hubProcess
 	started   int
 	args      []string
 }
@@ -143,7 +140,7 @@ func (r *replicas) addStandby(ctx context.Context) error {
 }
 
 // removeLeader forgets the leader. The standby is the leader then.
-func (r *replicas) removeLeader() *localHub {
+func (r *replicas) removeLeader() *hubProcess {
 	leader := r.processes[0]
 	r.processes = r.processes[1:]
 	return leader

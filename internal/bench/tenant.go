@@ -32,7 +32,7 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 		return nil, err
 	}
 	defer i.close()
-	other := i.runName("tenant")
+	other := "tenant"
 	if err := i.createTenant(ctx, other); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (i *importing) importBesideTenant(ctx context.Context, other, name string, 
 	if _, err := i.quiet(ctx); err != nil {
 		return nil, 0, err
 	}
-	before, err := i.resident()
+	before, err := residentMemory(i.hub.pid())
 	if err != nil {
 		return nil, 0, err
 	}
@@ -142,23 +142,11 @@ func (i *importing) changeTenant(ctx context.Context, other string) (most int64,
 		if err != nil {
 			return most, err
 		}
-		now, err := i.resident()
+		now, err := residentMemory(i.hub.pid())
 		if err != nil {
 			return most, err
 		}
 		most = max(most, now)
 	}
 	return most, nil
-}
-
-// resident returns the current resident memory of the hub.
-func (i *importing) resident() (sum int64, err error) {
-	for _, pid := range i.hub.pids() {
-		memory, err := residentMemory(pid)
-		if err != nil {
-			return 0, err
-		}
-		sum += memory
-	}
-	return sum, nil
 }

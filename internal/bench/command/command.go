@@ -81,12 +81,6 @@ func flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
 		&cli.StringFlag{Name: "agent", Usage: "`PROGRAM` of the agent of part deployments; default: fleetagent in the directory of the hub"},
-		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` for the API server of a hub that already runs, which is measured instead; its clusters are not removed"},
-		&cli.StringFlag{Name: "pid", Usage: "process `IDS` of that hub, separated by commas"},
-		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
-		&cli.StringFlag{Name: "audit-log", Usage: "`FILE` in which that API server records every request once, at level Metadata"},
-		&cli.StringFlag{Name: "restart", Usage: "shell `COMMAND` that restarts that hub and prints the new process IDs; without it restarts are not measured"},
-		&cli.StringSliceFlag{Name: "user-agent", Usage: "`PREFIX` of the hub's User-Agent; may be repeated; default: fleetcontroller, and the file name of --hub"},
 		&cli.IntFlag{Name: "clusters", EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters; default: 1000"},
 		&cli.StringFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
 		&cli.IntFlag{Name: "storm", EnvVars: []string{"BENCH_STORM"}, Usage: "`NUMBER` of agents that register at once; default: 1000"},
@@ -109,7 +103,7 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 		clusters = 1000
 	}
 	o = defaults(clusters)
-	o.Hub, o.Agent, o.UserAgents = c.String("hub"), c.String("agent"), c.StringSlice("user-agent")
+	o.Hub, o.Agent = c.String("hub"), c.String("agent")
 	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
 		if n := c.Int(name); n > 0 {
 			*value = n
@@ -133,30 +127,10 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 			o.Clusters = append(o.Clusters, n)
 		}
 	}
-	o.External, err = external(c)
-	return o, err
+	return o, nil
 }
 
 func words(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
-
-// external returns the hub that already runs, nil if the flags name none. bench.Run reports missing flags.
-func external(c *cli.Context) (*bench.External, error) {
-	e := &bench.External{Kubeconfig: c.String("kubeconfig"), AuditLog: c.String("audit-log"), Restart: c.String("restart")}
-	if e.Kubeconfig == "" && c.String("pid") == "" && e.AuditLog == "" {
-		return nil, nil
-	}
-	for name, value := range map[string]*[]int{"pid": &e.Pids, "apiserver-pid": &e.APIServerPids} {
-		if c.String(name) == "" {
-			continue
-		}
-		pids, err := bench.ParsePids(c.String(name))
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", name, err)
-		}
-		*value = pids
-	}
-	return e, nil
-}
 
 // run measures, prints the figures with their targets, and keeps them.
 func (p *program) run(c *cli.Context, o bench.Options) error {
@@ -164,10 +138,7 @@ func (p *program) run(c *cli.Context, o bench.Options) error {
 	if err != nil {
 		return err
 	}
-	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings(), Machine: machine(), Go: runtime.Version()}
-	if o.External == nil {
-		r.Commit = version(o.Hub)
-	}
+	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings(), Commit: version(o.Hub), Machine: machine(), Go: runtime.Version()}
 	r.Figures, err = p.measure(c.Context, o)
 	if failed := figures.Table(p.out, r.Figures, limits.Targets); failed != nil {
 		return failed

@@ -16,8 +16,7 @@ import (
 type Record struct {
 	// Time is when the run began.
 	Time time.Time `json:"time"`
-	// Commit is the version that the hub reports; it ends in "-dirty" if the hub was built from uncommitted changes. It is empty
-	// for an external hub.
+	// Commit is the version that the hub reports; it ends in "-dirty" if the hub was built from uncommitted changes.
 	Commit string `json:"commit,omitempty"`
 	// Machine describes the hardware, and Go is the version that built the bench.
 	Machine string `json:"machine"`
