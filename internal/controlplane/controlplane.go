@@ -35,6 +35,9 @@ type Options struct {
 	// APIServerArgs and ControllerManagerArgs are added to the flags of these programs. Of a flag that is given twice, the last value
 	// counts, so they override the defaults.
 	APIServerArgs, ControllerManagerArgs []string
+	// BeforeControllerManager, if set, is called when the API server is ready. The garbage collector knows the kinds that it installs. It
+	// learns of kinds that are installed later after half a minute, and until then does not delete their dependents.
+	BeforeControllerManager Prepare `json:"-"`
 }
 
 // Each process is killed if it has not ended by itself after this time. An API server with open watches takes a minute. Killing it loses
@@ -103,6 +106,9 @@ func (c *ControlPlane) start(ctx context.Context) (err error) {
 		if err = c.startAPIServer(ctx); err == nil || !strings.Contains(err.Error(), portTaken) {
 			break
 		}
+	}
+	if err == nil && c.options.BeforeControllerManager != nil {
+		err = c.options.BeforeControllerManager(ctx, c)
 	}
 	if err != nil {
 		return err

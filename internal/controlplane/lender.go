@@ -16,6 +16,9 @@ import (
 // Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
 // checkpoint. One that a borrower could not reset is stopped when it is returned.
 type Lender struct {
+	// BeforeControllerManager are the functions for Options of the control planes with these names.
+	BeforeControllerManager map[string]Prepare
+
 	mutex   sync.Mutex
 	stopped bool
 	started []*ControlPlane
@@ -30,7 +33,9 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 		plane, l.free[name] = free[len(free)-1], free[:len(free)-1]
 	} else if !l.stopped {
 		l.mutex.Unlock()
-		plane, err = Start(ctx, sharedOptions(name))
+		o := sharedOptions(name)
+		o.BeforeControllerManager = l.BeforeControllerManager[name]
+		plane, err = Start(ctx, o)
 		l.mutex.Lock()
 		if err != nil {
 			return nil, nil, err

@@ -20,7 +20,7 @@ const EnvLender = "MUSTER_CONTROL_PLANES"
 // borrowTimeout limits the start of a control plane, including the time to build its programs.
 const borrowTimeout = 15 * time.Minute
 
-// Prepare changes a new control plane before its checkpoint, such as by installing kinds. It runs once for each control plane.
+// Prepare changes a new control plane before its checkpoint, for example installs kinds. It runs once for each control plane.
 type Prepare func(context.Context, *ControlPlane) error
 
 // borrowed has the control planes of a test binary.
