@@ -11,8 +11,6 @@ import (
 
 // options are the environment variables that scripts/e2e sets.
 type options struct {
-	provider string // local or k3d
-	binaries string // of Kubernetes, for provider local
 	images   string // folder with fleet.tar and fleet-agent.tar
 	tag      string // of these images
 	previous string // folder with the charts and images before this commit
@@ -22,16 +20,11 @@ type options struct {
 
 func readOptions() (options, error) {
 	o := options{
-		provider: os.Getenv("MUSTER_E2E_PROVIDER"),
-		binaries: os.Getenv("MUSTER_E2E_BINARIES"),
 		images:   os.Getenv("MUSTER_E2E_IMAGES"),
 		tag:      os.Getenv("MUSTER_E2E_TAG"),
 		previous: os.Getenv("MUSTER_E2E_PREVIOUS"),
 		output:   os.Getenv("MUSTER_E2E_OUTPUT"),
 		keep:     os.Getenv("MUSTER_E2E_KEEP") != "",
-	}
-	if o.provider == "" {
-		o.provider = providerLocal
 	}
 	var errs []error
 	for name, value := range map[string]string{"MUSTER_E2E_IMAGES": o.images, "MUSTER_E2E_TAG": o.tag, "MUSTER_E2E_OUTPUT": o.output} {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
+	"github.com/muster-fleet/muster/e2e/clusters/providers"
 )
 
 // suites are the pairs of clusters that scenes use at the same time.
@@ -78,7 +79,7 @@ func newSuites() (*suites, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider, err := newProvider(o)
+	provider, err := providers.FromEnvironment(o.output)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (s *suites) alone(t *testing.T) (found *suite) {
 				return true, ""
 			}
 		}
-		return false, "others play on all clusters"
+		return false, "other scenes use all clusters"
 	})
 	if err != nil {
 		t.Fatal(err)

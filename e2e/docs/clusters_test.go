@@ -18,61 +18,37 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
-	"github.com/muster-fleet/muster/e2e/clusters/k3d"
-	"github.com/muster-fleet/muster/e2e/clusters/local"
+	"github.com/muster-fleet/muster/e2e/clusters/providers"
 	"github.com/muster-fleet/muster/e2e/evidence"
 )
 
-// environment is what the reader of the pages has.
+// environment has the two clusters of the pages.
 type environment struct {
 	kubeconfig string // with the contexts hub and member
-	registry   string
-	tag        string
-	newURL     string            // of the hub's API server, beside the one in the kubeconfig
-	newCA      []byte            // PEM
-	provider   clusters.Provider // of clusters that are not a person's own
+	newURL     string // a second address of the hub's API server
+	newCA      []byte // the CA of that address, as PEM
+	provider   clusters.Provider
 }
 
-// contexts are what the pages call the two clusters.
+// contexts are the names of the two clusters in the pages.
 func contexts() []string { return []string{"hub", "member"} }
 
 // startTime limits the start of two clusters on a busy machine.
 const startTime = 5 * time.Minute
 
-// prepare uses the clusters of $MUSTER_DOCS_KUBECONFIG, or makes two.
-func prepare(t *testing.T, dir string) *environment {
-	t.Helper()
-	if kubeconfig := os.Getenv("MUSTER_DOCS_KUBECONFIG"); kubeconfig != "" {
-		return given(t, kubeconfig)
-	}
-	return made(t, dir)
-}
-
-// given are clusters of a person, who has brought the images there.
-func given(t *testing.T, kubeconfig string) *environment {
-	t.Helper()
-	newCA, err := os.ReadFile(os.Getenv("MUSTER_DOCS_NEW_CA"))
-	require.NoError(t, err, "MUSTER_DOCS_NEW_CA names the file with the CA for MUSTER_DOCS_NEW_URL")
-	e := &environment{
-		kubeconfig: kubeconfig, registry: os.Getenv("MUSTER_DOCS_REGISTRY"), tag: os.Getenv("MUSTER_E2E_TAG"),
-		newURL: os.Getenv("MUSTER_DOCS_NEW_URL"), newCA: newCA,
-	}
-	t.Cleanup(func() { e.collectIfFailed(t) })
-	return e
-}
-
-func made(t *testing.T, dir string) *environment {
+// newEnvironment creates the clusters and loads the images.
+func newEnvironment(t *testing.T, dir string) *environment {
 	t.Helper()
 	for _, variable := range []string{"MUSTER_E2E_IMAGES", "MUSTER_E2E_TAG"} {
 		require.NotEmpty(t, os.Getenv(variable), "%s is not set: run the test by scripts/e2e", variable)
 	}
-	provider, err := newProvider(filepath.Join(dir, "clusters"))
+	provider, err := providers.FromEnvironment(dir)
 	require.NoError(t, err)
 	guard.Add(provider)
 	t.Cleanup(func() { require.NoError(t, provider.Close()) })
 
-	e := &environment{kubeconfig: filepath.Join(dir, "kubeconfig"), tag: os.Getenv("MUSTER_E2E_TAG"), provider: provider}
-	t.Cleanup(func() { e.collectIfFailed(t) }) // before the clusters are removed, also when they did not start
+	e := &environment{kubeconfig: filepath.Join(dir, "kubeconfig"), provider: provider}
+	t.Cleanup(func() { e.collectIfFailed(t) }) // before the clusters are removed; also if they did not start
 	both, err := createAll(t.Context(), provider)
 	require.NoError(t, err)
 	require.NoError(t, merge(e.kubeconfig, both))
@@ -81,18 +57,7 @@ func made(t *testing.T, dir string) *environment {
 	return e
 }
 
-func newProvider(dir string) (clusters.Provider, error) {
-	switch name := os.Getenv("MUSTER_E2E_PROVIDER"); name {
-	case "", "local":
-		return local.New(local.Options{Binaries: os.Getenv("MUSTER_E2E_BINARIES"), Dir: dir, Log: os.Stderr})
-	case "k3d":
-		return k3d.New(k3d.Options{Dir: dir, Image: os.Getenv("MUSTER_E2E_K3S_IMAGE"), Log: os.Stderr})
-	default:
-		return nil, fmt.Errorf("MUSTER_E2E_PROVIDER is %q: there are local and k3d", name)
-	}
-}
-
-// createAll makes a cluster for each context, all at the same time.
+// createAll creates a cluster for each context, both at the same time.
 func createAll(ctx context.Context, provider clusters.Provider) ([]clusters.Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -120,7 +85,7 @@ func create(ctx context.Context, provider clusters.Provider, name string) (clust
 	return cluster, nil
 }
 
-// merge writes one kubeconfig with a context for each cluster, called like it.
+// merge writes one kubeconfig, in which each context has the name of its cluster.
 func merge(file string, all []clusters.Cluster) error {
 	merged := clientcmdapi.NewConfig()
 	for _, cluster := range all {
@@ -145,11 +110,11 @@ func (e *environment) config(name string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("context %s of %s: %w", name, e.kubeconfig, err)
 	}
-	config.QPS = -1 // it looks at all kinds there are
+	config.QPS = -1 // an inventory lists the objects of all kinds
 	return config, nil
 }
 
-// collectIfFailed collects logs and objects of both clusters after a failed test. What cannot be collected is only logged.
+// collectIfFailed collects logs and objects of both clusters after a failed test. It logs what it could not collect.
 func (e *environment) collectIfFailed(t *testing.T) {
 	t.Helper()
 	if !t.Failed() {
@@ -164,7 +129,7 @@ func (e *environment) collectIfFailed(t *testing.T) {
 	t.Logf("logs, events and objects of both clusters are in %s", dir)
 }
 
-// collect has the provider's part also of clusters that have no kubeconfig yet.
+// collect returns all errors. The provider also has logs of a cluster that has no kubeconfig yet.
 func (e *environment) collect(ctx context.Context, dir string) error {
 	var errs []error
 	for _, name := range contexts() {
@@ -174,8 +139,5 @@ func (e *environment) collect(ctx context.Context, dir string) error {
 		}
 		errs = append(errs, err)
 	}
-	if e.provider != nil {
-		errs = append(errs, e.provider.Collect(ctx, filepath.Join(dir, "provider")))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.provider.Collect(ctx, filepath.Join(dir, "provider")))...)
 }

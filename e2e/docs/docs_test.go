@@ -19,23 +19,17 @@ import (
 
 const root = "../.."
 
-// guard has the clusters removed also when the test is interrupted.
+// guard removes the clusters if the test is interrupted.
 var guard clusters.Guard
 
 func TestMain(m *testing.M) { os.Exit(guard.Run(m)) }
 
-// Environment, beside that of scripts/e2e:
-//
-//	MUSTER_DOCS_KUBECONFIG  a kubeconfig with the contexts hub and member, instead of clusters of the test's own, and with it
-//	MUSTER_DOCS_REGISTRY    where these clusters have the images from; empty: from nowhere
-//	MUSTER_DOCS_NEW_URL     another address of the hub, and
-//	MUSTER_DOCS_NEW_CA      the file with the CA for it
 func TestCommandsOfTheDocumentation(t *testing.T) {
 	output := os.Getenv("MUSTER_E2E_OUTPUT")
 	require.NotEmpty(t, output, "MUSTER_E2E_OUTPUT is not set: run the test by scripts/e2e")
 	dir := filepath.Join(output, "docs")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	e := prepare(t, dir)
+	e := newEnvironment(t, dir)
 	before := map[string]inventory.Inventory{}
 	for _, name := range contexts() {
 		before[name] = take(t, e, name)
@@ -69,7 +63,7 @@ func runPage(t *testing.T, s *Session, page string) {
 	}
 }
 
-// terminal is a session in a folder that looks like a clone.
+// terminal returns a session in a directory that has the programs and charts of a clone.
 func terminal(t *testing.T, e *environment, dir string) *Session {
 	t.Helper()
 	require.NoError(t, os.RemoveAll(dir))
@@ -81,7 +75,7 @@ func terminal(t *testing.T, e *environment, dir string) *Session {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "new-ca.pem"), e.newCA, 0o600))
 	helm := filepath.Join(dir, ".helm")
 	return &Session{Dir: dir, Env: append(os.Environ(),
-		"KUBECONFIG="+e.kubeconfig, "REGISTRY="+e.registry, "TAG="+e.tag, "NEW_HUB_URL="+e.newURL,
+		"KUBECONFIG="+e.kubeconfig, "REGISTRY=", "TAG="+os.Getenv("MUSTER_E2E_TAG"), "NEW_HUB_URL="+e.newURL,
 		"HELM_CACHE_HOME="+helm, "HELM_CONFIG_HOME="+helm, "HELM_DATA_HOME="+helm)}
 }
 
@@ -94,8 +88,7 @@ func take(t *testing.T, e *environment, name string) inventory.Inventory {
 	return found
 }
 
-// requireNothingLeft holds the last section of the pages to its word. Kubernetes takes a moment to remove what belonged to
-// something.
+// requireNothingLeft checks the last section of the pages, which removes everything. Kubernetes deletes dependents a moment after their owners.
 func requireNothingLeft(t *testing.T, e *environment, name string, before inventory.Inventory) {
 	t.Helper()
 	const patience, pause = 2 * time.Minute, 2 * time.Second
@@ -108,7 +101,7 @@ func requireNothingLeft(t *testing.T, e *environment, name string, before invent
 	require.True(t, ok, "left on %s: %s", name, inventory.List(left))
 }
 
-// ofKubernetes are the objects that Kubernetes makes for itself at any time.
+// ofKubernetes matches objects that Kubernetes may create for itself at any time.
 func ofKubernetes(thing inventory.Thing) bool {
 	return thing.Namespace == "kube-node-lease" || thing.Namespace == "kube-system" && thing.Kind == "ConfigMap"
 }

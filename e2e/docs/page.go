@@ -1,13 +1,14 @@
 // Package docs runs the commands of the documentation, so that none of them is wrong.
 //
-// A page of Pages is run from top to bottom as a reader with one terminal would do it. In its Markdown
+// The test runs each page of Pages from top to bottom, like a reader with one terminal. In the Markdown of a page,
 //
-//   - a block fenced as sh is run as it stands;
-//   - a comment that begins with the line "<!-- test:" holds commands that the test runs at that place and the page does
-//     not show: what every reader does in another way, and what makes room for the next section;
-//   - a comment "<!-- prints: REGEXP -->" below a block says what must be in its output;
-//   - commands that no test can run are fenced as console, below a comment "<!-- not run: REASON -->";
-//   - what is no command is fenced as text, yaml, json or mermaid. Any other fence is refused: commands in it would be run by readers only.
+//   - a block with the fence sh has commands to run;
+//   - a comment that begins with the line "<!-- test:" has commands that the test runs at that place and the page does not show: those that
+//     each reader does differently, and those that prepare the next section;
+//   - a comment "<!-- prints: REGEXP -->" below a block must match the output of the block;
+//   - a block with the fence console has commands that no test can run, below a comment "<!-- not run: REASON -->";
+//   - a block with the fence text, yaml, json or mermaid has no commands. Any other fence is an error, because the test would not run its
+//     commands.
 package docs
 
 import (
@@ -16,20 +17,20 @@ import (
 	"strings"
 )
 
-// Pages are the pages that are run, in this order: each goes on where the one before it ends.
+// Pages are run in this order: each page continues where the previous one ends.
 var Pages = []string{"docs/install.md", "docs/operations.md"}
 
-// Block is some commands of a page that are run together.
+// Block has commands of a page that are run together.
 type Block struct {
 	Page    string
-	Line    int    // in which it begins, for people who look for it
-	Heading string // of the section it is in
+	Line    int    // first line of the commands
+	Heading string // heading of its section
 	Script  string
-	Hidden  bool             // a reader does not see it
-	Prints  []*regexp.Regexp // what its output must have
+	Hidden  bool             // the page does not show it
+	Prints  []*regexp.Regexp // its output must match all of them
 }
 
-// String says where the block is.
+// String returns the place of the block.
 func (b Block) String() string {
 	hidden := ""
 	if b.Hidden {
@@ -45,7 +46,7 @@ const (
 )
 
 var (
-	// A fence of another kind, or one that is indented, as in a list.
+	// otherFence matches a fence of another kind, or an indented one, as in a list.
 	otherFence = regexp.MustCompile("^(\\s+`{3}|\\s*~{3})")
 
 	heading = regexp.MustCompile(`^#+ (.+)$`)
@@ -54,7 +55,7 @@ var (
 	notRun  = regexp.MustCompile(`^<!-- not run: .{10,} -->$`)
 )
 
-// Parse finds the blocks of a page. An error says in which line the page breaks the rules.
+// Parse returns the blocks of a page. An error begins with the line that breaks the rules.
 func Parse(page, text string) ([]Block, error) {
 	p := &parser{page: page, lines: strings.Split(text, "\n")}
 	for p.next < len(p.lines) {
@@ -82,7 +83,7 @@ func (p *parser) line() error {
 	case fenced:
 		return p.fenced(language)
 	case otherFence.MatchString(line):
-		return fmt.Errorf("a block begins with %s at the beginning of its line, or it is not run", fence)
+		return fmt.Errorf("only a block that begins with %s at the beginning of a line is run", fence)
 	case hidden.MatchString(line):
 		return p.block("-->", true)
 	case prints.MatchString(line):
@@ -106,7 +107,7 @@ func (p *parser) fenced(language string) error {
 		}
 	case "text", "yaml", "json", "mermaid":
 	default:
-		return fmt.Errorf("a block of %q: commands that are run are %s, others %s, and what is no command is text, yaml, json or mermaid", language, shell, console)
+		return fmt.Errorf("a block with the fence %q: use %s for commands that are run, %s for other commands, and text, yaml, json or mermaid without commands", language, shell, console)
 	}
 	_, err := p.until(fence)
 	return err
@@ -122,7 +123,7 @@ func (p *parser) block(end string, hidden bool) error {
 	return nil
 }
 
-// until reads to the line that is the end.
+// until returns the lines before the given end, and continues after it.
 func (p *parser) until(end string) (string, error) {
 	begin := p.next
 	for ; p.next < len(p.lines); p.next++ {
@@ -132,12 +133,12 @@ func (p *parser) until(end string) (string, error) {
 			return strings.Join(p.lines[begin:p.next-1], "\n") + "\n", nil
 		}
 	}
-	return "", fmt.Errorf("what begins in line %d has no end %q", begin, end)
+	return "", fmt.Errorf("the block that begins in line %d has no end %q", begin, end)
 }
 
 func (p *parser) prints(pattern string) error {
 	if len(p.blocks) == 0 {
-		return fmt.Errorf("nothing was run that could print %q", pattern)
+		return fmt.Errorf("there is no block above that could print %q", pattern)
 	}
 	expression, err := regexp.Compile(pattern)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// page writes a Markdown page; ~~~ stands for the fence, which has no place in a Go string of this kind.
+// page returns a Markdown page. ~~~ stands for the fence, because a raw string of Go cannot contain backquotes.
 func page(lines ...string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "~~~", fence)
 }
@@ -39,16 +39,16 @@ func TestParsePage(t *testing.T) {
 
 func TestParsePageErrors(t *testing.T) {
 	for name, row := range map[string]struct{ text, want string }{
-		"a block without end":              {page("~~~sh", "one"), "docs/p.md:2: what begins in line 1"},
-		"a hidden block without end":       {page("", "<!-- test:", "one"), "docs/p.md:3: what begins in line 2"},
+		"a block without an end":           {page("~~~sh", "one"), "docs/p.md:2: the block that begins in line 1"},
+		"a hidden block without an end":    {page("", "<!-- test:", "one"), "docs/p.md:3: the block that begins in line 2"},
 		"console without a reason":         {page("text", "~~~console", "one", "~~~"), "docs/p.md:2: a console block"},
 		"console with an empty reason":     {page("<!-- not run:  -->", "~~~console", "one", "~~~"), "docs/p.md:2: a console block"},
-		"commands of another name":         {page("~~~bash", "one", "~~~"), `docs/p.md:1: a block of "bash"`},
-		"a block of no name":               {page("~~~", "one", "~~~"), `docs/p.md:1: a block of ""`},
-		"an indented block":                {page("1. list", "   ~~~sh", "   one", "   ~~~"), "docs/p.md:2: a block begins with"},
-		"another fence":                    {"~~~sh\none\n~~~", "docs/p.md:1: a block begins with"},
-		"a longer fence":                   {page("~~~`sh", "one", "~~~`"), "docs/p.md:1: a block of \"`sh\""},
-		"prints without anything that ran": {page("<!-- prints: a -->"), "docs/p.md:1: nothing was run"},
+		"commands with another fence":      {page("~~~bash", "one", "~~~"), `docs/p.md:1: a block with the fence "bash"`},
+		"a fence without a language":       {page("~~~", "one", "~~~"), `docs/p.md:1: a block with the fence ""`},
+		"an indented block":                {page("1. list", "   ~~~sh", "   one", "   ~~~"), "docs/p.md:2: only a block that begins with"},
+		"tildes":                           {"~~~sh\none\n~~~", "docs/p.md:1: only a block that begins with"},
+		"a longer fence":                   {page("~~~`sh", "one", "~~~`"), "docs/p.md:1: a block with the fence \"`sh\""},
+		"prints without anything that ran": {page("<!-- prints: a -->"), "docs/p.md:1: there is no block above"},
 		"prints with a broken expression":  {page("~~~sh", "one", "~~~", "<!-- prints: ( -->"), "docs/p.md:4: error parsing regexp"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func (s *Session) Run(ctx context.Context, block Block) error {
 	}
 	for _, expression := range block.Prints {
 		if !expression.Match(out.Bytes()) {
-			return fmt.Errorf("%s: should print %q, and printed\n%s", block, expression, out.String())
+			return fmt.Errorf("%s: the output must match %q, and is\n%s", block, expression, out.String())
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func TestSessionReportsTheOutputOfAFailure(t *testing.T) {
 func TestSessionChecksTheOutput(t *testing.T) {
 	s, _ := newSession(t)
 	err := s.Run(t.Context(), Block{Script: "echo this", Prints: []*regexp.Regexp{regexp.MustCompile("this"), regexp.MustCompile("that")}})
-	require.ErrorContains(t, err, `should print "that", and printed`)
+	require.ErrorContains(t, err, `must match "that", and is`)
 }
 
 func TestSessionTimeout(t *testing.T) {

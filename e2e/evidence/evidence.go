@@ -1,5 +1,5 @@
-// Package evidence writes down what a cluster looks like at the moment a test failed: logs, events and objects. Credentials
-// are left out: what is collected is kept, sent around, and read by people who may not have them.
+// Package evidence stores the logs, events and objects of a cluster when a test has failed. It omits credentials, because the files are
+// kept and sent to people who may not have these credentials.
 package evidence
 
 import (
@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Collect writes the objects, events and logs of the cluster into dir. It goes on after an error, because the cluster may be broken, and
+// Collect writes the objects, events and logs of the cluster into dir. It continues after an error, because the cluster may be broken, and
 // returns all errors.
 func Collect(ctx context.Context, config *rest.Config, dir string) error {
 	core, err := kubernetes.NewForConfig(config)

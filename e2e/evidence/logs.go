@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// logs of all containers, those of the container before included where there was one.
+// logs writes the logs of all containers, and of their previous instances.
 func (c collector) logs(ctx context.Context) error {
 	pods, err := c.core.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds whose objects are written down, one file each.
+// kinds returns the kinds whose objects are written, one file for each kind.
 func kinds() []schema.GroupVersionResource {
 	of := func(group, version string, resources ...string) (kinds []schema.GroupVersionResource) {
 		for _, resource := range resources {
@@ -39,7 +39,7 @@ func (c collector) manifests(ctx context.Context) error {
 	for _, kind := range kinds() {
 		list, err := c.objects.Resource(kind).List(ctx, metav1.ListOptions{})
 		switch {
-		case apierrors.IsNotFound(err): // a member has no kinds of Fleet
+		case apierrors.IsNotFound(err): // a member does not serve the kinds of Fleet
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", kind.Resource, err))
 		default:
@@ -63,7 +63,7 @@ func (c collector) manifest(resource string, objects []unstructured.Unstructured
 	return c.write(resource+".yaml", text.Bytes())
 }
 
-// secrets are listed by name and key alone.
+// secrets writes the names and keys of all Secrets, without values.
 func (c collector) secrets(ctx context.Context) error {
 	list, err := c.core.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -77,7 +77,7 @@ func (c collector) secrets(ctx context.Context) error {
 	return c.write("secrets.txt", text.Bytes())
 }
 
-// events in the order in which they came.
+// events writes all events in the order of their last occurrence.
 func (c collector) events(ctx context.Context) error {
 	list, err := c.core.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -92,7 +92,7 @@ func (c collector) events(ctx context.Context) error {
 	return c.write("events.txt", text.Bytes())
 }
 
-// last is when an event came last: writers of the newer kind fill in another field.
+// last returns the time of the last occurrence. Clients of events.k8s.io set EventTime instead of LastTimestamp.
 func last(e corev1.Event) metav1.Time {
 	if e.LastTimestamp.IsZero() {
 		return metav1.Time(e.EventTime)

@@ -2,12 +2,11 @@ package evidence
 
 import "regexp"
 
-// secretFields are fields of objects that are credentials, or by which one could be guessed: who knows the identity of a
-// cluster can ask to be it, and with the random part the name of its Secret is known. Contents and resources are as long as
-// they are uninteresting.
+// secretFields are fields that are credentials or help to get one: with a clientID, a client can request the identity of a cluster, and with
+// the clientRandom it knows the name of the credential Secret. content is omitted because it is long.
 var secretFields = map[string]bool{"clientID": true, "clientRandom": true, "token": true, "content": true}
 
-// shown is how much of a secret field is left, to tell two of them apart.
+// shown is the number of characters of a secret field that are kept, to distinguish two values.
 const shown = 4
 
 // redact returns a copy without the values of secret fields, at any depth.
@@ -41,8 +40,8 @@ func masked(text string) string {
 	return text[:shown] + "... (redacted)"
 }
 
-// bearer is a JSON web token, which is what tokens of ServiceAccounts are.
+// bearer matches JSON web tokens, such as the tokens of ServiceAccounts.
 var bearer = regexp.MustCompile(`eyJ[\w-]+\.[\w-]+\.[\w-]+`)
 
-// redactText is for text with no fields: nothing should write a token there, and if something does, it stops here.
+// redactText removes tokens from text without fields. Logs and events should not contain any.
 func redactText(text string) string { return bearer.ReplaceAllString(text, "(redacted token)") }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 )
 
 func main() {
@@ -45,7 +46,7 @@ func run(command []string) (err error) {
 		return err
 	}
 	defer listener.Close()
-	lender := &controlplane.Lender{}
+	lender := &controlplane.Lender{BeforeControllerManager: map[string]controlplane.Prepare{"hub": withkinds.Install, "kinds": withkinds.Install}}
 	go lender.Serve(context.Background(), listener)
 	defer func() { err = errors.Join(err, lender.Stop()) }()
 

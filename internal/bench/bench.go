@@ -1,5 +1,5 @@
-// Package bench measures a registration hub from outside: it sends requests to the hub's API server, and reads the audit log and the kernel's
-// process accounting. It does not depend on the implementation of the hub, so it can measure other hubs as well.
+// Package bench measures the hub from outside: it sends requests to the hub's API server, and reads the audit log and the kernel's process
+// accounting. It does not depend on the implementation of the hub.
 package bench
 
 import (
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-fleet/muster/internal/bench/audit"
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -21,37 +22,19 @@ const (
 	workspace       = "fleet-default"
 )
 
-// Options says what to measure, and with which sizes.
+// Options are the parts to measure and their sizes.
 type Options struct {
-	// Hub is the fleetcontroller program to start. Required unless External is set.
+	// Hub is the fleetcontroller program to start. Required.
 	Hub string
 	// Agent is the fleetagent program of part deployments; empty means the one in the directory of Hub.
 	Agent string
-	// External is a hub that already runs; nil means that the bench starts one itself.
-	External *External
-	// UserAgents are the prefixes of the hub's User-Agents in the audit log; none means fleetcontroller and the file name of Hub.
-	UserAgents []string
 	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means the one that this repository builds.
 	Binaries string
-	// Parts are the names of the parts to measure; none means those of a whole run.
+	// Parts are the names of the parts to measure; none means the parts of a whole run.
 	Parts []string
 	// Log receives the progress. Required.
 	Log io.Writer
 	Sizes
-}
-
-// External is a hub that already runs. Its API server must be disposable, because the bench does not delete what it creates.
-type External struct {
-	// Kubeconfig is a file with the credential of an administrator. Required.
-	Kubeconfig string
-	// Pids are the processes of the hub. Required.
-	Pids []int
-	// APIServerPids are the processes of the API server; none means that its CPU is not measured.
-	APIServerPids []int
-	// AuditLog is the file in which the API server records every request once, at level Metadata. Required.
-	AuditLog string
-	// Restart is a shell command that restarts the hub and prints the new process IDs; empty means that restarts are not measured.
-	Restart string
 }
 
 // Sizes are the amounts of work.
@@ -100,12 +83,6 @@ func (o Options) withDefaults() Options {
 	if len(o.Clusters) == 0 {
 		o.Clusters = whole.Clusters
 	}
-	if len(o.UserAgents) == 0 {
-		o.UserAgents = []string{"fleetcontroller"}
-		if name := filepath.Base(o.Hub); o.Hub != "" && name != o.UserAgents[0] { // client-go uses the name of the program
-			o.UserAgents = append(o.UserAgents, name)
-		}
-	}
 	if len(o.Parts) == 0 {
 		o.Parts = WholeParts()
 	}
@@ -114,10 +91,8 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	switch {
-	case o.External == nil && o.Hub == "":
-		return fmt.Errorf("no hub: pass a program to start, or kubeconfig, process IDs and audit log of a hub that already runs")
-	case o.External != nil && (o.External.Kubeconfig == "" || len(o.External.Pids) == 0 || o.External.AuditLog == ""):
-		return fmt.Errorf("a hub that already runs needs kubeconfig, process IDs and audit log")
+	case o.Hub == "":
+		return fmt.Errorf("no hub: pass a program to start")
 	case !slices.IsSorted(o.Clusters):
 		return fmt.Errorf("the numbers of clusters %v are not in ascending order", o.Clusters)
 	case o.Clusters[0] < o.Idle:
@@ -133,6 +108,11 @@ func (o Options) validate() error {
 		}
 	}
 	return nil
+}
+
+// hubRequests matches the requests of the hub in the audit log.
+func (o Options) hubRequests() func(audit.Request) bool {
+	return audit.ByUserAgents("fleetcontroller", filepath.Base(o.Hub)) // client-go uses the name of the program
 }
 
 // Settings describes the sizes. Only runs with the same description are compared.
@@ -154,7 +134,6 @@ var parts = []part{
 	{name: "registrations", measure: registrations, whole: true},
 	{name: "join", measure: join, whole: true},
 	{name: "throttled", measure: throttled, whole: true},
-	{name: "secrets", measure: tokenSecrets, whole: true},
 	{name: "clusternet", measure: clusternet, whole: true},
 	{name: "imports", measure: imports, whole: true},
 	{name: "silence", measure: silence, whole: true},

@@ -31,23 +31,23 @@ func TestStormFigures(t *testing.T) {
 		"storm/rate": 50, "storm/p99": 2, "storm/cpu": 8, "storm/writes": 15, "storm/reads": .5, "storm/failed": 1, "storm/memory": 64, "storm/apiserver-cpu": 30,
 	}, values(s.figures("storm")))
 
-	beats := cost{Counts: audit.Counts{Writes: 40, Reads: 10, Kinds: map[string]int{"create bundles": 10, "patch clusters/status": 30}}, hubCPU: 20 * time.Millisecond}
+	beats := cost{Counts: audit.Counts{Writes: 40, Reads: 10, Kinds: map[string]int{"create bundles": 10, "patch clusters/status": 30}}, hubCPU: 20 * time.Millisecond, apiServerCPU: 60 * time.Millisecond}
 	assert.Equal(t, map[string]float64{
-		"storm/writes-with-bundle": 16, "beat/writes": 4, "beat/reads": 1, "beat/failed": 0, "beat/cpu": 2,
-	}, values(s.heartbeatFigures(beats)), "the CPU of the API server is not known")
+		"storm/writes-with-bundle": 16, "beat/writes": 4, "beat/reads": 1, "beat/failed": 0, "beat/cpu": 2, "beat/apiserver-cpu": 6,
+	}, values(s.heartbeatFigures(beats)))
 
-	f := floor{rate: 40, tokenSecretRate: 20, clientCPU: 2 * time.Millisecond, apiServerCPU: 10 * time.Millisecond}.
-		mean(floor{rate: 60, tokenSecretRate: 30, clientCPU: 6 * time.Millisecond, apiServerCPU: 30 * time.Millisecond})
+	f := floor{rate: 40, clientCPU: 2 * time.Millisecond, apiServerCPU: 10 * time.Millisecond}.
+		mean(floor{rate: 60, clientCPU: 6 * time.Millisecond, apiServerCPU: 30 * time.Millisecond})
 	assert.Equal(t, map[string]float64{
-		"floor/token-request": 50, "floor/token-secret": 25, "floor/apiserver-cpu": 20,
-		"storm/share-of-floor": 1, "storm/share-of-secret-floor": 2, "storm/cpu-in-floors": 2, "storm/apiserver-cpu-in-floors": 1.5,
+		"floor/token-request": 50, "floor/apiserver-cpu": 20,
+		"storm/share-of-floor": 1, "storm/cpu-in-floors": 2, "storm/apiserver-cpu-in-floors": 1.5,
 	}, values(f.figures(s)))
 }
 
 func TestImportFigures(t *testing.T) {
-	hub := cost{Counts: audit.Counts{Writes: 24, Reads: 8}, hubCPU: 40 * time.Millisecond}
+	hub := cost{Counts: audit.Counts{Writes: 24, Reads: 8}, hubCPU: 40 * time.Millisecond, apiServerCPU: 80 * time.Millisecond}
 	assert.Equal(t, map[string]float64{
-		"imports/rate": 25, "imports/hub-requests": 16, "imports/member-requests": 12.5, "imports/cpu": 20,
+		"imports/rate": 25, "imports/hub-requests": 16, "imports/member-requests": 12.5, "imports/cpu": 20, "imports/apiserver-cpu": 40,
 	}, values(importFigures(2, 25, hub, audit.Counts{Writes: 20, Reads: 5})))
 }
 
@@ -55,17 +55,22 @@ func TestRatios(t *testing.T) {
 	all := []figures.Figure{
 		{Row: "growth/100/cpu", Value: 8},
 		{Row: "growth/1000/cpu", Value: 10},
+		{Row: "growth/100/apiserver-cpu", Value: 40},
+		{Row: "growth/1000/apiserver-cpu", Value: 60},
+		{Row: "growth/100/heartbeat-apiserver-cpu", Value: 2},
+		{Row: "growth/1000/heartbeat-apiserver-cpu", Value: 2},
 		{Row: "growth/100/restart-reads", Value: 20},
 		{Row: "growth/1000/restart-reads", Value: 23},
 	}
-	assert.Equal(t, map[string]float64{"growth/cpu-ratio": 1.25, "growth/more-restart-reads": 3}, values(ratios(all, []int{100, 300, 1000})))
-	assert.Equal(t, map[string]float64{"growth/cpu-ratio": 1.25}, values(ratios(all[:2], []int{100, 1000})), "restarts were not measured")
+	assert.Equal(t, map[string]float64{
+		"growth/cpu-ratio": 1.25, "growth/apiserver-cpu-ratio": 1.5, "growth/heartbeat-apiserver-cpu-ratio": 1, "growth/more-restart-reads": 3,
+	}, values(ratios(all, []int{100, 300, 1000})))
 	assert.Empty(t, ratios(all, []int{100}), "one size only")
 }
 
 func TestHourFigures(t *testing.T) {
-	c := cost{Counts: audit.Counts{Writes: 20, Reads: 3}, hubCPU: 400 * time.Millisecond}
-	assert.Equal(t, map[string]float64{"day/hour-writes": 2, "day/hour-reads": 3, "day/beat-cpu": 1, "day/hour-p99": 250},
+	c := cost{Counts: audit.Counts{Writes: 20, Reads: 3}, hubCPU: 400 * time.Millisecond, apiServerCPU: 2 * time.Second}
+	assert.Equal(t, map[string]float64{"day/hour-writes": 2, "day/hour-reads": 3, "day/beat-cpu": 1, "day/beat-apiserver-cpu": 5, "day/hour-p99": 250},
 		values(hourFigures(100, 10, 400, c, 250*time.Millisecond)))
 	assert.InDelta(t, 20, values(hourFigures(5, 0, 5, c, 0))["day/hour-writes"], 0, "no agent was disconnected")
 
@@ -109,22 +114,12 @@ func TestUsageOf(t *testing.T) {
 }
 
 func TestOptionsValidate(t *testing.T) {
-	complete := External{Kubeconfig: "k", Pids: []int{1}, AuditLog: "a"}
-	without := func(change func(*External)) Options {
-		e := complete
-		change(&e)
-		return Options{External: &e}
-	}
 	for name, test := range map[string]struct {
 		options Options
 		problem string
 	}{
 		"a program":                  {Options{Hub: "hub"}, ""},
-		"an external hub":            {Options{External: &complete}, ""},
 		"no hub":                     {Options{}, "no hub"},
-		"no kubeconfig":              {without(func(e *External) { e.Kubeconfig = "" }), "needs kubeconfig"},
-		"no process ID":              {without(func(e *External) { e.Pids = nil }), "needs kubeconfig"},
-		"no audit log":               {without(func(e *External) { e.AuditLog = "" }), "needs kubeconfig"},
 		"an unknown part":            {Options{Hub: "hub", Parts: []string{"imports", "exports"}}, `no part "exports"; the parts are [registrations`},
 		"numbers in the wrong order": {Options{Hub: "hub", Sizes: Sizes{Clusters: []int{10, 5}}}, "ascending order"},
 		"too few clusters":           {Options{Hub: "hub", Sizes: Sizes{Idle: 50, Clusters: []int{40}}}, "at least 50"},
@@ -138,8 +133,8 @@ func TestOptionsValidate(t *testing.T) {
 			require.ErrorContains(t, err, test.problem)
 		})
 	}
-	for hub, want := range map[string][]string{"": {"fleetcontroller"}, "bin/fleetcontroller": {"fleetcontroller"}, "/tmp/hub-2": {"fleetcontroller", "hub-2"}} {
-		assert.Equal(t, want, Options{Hub: hub}.withDefaults().UserAgents)
+	for agent, isHub := range map[string]bool{"fleetcontroller/v1": true, "hub-2/v1": true, "fleetagent/v1": false} {
+		assert.Equal(t, isHub, Options{Hub: "/tmp/hub-2"}.hubRequests()(audit.Request{UserAgent: agent}), agent)
 	}
 	assert.NotContains(t, WholeParts(), "small")
 }
@@ -156,16 +151,4 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	_, found := figures.Find(rows, "storm/writes-with-bundle")
 	assert.True(t, found)
-}
-
-func TestParsePids(t *testing.T) {
-	for text, want := range map[string][]int{"7": {7}, "7,8\n": {7, 8}, "7 8": {7, 8}} {
-		pids, err := ParsePids(text)
-		require.NoError(t, err)
-		assert.Equal(t, want, pids)
-	}
-	for _, text := range []string{"", " ", "x", "7,-1", "0"} {
-		_, err := ParsePids(text)
-		require.Error(t, err, text)
-	}
 }

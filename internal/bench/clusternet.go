@@ -18,12 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// clusternet measures simulated agents of Clusternet, which register at once, and then only send heartbeats. It measures nothing on a hub that
-// already runs, because such a hub need not serve these agents.
+// clusternet measures simulated agents of Clusternet, which register at once, and then only send heartbeats.
 func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error) {
-	if o.External != nil {
-		return nil, nil
-	}
 	e, err := withHub(ctx, o, extraArgs{hub: []string{"--clusternet"}})
 	if err != nil {
 		return nil, err
@@ -32,7 +28,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 	if err := e.awaitClusternet(ctx); err != nil {
 		return nil, err
 	}
-	tokens, err := sim.NewAgents(ctx, e.API, e.runName("clusternet"))
+	tokens, err := sim.NewAgents(ctx, e.API, "clusternet")
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +79,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		figures.Seconds("clusternet/settled", title("until the hub's last request"), registered.duration()),
 		figures.Counted("clusternet/agent-requests", title("requests of each agent until its first heartbeat, without waiting for the answer"), perAgent(sent.Count("")-polls)),
 		figures.Counted("clusternet/agent-polls", title("requests of each agent that waits for the answer"), perAgent(polls)))
-	all = appendAPIServerCPU(all, "clusternet/apiserver-cpu", title("CPU of the API server for each"), registered, o.Storm)
+	all = append(all, figures.Processor("clusternet/apiserver-cpu", title("CPU of the API server for each"), registered.apiServerCPU, o.Storm))
 
 	// Heartbeats.
 	before := sent.Count("")

@@ -31,7 +31,7 @@ func newMemberWithAgent(ctx context.Context, o Options) (*memberWithAgent, error
 		return nil, err
 	}
 	const number = "-0" // the suffix of the only Cluster that newImporting imports
-	m := &memberWithAgent{importing: i, cluster: i.runName("warm-up") + number, log: filepath.Join(i.member.dir, "agent.log")}
+	m := &memberWithAgent{importing: i, cluster: "warm-up" + number, log: filepath.Join(i.member.dir, "agent.log")}
 	if err := m.start(ctx); err != nil {
 		m.close()
 		return nil, fmt.Errorf("%w\nthe end of the agent's log:\n%s", err, process.Tail(m.log, 10))

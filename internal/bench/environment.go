@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/bench/audit"
@@ -28,9 +27,9 @@ type environment struct {
 	Options
 	*sim.API
 	audit *audit.Log
-	dir   string                     // empty for an external hub
-	plane *controlplane.ControlPlane // nil for an external hub
-	hub   hub                        // nil until it is started
+	dir   string
+	plane *controlplane.ControlPlane
+	hub   *hubProcess // nil until it is started
 }
 
 // extraArgs are arguments of a control plane, and of the hub, in addition to the usual ones.
@@ -82,27 +81,16 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 	return e, e.closeOnError(err)
 }
 
-// withHub returns an environment whose hub is at work: on a control plane of its own, or the external hub.
+// withHub starts a control plane and a hub, and returns when the hub serves agents.
 func withHub(ctx context.Context, o Options, extra extraArgs) (e *environment, err error) {
-	if o.External != nil {
-		config, err := clientcmd.BuildConfigFromFlags("", o.External.Kubeconfig)
-		if err != nil {
-			return nil, err
-		}
-		e = &environment{Options: o, audit: audit.NewLog(o.External.AuditLog), hub: &externalHub{External: *o.External}}
-		e.API, err = sim.Connect(ctx, config, systemNamespace, workspace)
-		return e, err
-	}
 	if e, err = newEnvironment(ctx, o, extra); err != nil {
 		return nil, err
 	}
 	// No other process waits for the Lease, so the times can be long enough for an API server on a busy machine.
-	local, err := e.newHub("hub", append([]string{"--lease-duration=10m", "--renew-deadline=8m"}, extra.hub...)...)
-	if err != nil {
-		return nil, e.closeOnError(err)
+	if e.hub, err = e.newHub("hub", append([]string{"--lease-duration=10m", "--renew-deadline=8m"}, extra.hub...)...); err == nil {
+		err = e.hub.start()
 	}
-	e.hub = local
-	if err := local.start(); err != nil {
+	if err != nil {
 		return nil, e.closeOnError(err)
 	}
 	return e, e.closeOnError(e.awaitHub(ctx))
@@ -122,9 +110,7 @@ func (e *environment) close() {
 	if e.plane != nil {
 		_ = e.plane.Stop()
 	}
-	if e.dir != "" {
-		_ = os.RemoveAll(e.dir)
-	}
+	_ = os.RemoveAll(e.dir)
 }
 
 // awaitHub waits until the API server serves all kinds that agents and imports need, and applies the admission policies. The hub creates
@@ -144,35 +130,18 @@ func (e *environment) logf(format string, arguments ...any) {
 	fmt.Fprintf(e.Log, "bench: "+format+"\n", arguments...)
 }
 
-// runName is part of the clientIDs of a run. An external control plane can have clusters of earlier runs.
-func (e *environment) runName(name string) string {
-	if e.plane != nil {
-		return name
-	}
-	return name + "-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
-}
-
-// apiServerPids are the processes of the API server; none if they are not known.
-func (e *environment) apiServerPids() []int {
-	if e.plane == nil {
-		return e.External.APIServerPids
-	}
-	return []int{e.plane.APIServerPid()}
-}
-
-// cost is what an operation cost the hub and its API server.
+// cost has the requests and the CPU time of the hub and its API server during an operation.
 type cost struct {
 	audit.Counts
 	hubCPU       time.Duration
-	apiServerCPU time.Duration // 0 if it is not known
+	apiServerCPU time.Duration
 	began        time.Time
 }
 
 // duration is the time until the hub's last request was answered.
 func (c cost) duration() time.Duration { return max(c.Last.Sub(c.began), 0) }
 
-// measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns what that cost. It fails when the hub
-// exits.
+// measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns the cost. It fails if the hub exits.
 func (e *environment) measure(ctx context.Context, operation func(context.Context) error) (c cost, err error) {
 	ctx, done := e.hub.guard(ctx)
 	defer done()
@@ -188,8 +157,8 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	if _, err := e.quiet(ctx); err != nil {
 		return c, err
 	}
-	c.apiServerCPU, err = cpuDuring(e.apiServerPids(), func() (err error) {
-		c.hubCPU, err = cpuDuring(e.hub.pids(), func() error {
+	c.apiServerCPU, err = cpuDuring([]int{e.plane.APIServerPid()}, func() (err error) {
+		c.hubCPU, err = cpuDuring([]int{e.hub.pid()}, func() error {
 			c.began = time.Now()
 			if err := operation(ctx); err != nil {
 				return err
@@ -203,8 +172,8 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	return c, err
 }
 
-// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. Two
-// seconds because after that time the hub writes into a status for what it waits.
+// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. It waits for
+// two seconds because a hub that waits for something for so long writes the reason into a status.
 func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error) {
 	const (
 		silence = 2 * time.Second
@@ -213,7 +182,7 @@ func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error
 	)
 	began := time.Now()
 	for last := began; time.Since(last) < silence; {
-		more, err := e.audit.Next(audit.ByUserAgents(e.UserAgents...))
+		more, err := e.audit.Next(e.hubRequests())
 		if err != nil {
 			return nil, err
 		}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -23,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// loaded is a hub with many clusters, most of which were not registered but copied from one that was. The copies are in etcd as the hub and
-// the controller manager would have left them, so the hub that is started after that has nothing to write for them.
+// loaded is a hub with many clusters. Most of them did not register: their objects are copies of the objects of one that did. etcd has the
+// copies as the hub and the controller manager would have written them, so a hub that starts later writes nothing for them.
 type loaded struct {
 	growing
 	leases  bool
@@ -40,13 +38,11 @@ const checkin = 12 * time.Hour
 // agents that write the status of their Cluster, as unchanged agents of Fleet do.
 func fleetOf(leases bool) func(context.Context, Options) ([]figures.Figure, error) {
 	return func(ctx context.Context, o Options) ([]figures.Figure, error) {
-		if o.External != nil {
-			return nil, errors.New("the clusters are copied in etcd: a hub that already runs cannot be measured")
-		}
-		probes, err := freeAddress()
+		port, err := controlplane.FreePort()
 		if err != nil {
 			return nil, err
 		}
+		probes := fmt.Sprint("127.0.0.1:", port)
 		e, err := withHub(ctx, o, extraArgs{
 			hub: []string{"--health-bind-address", probes}, config: map[string]any{"agentLastSeenInterval": checkin.String()},
 		})
@@ -106,8 +102,8 @@ func (l *loaded) atSize(ctx context.Context, size int) error {
 	if err := l.agents.Authenticate(ctx, some, l.InFlight); err != nil {
 		return err
 	}
-	// The API server collects garbage after some seconds of heartbeats, which takes the longer the more objects it has. One round could have none of
-	// that, or more than its share.
+	// After some seconds of heartbeats, the API server collects garbage, which takes longer the more objects it has. A single round could have no
+	// collection, or more than its share.
 	const rounds = 10
 	err = l.operation(ctx, size, "heartbeat", "a heartbeat", rounds*len(some), func(ctx context.Context) error {
 		for range rounds {
@@ -272,7 +268,7 @@ func (l *loaded) load(ctx context.Context, t *template, count int) error {
 
 // caughtUp waits until the API server and the controller manager have processed the copies: until both are nearly idle.
 func (l *loaded) caughtUp(ctx context.Context) error {
-	return l.calm(ctx, append(l.apiServerPids(), l.plane.ControllerManagerPid())...)
+	return l.calm(ctx, l.plane.APIServerPid(), l.plane.ControllerManagerPid())
 }
 
 // calm waits until the processes have used less than a fifth of a CPU for three seconds.
@@ -308,33 +304,23 @@ func (l *loaded) awaitReady(ctx context.Context) error {
 	})
 }
 
-// freeAddress is an address of this machine at which nothing listens.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
-}
-
 // measureRestart starts the hub, or starts it again, and measures until it has processed all objects in its caches.
 func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	l.hub.stop()
 	if _, err := l.quiet(ctx); err != nil {
 		return err
 	}
-	local := l.hub.(*localHub) // withHub has started it
 	var took time.Duration
 	var c audit.Counts
-	api, err := cpuDuring(l.apiServerPids(), func() error {
+	api, err := cpuDuring([]int{l.plane.APIServerPid()}, func() error {
 		began := time.Now()
-		if err := local.start(); err != nil {
+		if err := l.hub.start(); err != nil {
 			return err
 		}
 		if err := l.awaitReady(ctx); err != nil {
 			return err
 		}
-		if err := l.calm(ctx, l.hub.pids()...); err != nil {
+		if err := l.calm(ctx, l.hub.pid()); err != nil {
 			return err
 		}
 		took = time.Since(began)
@@ -345,7 +331,7 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	used, err := usageOf(l.hub.pids()...)
+	used, err := usageOf(l.hub.pid())
 	if err != nil {
 		return err
 	}
@@ -358,13 +344,13 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 		figures.Processor(l.row(size, "restart/apiserver-cpu"), title("CPU of the API server"), api, 1),
 		figures.Seconds(l.row(size, "restart/settled"), title("until all objects are processed"), took-calmTime),
 	)
-	if c.Writes > 0 { // the copies are not what this hub would have made
+	if c.Writes > 0 { // the copies differ from the objects that this hub would have created
 		return fmt.Errorf("the hub has written after its start: %s", c.PerItem(1))
 	}
 	return nil
 }
 
-// processes are the CPU times of the hub and of what it needs.
+// processes are the CPU times of the hub and of the control plane.
 type processes struct {
 	hub, apiServer, etcd, controllerManager time.Duration
 }
@@ -374,7 +360,7 @@ func (p processes) each(n float64) processes {
 	return processes{hub: part(p.hub), apiServer: part(p.apiServer), etcd: part(p.etcd), controllerManager: part(p.controllerManager)}
 }
 
-// without subtracts what the processes of Kubernetes use while nothing happens. An idle hub uses nothing, except to collect garbage after
+// without subtracts the CPU time of the control plane while nothing happens. An idle hub uses nothing, except to collect garbage after
 // its start, which may or may not be in a window of some seconds.
 func (p processes) without(idle processes, took time.Duration) processes {
 	rest := func(d, perSecond time.Duration) time.Duration {
@@ -398,7 +384,7 @@ func (p processes) figures(row func(string) string, title string, n int) []figur
 func (l *loaded) cpuOf(operation func() error) (p processes, err error) {
 	read := func() (now processes, err error) {
 		for pid, d := range map[int]*time.Duration{
-			l.hub.pids()[0]: &now.hub, l.plane.APIServerPid(): &now.apiServer, l.plane.EtcdPid(): &now.etcd, l.plane.ControllerManagerPid(): &now.controllerManager,
+			l.hub.pid(): &now.hub, l.plane.APIServerPid(): &now.apiServer, l.plane.EtcdPid(): &now.etcd, l.plane.ControllerManagerPid(): &now.controllerManager,
 		} {
 			used, err := usageOf(pid)
 			if err != nil {
@@ -422,7 +408,7 @@ func (l *loaded) cpuOf(operation func() error) (p processes, err error) {
 	}, err
 }
 
-// traffic is what the API server and etcd have counted since they were started.
+// traffic has counters of the API server and etcd since their start.
 type traffic struct{ written, events, sent float64 }
 
 func (l *loaded) traffic(ctx context.Context) (t traffic, err error) {
@@ -451,7 +437,7 @@ func (l *loaded) traffic(ctx context.Context) (t traffic, err error) {
 
 // operation measures n units of work on a quiet hub.
 func (l *loaded) operation(ctx context.Context, size int, name, title string, n int, do func(context.Context) error) error {
-	if err := l.calm(ctx, append(l.apiServerPids(), l.hub.pids()...)...); err != nil {
+	if err := l.calm(ctx, l.plane.APIServerPid(), l.hub.pid()); err != nil {
 		return err
 	}
 	before, err := l.traffic(ctx)
@@ -525,7 +511,7 @@ func (l *loaded) measureSizes(ctx context.Context, size int) error {
 		what, of string
 		pid      int
 	}{
-		{"memory", "the hub", l.hub.pids()[0]},
+		{"memory", "the hub", l.hub.pid()},
 		{"apiserver-memory", "the API server", l.plane.APIServerPid()},
 		{"controller-manager-memory", "the controller manager", l.plane.ControllerManagerPid()},
 	} {

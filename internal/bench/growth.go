@@ -44,7 +44,7 @@ func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 		return nil, err
 	}
 	defer g.close()
-	warmUp, err := sim.NewAgents(ctx, g.API, g.runName("warm-up"))
+	warmUp, err := sim.NewAgents(ctx, g.API, "warm-up")
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +69,11 @@ func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	joined, err := g.join(ctx)
 	g.add(joined...)
-	if err != nil || o.External != nil { // an external hub keeps running, and would process the objects of the plain client
+	if err != nil {
 		return g.rows, err
 	}
 	g.hub.stop()
-	f, err := g.plainClient(ctx, sim.PlainClient{Run: "small"}, o.Storm)
+	f, err := g.plainClient(ctx, "small", o.Storm)
 	if err != nil {
 		return g.rows, err
 	}
@@ -86,7 +86,7 @@ func newGrowing(ctx context.Context, o Options) (*growing, error) {
 	if err != nil {
 		return nil, err
 	}
-	agents, err := sim.NewAgents(ctx, e.API, e.runName("grow"))
+	agents, err := sim.NewAgents(ctx, e.API, "grow")
 	return &growing{environment: e, agents: agents}, e.closeOnError(err)
 }
 
@@ -145,7 +145,7 @@ func (g *growing) atSize(ctx context.Context, size int) error {
 		figures.Milliseconds(row(size, "p50"), titleAt(size, "one more registration, p50"), took.Quantile(.5)),
 		figures.Counted(row(size, "requests"), titleAt(size, "requests of the hub for one more registration"), float64(c.Requests())/float64(g.Idle)),
 	)
-	g.rows = appendAPIServerCPU(g.rows, row(size, "apiserver-cpu"), titleAt(size, "CPU of the API server for one more registration"), c, g.Idle)
+	g.rows = append(g.rows, figures.Processor(row(size, "apiserver-cpu"), titleAt(size, "CPU of the API server for one more registration"), c.apiServerCPU, g.Idle))
 	if err := g.heartbeatsSince(ctx, len(g.agents.Registered)-g.Idle); err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (g *growing) settled(ctx context.Context, size int) error {
 	if _, err := g.quiet(ctx); err != nil {
 		return err
 	}
-	used, err := usageOf(g.hub.pids()...)
+	used, err := usageOf(g.hub.pid())
 	if err != nil {
 		return err
 	}
@@ -188,19 +188,17 @@ func (g *growing) settled(ctx context.Context, size int) error {
 	return g.heartbeats(ctx, size)
 }
 
-// restart restarts the hub and counts what it sends until it is quiet again.
+// restart restarts the hub and counts its requests until it is quiet again.
 func (g *growing) restart(ctx context.Context, size int) error {
 	if _, err := g.quiet(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := g.hub.restart(ctx); errors.Is(err, errNoRestart) {
-		return nil
-	} else if err != nil {
+	if err := g.hub.restart(); err != nil {
 		return err
 	}
 	c := cost{began: began}
-	for c.Requests() == 0 { // every hub reads something when it starts, but perhaps later than quiet waits
+	for c.Requests() == 0 { // the hub reads something when it starts, but perhaps later than quiet waits
 		requests, err := g.quiet(ctx)
 		if err != nil {
 			return err
@@ -240,7 +238,7 @@ func (g *growing) heartbeats(ctx context.Context, size int) error {
 		figures.Counted(row(size, "heartbeat-requests"), titleAt(size, fmt.Sprintf("requests of the hub after %d heartbeats", sent)), float64(c.Requests())).WithNote(c.PerItem(1)),
 		figures.Processor(row(size, "heartbeat-cpu"), titleAt(size, "CPU of the hub for one heartbeat"), c.hubCPU, sent),
 	)
-	g.rows = appendAPIServerCPU(g.rows, row(size, "heartbeat-apiserver-cpu"), titleAt(size, "CPU of the API server for one heartbeat"), c, sent)
+	g.rows = append(g.rows, figures.Processor(row(size, "heartbeat-apiserver-cpu"), titleAt(size, "CPU of the API server for one heartbeat"), c.apiServerCPU, sent))
 	return nil
 }
 
@@ -251,20 +249,16 @@ func ratios(all []figures.Figure, sizes []int) (found []figures.Figure) {
 	if first == last {
 		return nil
 	}
-	for _, what := range []string{"cpu", "apiserver-cpu", "heartbeat-apiserver-cpu", "restart-reads"} {
-		few, knowsFew := figures.Find(all, row(first, what))
-		many, knowsMany := figures.Find(all, row(last, what))
-		switch {
-		case !knowsFew || !knowsMany:
-		case what == "restart-reads":
-			found = append(found, figures.Counted("growth/more-restart-reads",
-				fmt.Sprintf("additional reads after a restart at %d clusters, compared with %d", last, first), many.Value-few.Value))
-		default:
-			found = append(found, figures.Quotient("growth/"+what+"-ratio",
-				fmt.Sprintf("growth/*/%s at %d clusters, divided by that at %d", what, last, first), many.Value, few.Value))
-		}
+	for _, what := range []string{"cpu", "apiserver-cpu", "heartbeat-apiserver-cpu"} {
+		few, _ := figures.Find(all, row(first, what))
+		many, _ := figures.Find(all, row(last, what))
+		found = append(found, figures.Quotient("growth/"+what+"-ratio",
+			fmt.Sprintf("growth/*/%s at %d clusters, divided by that at %d", what, last, first), many.Value, few.Value))
 	}
-	return found
+	few, _ := figures.Find(all, row(first, "restart-reads"))
+	many, _ := figures.Find(all, row(last, "restart-reads"))
+	return append(found, figures.Counted("growth/more-restart-reads",
+		fmt.Sprintf("additional reads after a restart at %d clusters, compared with %d", last, first), many.Value-few.Value))
 }
 
 // deleteTenth deletes a tenth of the clusters, at most 1,000, and waits until the hub is quiet.

@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/muster-fleet/muster/internal/bench/audit"
@@ -44,7 +46,7 @@ func (i *importing) close() {
 }
 
 func (i *importing) importMember(ctx context.Context, name string, count int) (figures.Samples, error) {
-	return i.given.Import(ctx, i.runName(name), count, i.member.plane.Kubeconfig())
+	return i.given.Import(ctx, name, count, i.member.plane.Kubeconfig())
 }
 
 // imports measures many imports that begin at the same time.
@@ -68,7 +70,7 @@ func imports(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	requests, err := memberLog.Next(audit.ByUserAgents(i.UserAgents...))
+	requests, err := memberLog.Next(i.hubRequests())
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func importFigures(count int, rate float64, hub cost, member audit.Counts) []fig
 		figures.Counted("imports/member-requests", "requests to the member for one import", perImport(member.Requests())).WithNote(member.PerItem(count)),
 		figures.Processor("imports/cpu", "CPU of the hub for one import", hub.hubCPU, count),
 	}
-	return appendAPIServerCPU(all, "imports/apiserver-cpu", "CPU of the hub's API server for one import", hub, count)
+	return append(all, figures.Processor("imports/apiserver-cpu", "CPU of the hub's API server for one import", hub.apiServerCPU, count))
 }
 
 // silence measures a few imports alone, and then the same number beside imports of members that accept connections and never answer.
@@ -99,17 +101,14 @@ func silence(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	silent, err := sim.NewSilentMember()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no program answers
 	if err != nil {
 		return nil, err
 	}
 	defer silent.Close()
-	kubeconfig, err := silent.Kubeconfig()
-	if err != nil {
-		return nil, err
-	}
+	kubeconfig := bytes.ReplaceAll(i.member.plane.Kubeconfig(), []byte(i.member.plane.URL()), []byte("https://"+silent.Addr().String()))
 	const members = 100
-	if err := i.given.Create(ctx, i.runName("silent"), members, i.InFlight, kubeconfig); err != nil {
+	if err := i.given.Create(ctx, "silent", members, i.InFlight, kubeconfig); err != nil {
 		return nil, err
 	}
 	if _, err := i.quiet(ctx); err != nil { // until the hub has created the objects of each Cluster on its own API server

@@ -26,7 +26,7 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 	}
 	defer e.close()
 
-	idle, err := sim.NewAgents(ctx, e.API, e.runName("idle"))
+	idle, err := sim.NewAgents(ctx, e.API, "idle")
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 	e.logf("idle: p50 %s, p99 %s", took.Quantile(.5), took.Quantile(.99))
 	all = append(all, figures.Milliseconds("idle/p50", "idle hub: one registration, from the request to the readable credential, p50", took.Quantile(.5)))
 
-	agents, err := sim.NewAgents(ctx, e.API, e.runName("storm"))
+	agents, err := sim.NewAgents(ctx, e.API, "storm")
 	if err != nil {
 		return all, err
 	}
@@ -60,15 +60,14 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 	return append(all, before.mean(after).figures(s)...), nil
 }
 
-// join measures agents that do at once all that a real agent does when it joins: register, send a heartbeat, and deploy the agent's
-// own Bundle.
+// join measures agents that act like real agents: they register, send a heartbeat, and deploy the agent's own Bundle.
 func join(ctx context.Context, o Options) ([]figures.Figure, error) {
 	e, err := withHub(ctx, o, extraArgs{})
 	if err != nil {
 		return nil, err
 	}
 	defer e.close()
-	first, err := sim.NewAgents(ctx, e.API, e.runName("warm-up"))
+	first, err := sim.NewAgents(ctx, e.API, "warm-up")
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +78,7 @@ func join(ctx context.Context, o Options) ([]figures.Figure, error) {
 }
 
 func (e *environment) join(ctx context.Context) ([]figures.Figure, error) {
-	agents, err := sim.NewAgents(ctx, e.API, e.runName("join"))
+	agents, err := sim.NewAgents(ctx, e.API, "join")
 	if err != nil {
 		return nil, err
 	}
@@ -94,39 +93,25 @@ func (e *environment) join(ctx context.Context) ([]figures.Figure, error) {
 // throttled measures a hub whose kube-controller-manager sends 20 requests per second, its default. A hub that needs the controller
 // manager for each registration cannot be faster than that.
 func throttled(ctx context.Context, o Options) ([]figures.Figure, error) {
-	s, err := stormOf100(ctx, o, "throttled", extraArgs{controllerManager: []string{"--kube-api-qps=20", "--kube-api-burst=30"}})
+	e, err := withHub(ctx, o, extraArgs{controllerManager: []string{"--kube-api-qps=20", "--kube-api-burst=30"}})
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	agents, err := sim.NewAgents(ctx, e.API, "throttled")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := agents.Register(ctx, 5, 1); err != nil { // to open the connections
+		return nil, err
+	}
+	s, err := e.storm(ctx, agents.Register, 100, 100)
 	if err != nil {
 		return nil, err
 	}
 	return []figures.Figure{
 		figures.Rate("throttled/rate", "100 agents at once, kube-controller-manager at 20 requests per second: registrations per second", s.rate),
 	}, nil
-}
-
-// tokenSecrets measures registrations where the API server issues only short-lived tokens, so that agents that cannot renew theirs
-// need a token Secret.
-func tokenSecrets(ctx context.Context, o Options) ([]figures.Figure, error) {
-	s, err := stormOf100(ctx, o, "secrets", extraArgs{apiServer: []string{"--service-account-max-token-expiration=24h"}})
-	if err != nil {
-		return nil, err
-	}
-	return s.figures("secrets"), nil
-}
-
-func stormOf100(ctx context.Context, o Options, name string, extra extraArgs) (s storm, err error) {
-	e, err := withHub(ctx, o, extra)
-	if err != nil {
-		return s, err
-	}
-	defer e.close()
-	agents, err := sim.NewAgents(ctx, e.API, e.runName(name))
-	if err != nil {
-		return s, err
-	}
-	if _, err := agents.Register(ctx, 5, 1); err != nil { // to open the connections
-		return s, err
-	}
-	return e.storm(ctx, agents.Register, 100, 100)
 }
 
 // storm is the registration of many agents at the same time.
@@ -149,7 +134,7 @@ func (e *environment) storm(ctx context.Context, register func(ctx context.Conte
 	if err != nil {
 		return s, err
 	}
-	used, err := usageOf(e.hub.pids()...)
+	used, err := usageOf(e.hub.pid())
 	s.peak = used.peakMemory
 	e.logf("%d at once: %.1f/s, p99 %s, %s of CPU and %d writes", count, s.rate, s.took.Quantile(.99), s.cost.hubCPU, s.cost.Writes)
 	return s, err
@@ -176,15 +161,7 @@ func (s storm) figures(part string) []figures.Figure {
 		figures.Counted(part+"/failed", title("failed requests of the hub"), float64(s.cost.Failed)).WithNote(s.cost.PerItem(s.count)),
 		figures.Bytes(part+"/memory", title("peak memory of the hub"), s.peak),
 	}
-	return appendAPIServerCPU(all, part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost, s.count)
-}
-
-// appendAPIServerCPU adds the CPU of the API server for each of n items, if it is known.
-func appendAPIServerCPU(all []figures.Figure, row, title string, c cost, n int) []figures.Figure {
-	if c.apiServerCPU == 0 {
-		return all
-	}
-	return append(all, figures.Processor(row, title, c.apiServerCPU, n))
+	return append(all, figures.Processor(part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost.apiServerCPU, s.count))
 }
 
 // firstHeartbeats sends the first heartbeat of each agent of a storm, and measures how the hub then creates their Bundles.
@@ -201,19 +178,19 @@ func (s storm) heartbeatFigures(c cost) []figures.Figure {
 	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
 	all := []figures.Figure{
 		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", perAgent(s.cost.Writes+c.Kinds["create bundles"])),
-		figures.Counted("beat/writes", "writes of the hub "+title+": its Bundle and what follows from it", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
+		figures.Counted("beat/writes", "writes of the hub "+title+", for its Bundle", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
 		figures.Counted("beat/reads", "reads of the hub "+title, perAgent(c.Reads)),
 		figures.Counted("beat/failed", "failed requests of the hub after the first heartbeats", float64(c.Failed)),
 		figures.Processor("beat/cpu", "CPU of the hub "+title, c.hubCPU, s.count),
 	}
-	return appendAPIServerCPU(all, "beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c, s.count)
+	return append(all, figures.Processor("beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c.apiServerCPU, s.count))
 }
 
 // floor is the cost of the writes of a registration without a hub, see sim.PlainClient.
 type floor struct {
-	rate, tokenSecretRate float64       // registrations per second
-	clientCPU             time.Duration // of the plain client for one registration
-	apiServerCPU          time.Duration // for one registration
+	rate         float64       // registrations per second
+	clientCPU    time.Duration // of the plain client for one registration
+	apiServerCPU time.Duration // for one registration
 }
 
 // measureFloor measures the plain client on an API server of its own, because a hub would process the objects that the client creates.
@@ -233,21 +210,17 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	if err := e.awaitHub(ctx); err != nil {
 		return f, err
 	}
-	if _, err := e.plainClient(ctx, sim.PlainClient{Run: "warm-up"}, o.Storm/4); err != nil { // a new API server is slow at first
+	if _, err := e.plainClient(ctx, "warm-up", o.Storm/4); err != nil { // a new API server is slow at first
 		return f, err
 	}
-	if f, err = e.plainClient(ctx, sim.PlainClient{Run: "requests"}, o.Storm/2); err != nil {
-		return f, err
-	}
-	secrets, err := e.plainClient(ctx, sim.PlainClient{Run: "secrets", TokenSecrets: true}, o.Storm/2)
-	f.tokenSecretRate = secrets.rate
-	e.logf("floor: %.1f registrations/s with TokenRequest, %.1f with token Secrets", f.rate, f.tokenSecretRate)
+	f, err = e.plainClient(ctx, "measured", o.Storm/2)
+	e.logf("floor: %.1f registrations/s", f.rate)
 	return f, err
 }
 
-func (e *environment) plainClient(ctx context.Context, client sim.PlainClient, count int) (f floor, err error) {
-	client.API, client.Run = e.API, "floor-"+client.Run
-	apiServerCPU, err := cpuDuring(e.apiServerPids(), func() (err error) {
+func (e *environment) plainClient(ctx context.Context, run string, count int) (f floor, err error) {
+	client := sim.PlainClient{API: e.API, Run: "floor-" + run}
+	apiServerCPU, err := cpuDuring([]int{e.plane.APIServerPid()}, func() (err error) {
 		f.clientCPU, err = cpuDuring([]int{os.Getpid()}, func() error {
 			began := time.Now()
 			err := client.Register(ctx, count, e.InFlight)
@@ -262,25 +235,23 @@ func (e *environment) plainClient(ctx context.Context, client sim.PlainClient, c
 
 func (f floor) mean(g floor) floor {
 	return floor{
-		rate: (f.rate + g.rate) / 2, tokenSecretRate: (f.tokenSecretRate + g.tokenSecretRate) / 2,
+		rate:      (f.rate + g.rate) / 2,
 		clientCPU: (f.clientCPU + g.clientCPU) / 2, apiServerCPU: (f.apiServerCPU + g.apiServerCPU) / 2,
 	}
 }
 
 func (f floor) figures(s storm) []figures.Figure {
 	share := figures.Quotient("storm/share-of-floor", "registrations per second, divided by those of the plain client", s.rate, f.rate)
-	secretShare := figures.Quotient("storm/share-of-secret-floor", "the same, divided by those of the plain client with token Secrets", s.rate, f.tokenSecretRate)
-	share.MoreIsBetter, secretShare.MoreIsBetter = true, true
+	share.MoreIsBetter = true
 	all := []figures.Figure{
-		figures.Rate("floor/token-request", "a plain client that makes the same writes, with TokenRequest: registrations per second", f.rate),
-		figures.Rate("floor/token-secret", "the same with token Secrets", f.tokenSecretRate),
+		figures.Rate("floor/token-request", "a plain client that makes the same writes: registrations per second", f.rate),
 		figures.Processor("floor/apiserver-cpu", "CPU of the API server for a registration of the plain client", f.apiServerCPU, 1),
-		share, secretShare,
+		share,
 	}
 	return append(all, f.cpuInFloors(s)...)
 }
 
-// cpuInFloors returns CPU times of a storm divided by those of the floor, which do not depend on the processor.
+// cpuInFloors returns the CPU times of a storm divided by the CPU times of the floor. These ratios do not depend on the processor.
 func (f floor) cpuInFloors(s storm) []figures.Figure {
 	each := func(d time.Duration) float64 { return figures.Millis(d) / float64(s.count) }
 	return []figures.Figure{

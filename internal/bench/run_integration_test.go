@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	if sample.All() { // CI runs make bench-small
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
-	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testExternalHub, testDay, testFleet}) {
+	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet}) {
 		part(t, hub)
 	}
 }
@@ -64,25 +64,6 @@ func testSmall(t *testing.T, hub string) {
 		assert.Contains(t, all, row)
 		assert.Zero(t, all[row], row)
 	}
-}
-
-func testExternalHub(t *testing.T, hub string) {
-	o := Options{Hub: hub, Sizes: tiny, Log: t.Output()}.withDefaults()
-	o.Binaries = os.Getenv("KUBEBUILDER_ASSETS")
-	e, err := withHub(t.Context(), o, extraArgs{})
-	require.NoError(t, err)
-	defer e.close()
-
-	external := Options{Sizes: tiny, Log: t.Output(), Parts: []string{"small"}, External: &External{
-		Kubeconfig: filepath.Join(e.dir, "hub.kubeconfig"), Pids: e.hub.pids(), AuditLog: filepath.Join(e.dir, "audit.log"),
-	}}
-	measured, err := Run(t.Context(), external)
-	require.NoError(t, err)
-	all := values(measured)
-	assert.Greater(t, all["storm/writes"], 5.)
-	assert.NotContains(t, all, "storm/apiserver-cpu", "no process ID of the API server")
-	assert.NotContains(t, all, "growth/10/restart-reads", "no command for a restart")
-	require.NoError(t, e.awaitHub(t.Context()), "the hub still runs")
 }
 
 func testDay(t *testing.T, hub string) {
@@ -119,7 +100,7 @@ func testFleet(t *testing.T, hub string) {
 }
 
 func TestGuard(t *testing.T) {
-	h := &localHub{}
+	h := &hubProcess{}
 	h.command.Path, h.command.Dir = "/bin/false", t.TempDir()
 	h.command.Log = filepath.Join(h.command.Dir, "hub.log")
 	require.NoError(t, h.start())

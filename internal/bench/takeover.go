@@ -14,18 +14,15 @@ import (
 )
 
 // takeover measures two replicas of the hub with the chart's leader election times: how long an agent waits that registers when the
-// leader is killed, and when it is stopped, and what the new leader sends for the clusters that are settled.
+// leader is killed, and when it is stopped, and how many requests the new leader sends for settled clusters.
 func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
-	if o.External != nil {
-		return nil, errors.New("the replicas of a hub that already runs are not started here")
-	}
 	r, err := newReplicas(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
 
-	// One registration without a takeover is what has to be subtracted.
+	// The requests of a registration without a takeover are subtracted.
 	plain, _, err := r.registerDuring(ctx, func() error { return nil })
 	if err != nil {
 		return nil, err
@@ -52,7 +49,7 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	standby, err := usageOf(r.processes[1].pids()...)
+	standby, err := usageOf(r.processes[1].pid())
 	r.logf("takeover: killed %v, stopped %v", killed, stopped)
 	title := func(what string) string {
 		return fmt.Sprintf("2 replicas with %d clusters, election times of the chart: %s", len(r.agents.Registered), what)
@@ -71,7 +68,7 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 type replicas struct {
 	*environment
 	agents    *sim.Agents
-	processes []*localHub
+	processes []*hubProcess
 	started   int
 	args      []string
 }
@@ -143,7 +140,7 @@ func (r *replicas) addStandby(ctx context.Context) error {
 }
 
 // removeLeader forgets the leader. The standby is the leader then.
-func (r *replicas) removeLeader() *localHub {
+func (r *replicas) removeLeader() *hubProcess {
 	leader := r.processes[0]
 	r.processes = r.processes[1:]
 	return leader
@@ -160,8 +157,8 @@ func (r *replicas) stopLeader() error {
 	return nil
 }
 
-// registerDuring registers an agent while something happens, and returns what the replicas sent until they were quiet, and how long
-// the agent waited.
+// registerDuring registers an agent while event happens. It returns the requests of the replicas until they were quiet, and how long the
+// agent waited.
 func (r *replicas) registerDuring(ctx context.Context, event func() error) (c audit.Counts, took time.Duration, err error) {
 	c, err = r.requestsDuring(ctx, func() error {
 		if err := event(); err != nil {

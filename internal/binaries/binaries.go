@@ -3,10 +3,12 @@ package binaries
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
@@ -27,22 +29,45 @@ func Build(ctx context.Context, folder string, programs ...string) error {
 	return nil
 }
 
-// RunTests is controlplane.RunTests for tests of programs. It builds the programs into a directory, sets the variable to it, and removes the
-// directory at the end.
+// RunTests is controlplane.RunTests for tests of programs. It sets the variable to a directory with the programs, which it removes at the end.
 func RunTests(m *testing.M, folder *string, programs ...string) int {
-	dir, err := os.MkdirTemp("", "muster-programs-")
-	if err != nil {
-		return failed(err)
-	}
+	dir, err := buildOnce(context.Background(), programs)
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := Build(context.Background(), dir, programs...); err != nil {
-		return failed(err)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	*folder = dir
 	return controlplane.RunTests(m)
 }
 
-func failed(err error) int {
-	fmt.Fprintln(os.Stderr, err)
-	return 1
+// buildOnce builds programs in bin/test, where Go does not link a program again that has not changed, and returns a new directory with links
+// to them: a later build replaces the files in bin/test, but not the linked ones.
+func buildOnce(ctx context.Context, programs []string) (dir string, err error) {
+	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	shared := filepath.Join(filepath.Dir(string(module)), "bin", "test")
+	if err := os.MkdirAll(shared, 0o750); err != nil {
+		return "", err
+	}
+	lock, err := os.Create(filepath.Join(shared, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { //nolint:gosec // a file descriptor is a small number
+		return "", err
+	}
+	if err := Build(ctx, shared, programs...); err != nil {
+		return "", err
+	}
+	if dir, err = os.MkdirTemp(shared, "run-"); err != nil {
+		return "", err
+	}
+	for _, program := range programs {
+		err = errors.Join(err, os.Link(filepath.Join(shared, program), filepath.Join(dir, program)))
+	}
+	return dir, err
 }

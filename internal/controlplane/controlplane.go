@@ -35,6 +35,9 @@ type Options struct {
 	// APIServerArgs and ControllerManagerArgs are added to the flags of these programs. Of a flag that is given twice, the last value
 	// counts, so they override the defaults.
 	APIServerArgs, ControllerManagerArgs []string
+	// BeforeControllerManager, if set, is called when the API server is ready. The garbage collector knows the kinds that it installs. It
+	// learns of kinds that are installed later after half a minute, and until then does not delete their dependents.
+	BeforeControllerManager Prepare `json:"-"`
 }
 
 // Each process is killed if it has not ended by itself after this time. An API server with open watches takes a minute. Killing it loses
@@ -96,13 +99,16 @@ func (c *ControlPlane) start(ctx context.Context) (err error) {
 		return err
 	}
 	for range portAttempts {
-		if c.port, err = freePort(); err != nil {
+		if c.port, err = FreePort(); err != nil {
 			return err
 		}
-		// Another process can take the port before the API server listens. Only the log of the API server tells.
+		// Another process can take the port before the API server listens. Only the log of the API server shows that.
 		if err = c.startAPIServer(ctx); err == nil || !strings.Contains(err.Error(), portTaken) {
 			break
 		}
+	}
+	if err == nil && c.options.BeforeControllerManager != nil {
+		err = c.options.BeforeControllerManager(ctx, c)
 	}
 	if err != nil {
 		return err

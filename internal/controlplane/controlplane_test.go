@@ -67,8 +67,18 @@ func TestCredentials(t *testing.T) {
 
 func TestStartAndStop(t *testing.T) {
 	name := fmt.Sprintf("stop%d", os.Getpid()) // no other process has this name
-	c := own(t, Options{Name: name, APIServerArgs: []string{"--service-account-max-token-expiration=2h"}})
+	c := own(t, Options{
+		Name: name, APIServerArgs: []string{"--service-account-max-token-expiration=2h"},
+		BeforeControllerManager: func(_ context.Context, c *ControlPlane) error {
+			createConfigMap(t, clientFor(t, c.RESTConfig()), "first")
+			require.Nil(t, c.controllerManager)
+			return nil
+		},
+	})
 	client := clientFor(t, c.RESTConfig())
+	names, err := configMaps(t.Context(), client)
+	require.NoError(t, err)
+	require.Contains(t, names, "first")
 	require.Len(t, temporaryDirs(t, name), 1)
 	for _, file := range []string{fileServerKey, fileServiceAccount, "etcd.log", "kube-apiserver.log", "kube-controller-manager.log"} {
 		info, err := os.Stat(filepath.Join(c.dir, file))
@@ -176,7 +186,7 @@ func TestStartFails(t *testing.T) {
 }
 
 func TestFreePort(t *testing.T) {
-	port, err := freePort()
+	port, err := FreePort()
 	require.NoError(t, err)
 	require.True(t, port >= firstPort && port <= lastPort && lastPort < 32768, "%d", port)
 	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))

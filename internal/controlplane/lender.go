@@ -16,13 +16,16 @@ import (
 // Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
 // checkpoint. One that a borrower could not reset is stopped when it is returned.
 type Lender struct {
+	// BeforeControllerManager are the functions for Options of the control planes with these names.
+	BeforeControllerManager map[string]Prepare
+
 	mutex   sync.Mutex
 	stopped bool
 	started []*ControlPlane
 	free    map[string][]*ControlPlane
 }
 
-// borrow returns a control plane with this name that nobody else has, and a function that returns it.
+// borrow returns a control plane with this name that no other borrower has, and a function that gives it back.
 func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -30,7 +33,9 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 		plane, l.free[name] = free[len(free)-1], free[:len(free)-1]
 	} else if !l.stopped {
 		l.mutex.Unlock()
-		plane, err = Start(ctx, sharedOptions(name))
+		o := sharedOptions(name)
+		o.BeforeControllerManager = l.BeforeControllerManager[name]
+		plane, err = Start(ctx, o)
 		l.mutex.Lock()
 		if err != nil {
 			return nil, nil, err

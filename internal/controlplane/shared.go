@@ -20,7 +20,7 @@ const EnvLender = "MUSTER_CONTROL_PLANES"
 // borrowTimeout limits the start of a control plane, including the time to build its programs.
 const borrowTimeout = 15 * time.Minute
 
-// Prepare changes a new control plane before its checkpoint, such as by installing kinds. It runs once for each control plane.
+// Prepare changes a new control plane before its checkpoint, for example installs kinds. It runs once for each control plane.
 type Prepare func(context.Context, *ControlPlane) error
 
 // borrowed has the control planes of a test binary.
@@ -41,7 +41,7 @@ type sharedPlane struct {
 	holders  int // number of running tests that got it from Clean
 }
 
-// ofThisBinary is a global variable because the testing package has no other place for what the tests of a package share.
+// ofThisBinary is a global variable because the testing package has no other place for objects that the tests of a package share.
 var ofThisBinary = &borrowed{shared: map[string]*sharedPlane{}}
 
 // Shared returns the control plane with this name, of which each test binary has one, with the objects of its checkpoint. All packages must

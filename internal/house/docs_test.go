@@ -1,4 +1,4 @@
-package house_test
+package house
 
 import (
 	"os"
@@ -17,8 +17,8 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// A command in the documentation that is never run becomes wrong. The commands in the pages of docs.Pages are run by the
-// end-to-end test of that package, the rest by CI itself.
+// A command that nothing runs becomes wrong. The end-to-end test of package docs runs the commands in the pages of docs.Pages, and CI runs
+// the others.
 func TestDocumentationCommandsRunInCI(t *testing.T) {
 	ci := read(t, "../../.ci/run")
 	commands := 0
@@ -40,7 +40,7 @@ func isRun(page string) bool {
 	return slices.ContainsFunc(docs.Pages, func(run string) bool { return filepath.Join("../..", run) == filepath.Clean(page) })
 }
 
-// The end-to-end test needs clusters, and comes late. What can be wrong without them is found here.
+// The end-to-end test needs clusters and runs late. This test finds errors in the pages without clusters.
 func TestDocumentationPagesThatRun(t *testing.T) {
 	for _, page := range docs.Pages {
 		text := read(t, filepath.Join("../..", page))
@@ -59,15 +59,15 @@ func TestDocumentationPagesThatRun(t *testing.T) {
 	}
 }
 
-// assertContexts: a command without its context would work on whatever cluster the reader used last.
+// assertContexts checks that each command names its context. Without one, it would use the current context of the reader.
 func assertContexts(t *testing.T, block docs.Block) {
 	t.Helper()
 	for line := range strings.Lines(block.Script) {
 		if strings.Contains(line, "kubectl ") {
-			assert.Contains(t, line, "--context ", "%s: which cluster is this for?", block)
+			assert.Contains(t, line, "--context ", "%s: the command names no context", block)
 		}
 		if strings.Contains(line, "helm ") {
-			assert.Contains(t, line, "--kube-context ", "%s: which cluster is this for?", block)
+			assert.Contains(t, line, "--kube-context ", "%s: the command names no context", block)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestDirectDependenciesHaveReasons(t *testing.T) {
 		assert.True(t, reasons[found[1]], "docs/architecture.md gives no reason for %s", found[1])
 		delete(reasons, found[1])
 	}
-	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are no direct dependency")
+	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are not direct dependencies")
 }
 
 var directDependency = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)

@@ -1,4 +1,4 @@
-package house_test
+package house
 
 import (
 	"maps"
@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// role says whether a version of Kubernetes is supported for hubs and for members.
+// role is whether a version of Kubernetes is supported for hubs and for members.
 type role struct{ hub, member bool }
 
-// TestKubernetesVersions: the versions that the tests build, the table of the documentation, and the charts agree.
+// TestKubernetesVersions compares the versions that the tests build with the documentation and the charts.
 func TestKubernetesVersions(t *testing.T) {
 	tested := map[int]role{}
 	for line := range strings.Lines(read(t, "../../hack/kube/versions")) {

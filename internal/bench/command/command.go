@@ -46,12 +46,12 @@ func (p *program) app() *cli.App {
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
 		}),
-		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict those of a larger one", p.fleet, func(clusters int) bench.Options {
+		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict the costs of a larger fleet", p.fleet, func(clusters int) bench.Options {
 			o := bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"fleet-lease", "fleet-status"}}
 			o.Clusters = []int{1000, 10000, 30000}
 			return o
 		}),
-		{Name: "fleet-table", Usage: "print the kept figures of fleets and what they predict, as docs/scaling.md has them", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
+		{Name: "fleet-table", Usage: "print the tables of docs/scaling.md: the kept figures of fleets, and their predictions", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
 		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {
@@ -81,12 +81,6 @@ func flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
 		&cli.StringFlag{Name: "agent", Usage: "`PROGRAM` of the agent of part deployments; default: fleetagent in the directory of the hub"},
-		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` for the API server of a hub that already runs, which is measured instead; its clusters are not removed"},
-		&cli.StringFlag{Name: "pid", Usage: "process `IDS` of that hub, separated by commas"},
-		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
-		&cli.StringFlag{Name: "audit-log", Usage: "`FILE` in which that API server records every request once, at level Metadata"},
-		&cli.StringFlag{Name: "restart", Usage: "shell `COMMAND` that restarts that hub and prints the new process IDs; without it restarts are not measured"},
-		&cli.StringSliceFlag{Name: "user-agent", Usage: "`PREFIX` of the hub's User-Agent; may be repeated; default: fleetcontroller, and the file name of --hub"},
 		&cli.IntFlag{Name: "clusters", EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters; default: 1000"},
 		&cli.StringFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
 		&cli.IntFlag{Name: "storm", EnvVars: []string{"BENCH_STORM"}, Usage: "`NUMBER` of agents that register at once; default: 1000"},
@@ -94,7 +88,7 @@ func flags() []cli.Flag {
 		&cli.IntFlag{Name: "imports", EnvVars: []string{"BENCH_IMPORTS"}, Usage: "`NUMBER` of clusters that are imported at once; default: 200"},
 		&cli.DurationFlag{Name: "hour", EnvVars: []string{"BENCH_HOUR"}, Usage: "`DURATION` into which an hour of heartbeats is compressed; default: 5m"},
 		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` over which agents come back after an outage; default: 5m"},
-		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: those of the command"},
+		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: the parts of the command"},
 		resultsFlag(),
 	}
 }
@@ -109,7 +103,7 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 		clusters = 1000
 	}
 	o = defaults(clusters)
-	o.Hub, o.Agent, o.UserAgents = c.String("hub"), c.String("agent"), c.StringSlice("user-agent")
+	o.Hub, o.Agent = c.String("hub"), c.String("agent")
 	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
 		if n := c.Int(name); n > 0 {
 			*value = n
@@ -133,30 +127,10 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 			o.Clusters = append(o.Clusters, n)
 		}
 	}
-	o.External, err = external(c)
-	return o, err
+	return o, nil
 }
 
 func words(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
-
-// external returns the hub that already runs, nil if the flags name none. bench.Run reports missing flags.
-func external(c *cli.Context) (*bench.External, error) {
-	e := &bench.External{Kubeconfig: c.String("kubeconfig"), AuditLog: c.String("audit-log"), Restart: c.String("restart")}
-	if e.Kubeconfig == "" && c.String("pid") == "" && e.AuditLog == "" {
-		return nil, nil
-	}
-	for name, value := range map[string]*[]int{"pid": &e.Pids, "apiserver-pid": &e.APIServerPids} {
-		if c.String(name) == "" {
-			continue
-		}
-		pids, err := bench.ParsePids(c.String(name))
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", name, err)
-		}
-		*value = pids
-	}
-	return e, nil
-}
 
 // run measures, prints the figures with their targets, and keeps them.
 func (p *program) run(c *cli.Context, o bench.Options) error {
@@ -164,10 +138,7 @@ func (p *program) run(c *cli.Context, o bench.Options) error {
 	if err != nil {
 		return err
 	}
-	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings(), Machine: machine(), Go: runtime.Version()}
-	if o.External == nil {
-		r.Commit = version(o.Hub)
-	}
+	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings(), Commit: version(o.Hub), Machine: machine(), Go: runtime.Version()}
 	r.Figures, err = p.measure(c.Context, o)
 	if failed := figures.Table(p.out, r.Figures, limits.Targets); failed != nil {
 		return failed
@@ -239,7 +210,7 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 	return nil
 }
 
-// charts prints the charts of the run with the most clusters; of several such runs, those of the newest.
+// charts prints the charts of the run with the most clusters, and of the newest one if several runs have as many.
 func (p *program) charts(c *cli.Context) error {
 	all, err := figures.Records(c.String("results"))
 	if err != nil {
@@ -263,7 +234,7 @@ func (p *program) charts(c *cli.Context) error {
 	return encoder.Encode(best)
 }
 
-// fleet measures and keeps the figures, and prints what they predict.
+// fleet measures and keeps the figures, and prints their predictions.
 func (p *program) fleet(c *cli.Context, o bench.Options) error {
 	if err := p.run(c, o); err != nil || c.String("results") == "" {
 		return err

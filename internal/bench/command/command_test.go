@@ -112,7 +112,7 @@ func TestFleet(t *testing.T) {
 	assert.Contains(t, c.out.String(), "Run `2026-11-21T010000Z`")
 }
 
-// The tables in docs/scaling.md are those of the kept figures.
+// docs/scaling.md has the tables of the kept figures.
 func TestFleetTableInTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/scaling.md")
 	require.NoError(t, err)
@@ -160,14 +160,7 @@ func TestOptions(t *testing.T) {
 		"sizes":    {[]string{"scale", "--sizes", "10, 20"}, func(t *testing.T, o bench.Options) { assert.Equal(t, []int{10, 20}, o.Clusters) }},
 		"hour":     {[]string{"scale", "--hour", "1m"}, func(t *testing.T, o bench.Options) { assert.Equal(t, time.Minute, o.Hour) }},
 		"parts":    {[]string{"run", "--parts", "imports,growth"}, func(t *testing.T, o bench.Options) { assert.Equal(t, []string{"imports", "growth"}, o.Parts) }},
-		"an external hub": {[]string{"run", "--kubeconfig", "k", "--pid", "7,8", "--apiserver-pid", "9", "--audit-log", "a", "--restart", "r", "--user-agent", "fleet"}, func(t *testing.T, o bench.Options) {
-			assert.Equal(t, &bench.External{Kubeconfig: "k", Pids: []int{7, 8}, APIServerPids: []int{9}, AuditLog: "a", Restart: "r"}, o.External)
-			assert.Equal(t, []string{"fleet"}, o.UserAgents)
-		}},
-		"a hub to start": {[]string{"run", "--hub", "h"}, func(t *testing.T, o bench.Options) {
-			assert.Equal(t, "h", o.Hub)
-			assert.Nil(t, o.External)
-		}},
+		"hub":      {[]string{"run", "--hub", "h"}, func(t *testing.T, o bench.Options) { assert.Equal(t, "h", o.Hub) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole(t)
@@ -178,7 +171,6 @@ func TestOptions(t *testing.T) {
 	for problem, arguments := range map[string][]string{
 		"--clusters is -1": {"run", "--clusters", "-1"},
 		`--sizes: "many"`:  {"run", "--sizes", "10,many"},
-		`--pid: "x"`:       {"run", "--pid", "x"},
 		"nothing":          {"run", "--nothing"},
 	} {
 		require.ErrorContains(t, newConsole(t).run(arguments...), problem)

@@ -16,13 +16,11 @@ import (
 
 // PlainClient makes 15 writes for each registration in sequence, and reads nothing. They are the one write of the agent, the 13 writes of the
 // hub without those for the agent's Bundle, and a ClusterRoleBinding. Earlier hubs created that binding for each registration; the client
-// still does, so that its figures can be compared with those of kept runs. A hub that makes these writes cannot be faster.
+// still does, so that its figures can be compared with kept runs. A hub that makes these writes cannot be faster.
 type PlainClient struct {
 	API *API
 	// Run is part of all names, because a control plane can have objects of several runs.
 	Run string
-	// TokenSecrets is true if the client gets tokens from Secrets, which kube-controller-manager fills, instead of from TokenRequests.
-	TokenSecrets bool
 }
 
 // Register makes the writes of count registrations.
@@ -51,7 +49,11 @@ func (p PlainClient) register(ctx context.Context, id string) error {
 		return err
 	}
 
-	token, err := p.token(ctx, namespace, id)
+	accounts := p.API.Core.CoreV1().ServiceAccounts(namespace)
+	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: named(id)}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	reply, err := accounts.CreateToken(ctx, id, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -60,7 +62,7 @@ func (p PlainClient) register(ctx context.Context, id string) error {
 	}
 	_, err = p.API.Core.CoreV1().Secrets(system).Create(ctx, &corev1.Secret{
 		ObjectMeta: named(request.Name), Type: registration.SecretTypeCredential,
-		Data: map[string][]byte{registration.CredentialToken: []byte(token)},
+		Data: map[string][]byte{registration.CredentialToken: []byte(reply.Status.Token)},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
@@ -79,34 +81,6 @@ func (p PlainClient) register(ctx context.Context, id string) error {
 
 func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
-}
-
-// token creates a ServiceAccount and gets a token for it.
-func (p PlainClient) token(ctx context.Context, namespace, id string) (token string, err error) {
-	accounts, secrets := p.API.Core.CoreV1().ServiceAccounts(namespace), p.API.Core.CoreV1().Secrets(namespace)
-	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: named(id)}, metav1.CreateOptions{}); err != nil {
-		return "", err
-	}
-	if !p.TokenSecrets {
-		reply, err := accounts.CreateToken(ctx, id, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-		if err != nil {
-			return "", err
-		}
-		return reply.Status.Token, nil
-	}
-	secret := &corev1.Secret{ObjectMeta: named(id + "-token"), Type: corev1.SecretTypeServiceAccountToken}
-	secret.Annotations = map[string]string{corev1.ServiceAccountNameKey: id}
-	if _, err := secrets.Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-		return "", err
-	}
-	return token, Await(ctx, "the token Secret of "+id, func(ctx context.Context) (bool, error) {
-		filled, err := secrets.Get(ctx, secret.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		token = string(filled.Data[corev1.ServiceAccountTokenKey])
-		return token != "", nil
-	})
 }
 
 // grant creates two Roles, three RoleBindings and a ClusterRoleBinding.

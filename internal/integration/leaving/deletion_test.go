@@ -68,7 +68,7 @@ func (s *stage) reportsFarewell(t *testing.T, cluster string) {
 	testenv.Merge(t, s.Hub.Fleet.BundleDeployments(namespace).Patch, name, `{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`, "status")
 }
 
-// registered is a Cluster whose agent checks in and has its BundleDeployment. before is what the hub had without it.
+// registered is a Cluster whose agent checks in and has its BundleDeployment. before has the objects of the hub without it.
 func (s *stage) registered(t *testing.T) (r testenv.Registered, before inventory.Inventory) {
 	t.Helper()
 	values := s.Token(t, "tok")
@@ -88,7 +88,7 @@ func (s *stage) awaitDeployment(t *testing.T, cluster string) {
 
 const forever = time.Hour
 
-// The agent is asked to uninstall itself, also after a restart of the hub, and nothing is left.
+// The hub asks the agent to uninstall itself, even if the hub restarts meanwhile, and no object is left.
 func TestDeleteCluster(t *testing.T) {
 	s := newStage(t, graceOf(forever))
 	r, before := s.registered(t)

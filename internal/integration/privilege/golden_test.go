@@ -65,7 +65,7 @@ func nobody(t *testing.T, hub *testenv.Cluster) identity {
 	return identity{metav1.NamespaceDefault, "nobody"}
 }
 
-// everybodys are the rights that every ServiceAccount has, without the one that the hub gives to all of them: the tables have that one.
+// everybodys are the rights of every ServiceAccount, except for the right that the hub gives to all of them, which is in the tables.
 func everybodys(t *testing.T, hub *testenv.Cluster, chosen func() bool, all []resource) map[string]bool {
 	t.Helper()
 	rights := asker{hub, chosen, nobody(t, hub)}.rights(t, all, nowhere)
@@ -126,7 +126,7 @@ func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
 
 func requireGolden(t *testing.T, file, got string, all []resource) {
 	t.Helper()
-	// API servers before 1.36 do not serve all kinds of policies, and are not asked about those.
+	// API servers before 1.36 do not serve all kinds of policies, so the test sends no reviews about the missing kinds.
 	lines := slices.DeleteFunc(strings.SplitAfter(golden.Want(t, file, got), "\n"), func(line string) bool {
 		kind, _, _ := strings.Cut(line, ": ")
 		return strings.HasSuffix(kind, "."+admission.Group) && !slices.ContainsFunc(all, func(r resource) bool { return r.String() == kind })

@@ -24,7 +24,7 @@ var verbs = []string{
 	"bind", "escalate", "impersonate", "approve", "sign", "use", "attest", "register",
 }
 
-// nowhere is a namespace that does not exist: what an identity may do there, it may do in every namespace.
+// nowhere is a namespace that does not exist: the rights of an identity there are its rights in every namespace.
 const nowhere = "nowhere"
 
 // resource is a resource or subresource of the API server.
@@ -60,7 +60,7 @@ func served(t *testing.T, hub *testenv.Cluster) (all []resource) {
 		}
 	}
 	for _, r := range slices.Clone(all) {
-		if r.Group == fleet.SchemeGroupVersion.Group && r.sub == "" { // served to nobody, but asked about
+		if r.Group == fleet.SchemeGroupVersion.Group && r.sub == "" { // not served, but asked about
 			all = append(all, resource{r.GroupResource, "finalizers"})
 		}
 	}
@@ -80,7 +80,7 @@ func (i identity) groups() []string {
 // asker sends access reviews about one identity.
 type asker struct {
 	hub    *testenv.Cluster
-	chosen func() bool // says which of the rights to ask about that the API server does not list
+	chosen func() bool // chooses which rights are reviewed although the API server does not list them
 	identity
 }
 
@@ -101,8 +101,8 @@ func (a asker) may(ctx context.Context, verb string, r resource, namespace, name
 
 const atATime = 16
 
-// unnamed reviews verbs on resources without a name, which means any name: those in the rules that the API server lists for the identity,
-// and a sample of the tens of thousands of others, which must be refused.
+// unnamed reviews verbs on resources without a name, which stands for all names. It reviews the rules that the API server lists for the
+// identity, and a sample of the tens of thousands of other combinations, which must be refused.
 func (a asker) unnamed(t *testing.T, all []resource, namespace string) map[string]bool {
 	t.Helper()
 	asked, allowed := make([][]string, len(all)), make([][]string, len(all))

@@ -48,7 +48,7 @@ func hasty(part float64) func(*agent.Config) {
 	}
 }
 
-// writingStatus sends the heartbeats to the status of the Cluster, where a test can change what the hub knows of the agent.
+// writingStatus sends the heartbeats to the status of the Cluster, where a test can change the report of the agent.
 func writingStatus(change func(*agent.Config)) func(*agent.Config) {
 	return func(c *agent.Config) {
 		change(c)
@@ -85,7 +85,7 @@ func (s *stage) awaitOther(t *testing.T, namespace, than string) (token string, 
 	return token, claims
 }
 
-// lose replaces the token in the agent's Secret by one that no hub knows.
+// lose replaces the token in the agent's Secret by an unknown token.
 func (s *stage) lose(t *testing.T, namespace, foreign string) {
 	t.Helper()
 	secrets := s.Member.Kubernetes.CoreV1().Secrets(namespace)
