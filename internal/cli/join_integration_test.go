@@ -87,7 +87,7 @@ func TestJoin(t *testing.T) {
 	err = app.RunContext(ctx, FlagsFirst(app, []string{"muster", "join", narrow, "--kubeconfig", kubeconfig}))
 	require.ErrorContains(t, err, "stopped waiting for the registration: context canceled")
 	require.Contains(t, refused.String(), "s  member: the hub refuses ClusterRegistration "+p.namespace+"/")
-	require.Contains(t, refused.String(), "To undo what it has made on the member:\n    helm --kubeconfig="+kubeconfig+" -n cattle-fleet-system uninstall fleet-agent\n")
+	require.Contains(t, refused.String(), "To undo its changes on the member:\n    helm --kubeconfig="+kubeconfig+" -n cattle-fleet-system uninstall fleet-agent\n")
 	require.True(t, installed())
 
 	// The values of another token replace those that the hub refuses.

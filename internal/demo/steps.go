@@ -42,7 +42,7 @@ func steps() []step {
 		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
 		{"open the page of the hub", "muster ui", openPage},
 		{"local: the hub registers its own cluster", "", registerLocal},
-		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
+		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --member-kubeconfig east.kubeconfig --wait", registerEast},
 		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h --allow-label env -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
 		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
