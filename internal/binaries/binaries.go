@@ -27,7 +27,7 @@ func Build(ctx context.Context, folder string, programs ...string) error {
 	return nil
 }
 
-// RunTests is controlplane.RunTests for tests of programs. It builds the programs into a directory, sets the variable to it, and removes the
+// RunTests runs tests of programs with controlplane.RunTests. It builds the programs into a directory, sets *folder to it, and removes the
 // directory at the end.
 func RunTests(m *testing.M, folder *string, programs ...string) int {
 	dir, err := os.MkdirTemp("", "muster-programs-")

@@ -59,7 +59,7 @@ func TestJoin(t *testing.T) {
 	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
 	require.NoError(t, os.WriteFile(wrong, []byte("token: abc\n"), 0o600))
 	_, _, err := muster(t, "join", wrong, "--kubeconfig", kubeconfig)
-	require.ErrorContains(t, err, "the values are not those of a registration token")
+	require.ErrorContains(t, err, "the file does not contain the values of a registration token")
 	require.NotContains(t, err.Error(), "abc")
 	require.NoError(t, os.WriteFile(wrong, []byte(strings.ReplaceAll(goodValues, p.hub.URL(), "https://127.0.0.1:1")), 0o600))
 	_, progress, err := muster(t, "join", wrong, "--kubeconfig", kubeconfig)
