@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// AccountRole is the ClusterRole on a member that the ServiceAccount of an import is bound to. The hub installs an agent that has every
-// right, uninstalls Helm releases with any kind of object if the agent does not answer, and restores the agent's namespace.
+// AccountRole is the ClusterRole on a member that the ServiceAccount of an import is bound to. The hub needs all rights: it installs an agent
+// that has them, uninstalls Helm releases with objects of any kind if the agent does not answer, and restores the agent's namespace.
 const AccountRole = "cluster-admin"
 
-// accountNamespace exists on every cluster, also after somebody has deleted the namespace of the agent, which the hub then installs again.
+// accountNamespace exists on every cluster. If the namespace of the agent is deleted, the hub still has a credential to install the agent again.
 const accountNamespace = metav1.NamespaceSystem
 
 const (
@@ -25,14 +25,14 @@ const (
 	accountLabelValue = "muster"
 )
 
-// MemberAccount is a ServiceAccount on a member, with which a hub connects to it. The ClusterRoleBinding of the same name owns the
-// ServiceAccount, so its deletion removes all of it.
+// MemberAccount is a ServiceAccount on a member, with which a hub connects to the member. The ClusterRoleBinding of the same name owns the
+// ServiceAccount, so the member deletes both if the binding is deleted.
 type MemberAccount struct{ Namespace, Name string }
 
 func (a MemberAccount) String() string { return a.Namespace + "/" + a.Name }
 
-// AccountOf is the ServiceAccount for a Cluster of this hub. Its name contains a digest of the UID of the workspace, so that another hub
-// with Clusters of the same names has another ServiceAccount on a member of both, and neither removes that of the other.
+// AccountOf returns the ServiceAccount for a Cluster of this hub. Its name contains a digest of the UID of the workspace: if two hubs import the
+// same member under the same name, each has its own ServiceAccount, and does not remove that of the other hub.
 func (h *Hub) AccountOf(ctx context.Context, workspace, cluster string) (MemberAccount, error) {
 	namespace, err := h.Kubernetes.CoreV1().Namespaces().Get(ctx, workspace, metav1.GetOptions{})
 	if err != nil {
@@ -42,9 +42,9 @@ func (h *Hub) AccountOf(ctx context.Context, workspace, cluster string) (MemberA
 	return MemberAccount{accountNamespace, name.SafeConcatName("muster-import", workspace, cluster, digest)}, nil
 }
 
-// Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or completes what an earlier call has created,
-// and returns the token. With dryRun, the API server only says whether it would create them. The token does not expire: nothing could renew
-// it, since the hub reads kubeconfigs and does not write them. It ends with the ServiceAccount.
+// Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or the missing ones of them, and returns the token. With
+// dryRun, the API server only checks whether it would create them. The token is valid as long as the ServiceAccount exists: nothing could renew
+// it, because the hub does not write kubeconfigs.
 func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, dryRun bool) (token string, err error) {
 	options := metav1.CreateOptions{}
 	if dryRun {
@@ -62,7 +62,7 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 		binding, err = bindings.Get(ctx, a.Name, metav1.GetOptions{})
 		if err == nil && (binding.Labels[accountLabel] != accountLabelValue || binding.RoleRef != wanted.RoleRef ||
 			!slices.Equal(binding.Subjects, wanted.Subjects) || binding.DeletionTimestamp != nil) {
-			return "", fmt.Errorf("ClusterRoleBinding %s exists on the member, and is not that of this import: delete it there first", a.Name)
+			return "", fmt.Errorf("ClusterRoleBinding %s exists on the member, and does not belong to this import: delete it there first", a.Name)
 		}
 	}
 	if err != nil {
@@ -75,8 +75,8 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 	if apierrors.IsAlreadyExists(err) {
 		account, err = accounts.Get(ctx, a.Name, metav1.GetOptions{})
 		if err == nil && !metav1.IsControlledBy(account, binding) {
-			return "", fmt.Errorf("ServiceAccount %s on the member is that of a ClusterRoleBinding that was deleted: "+
-				"run the command again when the member has removed it, or delete it", a)
+			return "", fmt.Errorf("ServiceAccount %s on the member belongs to a ClusterRoleBinding that was deleted: "+
+				"run the command again when the member has removed the ServiceAccount, or delete it", a)
 		}
 	}
 	if err != nil {
@@ -101,7 +101,7 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 		what: fmt.Sprintf("Secret %s on the member", a), get: secrets.Get, name: a.Name,
 		status: "the member has not written a token to it: does its kube-controller-manager run?",
 		check: func(secret *corev1.Secret) (bool, string, error) {
-			// The Secret of a ServiceAccount that was deleted belongs to another one, until the member deletes it.
+			// Until the member deletes it, a Secret with this name can belong to an earlier ServiceAccount.
 			if secret.Annotations[corev1.ServiceAccountUIDKey] == string(account.UID) {
 				token = string(secret.Data[corev1.ServiceAccountTokenKey])
 			}
@@ -111,14 +111,14 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 	return token, err
 }
 
-// Remove deletes the ClusterRoleBinding; the member then deletes the rest. It deletes no object of another owner, and fails if there is none:
-// the kubeconfig may be that of another cluster.
+// Remove deletes the ClusterRoleBinding; the member then deletes the ServiceAccount and its Secret. It fails if there is no such binding, because
+// the kubeconfig may be for another cluster, or if an import did not create the binding.
 func (a MemberAccount) Remove(ctx context.Context, member kubernetes.Interface) error {
 	bindings := member.RbacV1().ClusterRoleBindings()
 	binding, err := bindings.Get(ctx, a.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("ClusterRoleBinding %s is not on the member: if this is the right cluster, somebody has removed it before", a.Name)
+		return fmt.Errorf("ClusterRoleBinding %s does not exist on the member: it was deleted before, or the kubeconfig is for another cluster", a.Name)
 	case err == nil && binding.Labels[accountLabel] != accountLabelValue:
 		return fmt.Errorf("ClusterRoleBinding %s on the member was not created by an import: it lacks the label %s=%s", a.Name, accountLabel, accountLabelValue)
 	case err == nil:

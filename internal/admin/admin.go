@@ -1,4 +1,4 @@
-// Package admin implements what people do on a hub, such as creating tokens and rotating credentials, for the command line and the demo.
+// Package admin implements tasks of operators on a hub, such as creating tokens and rotating credentials, for the command line and the demo.
 package admin
 
 import (
@@ -17,7 +17,7 @@ import (
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// Hub has the clients for the API server of a hub.
+// Hub contains the clients for the API server of a hub.
 type Hub struct {
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
@@ -25,7 +25,7 @@ type Hub struct {
 	Flags string
 }
 
-// Connect makes the clients. It sends no request.
+// Connect creates the clients. It sends no request.
 func Connect(config *rest.Config) (*Hub, error) {
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -69,7 +69,7 @@ type awaited[T any] struct {
 	mayAppear bool
 	// status describes the state of the object in errors. Each status that check returns replaces it.
 	status string
-	// check is called with the object. It returns whether the wait is over and, if it knows, what the object waits for.
+	// check is called with the object. It returns whether the wait is over and, if known, what the object waits for.
 	check func(T) (done bool, status string, err error)
 }
 

@@ -20,10 +20,11 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Import says which cluster to import.
+// Import describes a cluster to import.
 type Import struct {
 	// Namespace and Name of the Cluster.
 	Namespace, Name string
@@ -31,11 +32,11 @@ type Import struct {
 	Kubeconfig []byte
 	// Labels and Annotations of the Cluster.
 	Labels, Annotations map[string]string
-	// DryRun has the API server check what it would create, and create nothing.
+	// DryRun has the API server check the objects without creating them.
 	DryRun bool
 }
 
-// SecretName is the name of the Secret with the kubeconfig.
+// SecretName returns the name of the Secret with the kubeconfig.
 func (i Import) SecretName() string { return i.Name + "-kubeconfig" }
 
 // Import creates a Cluster and the Secret with its kubeconfig, from which the hub imports the cluster. It does not change an existing
@@ -79,7 +80,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 
 // undoImport deletes the Secret after the creation of the Cluster has failed: nothing would use the Secret, and a second import would
 // fail because of it. If only the response was lost, the Cluster exists and needs the Secret. So undoImport first reads the Cluster,
-// even if ctx has ended, and the error says what is left. The time limit is short because a person who pressed Ctrl-C waits for it.
+// even if ctx has ended, and the error names the objects that remain. The time limit is short because a user who pressed Ctrl-C waits for it.
 func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -97,7 +98,7 @@ func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 }
 
 // AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.
-// Failed imports are repeated by the hub, so only the deletion of the Cluster ends the wait before ctx ends.
+// The hub repeats failed imports, so only the deletion of the Cluster ends the wait before ctx ends.
 func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progress func(view.Cluster)) (*fleet.Cluster, error) {
 	stateOf := reportChanges(progress)
 	return awaited[*fleet.Cluster]{
@@ -110,7 +111,7 @@ func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progr
 	}.wait(ctx)
 }
 
-// reportChanges returns a function that returns the state of a Cluster, and calls progress if it differs from the one before.
+// reportChanges returns a function that restores and summarizes a Cluster, and calls progress if its state has changed since the last call.
 func reportChanges(progress func(view.Cluster)) func(*fleet.Cluster) view.Cluster {
 	var before view.Cluster
 	return func(cluster *fleet.Cluster) view.Cluster {
@@ -131,23 +132,20 @@ func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantine
 	return h.explainCluster(err, namespace, name)
 }
 
-// AwaitQuarantine waits until the hub has applied what Quarantine has written.
+// AwaitQuarantine waits until the hub has applied the change of Quarantine.
 func (h *Hub) AwaitQuarantine(ctx context.Context, namespace, name string, quarantined bool) error {
 	_, err := awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", namespace, name), get: h.Fleet.Clusters(namespace).Get, name: name,
 		status: "the hub has not answered: is a fleet-controller running?",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
-			applied := false
-			for _, c := range cluster.Status.Conditions {
-				applied = applied || c.Type == fleet.ConditionRegistered && c.Reason == fleet.ReasonQuarantined
-			}
-			return applied == quarantined, "", nil
+			registered := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered)
+			return (registered.Reason == fleet.ReasonQuarantined) == quarantined, "", nil
 		},
 	}.wait(ctx)
 	return err
 }
 
-// ClientID is the clientID of a Cluster.
+// ClientID returns the clientID of a Cluster.
 func (h *Hub) ClientID(ctx context.Context, namespace, name string) (string, error) {
 	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -199,7 +197,7 @@ func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.
 	return nil
 }
 
-// Each calls do with all objects that a client lists. It lists them in pages.
+// Each calls do with all objects that list returns. It lists them in pages.
 func Each[L runtime.Object, T any](
 	ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions, do func(*T) error,
 ) error {
@@ -220,7 +218,7 @@ func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = options.LabelSelector
 			if o.ResourceVersion == "0" {
-				o.ResourceVersion = "" // the cache of the API server can be older than what the person has seen
+				o.ResourceVersion = "" // the cache of the API server can be older than the list that was printed
 			}
 			return clusters.List(ctx, o)
 		},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -30,7 +31,7 @@ func (h *Hub) GetCluster(ctx context.Context, namespace, name string) (*fleet.Cl
 	return cluster, nil
 }
 
-// Remove deletes a Cluster that still has the UID. With dryRun, the API server only says whether it would.
+// Remove deletes a Cluster if it still has the UID. With dryRun, the API server only checks whether it would.
 func (h *Hub) Remove(ctx context.Context, namespace, name string, uid types.UID, dryRun bool) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 	if dryRun {
@@ -39,9 +40,9 @@ func (h *Hub) Remove(ctx context.Context, namespace, name string, uid types.UID,
 	return h.explainCluster(h.Fleet.Clusters(namespace).Delete(ctx, name, options), namespace, name)
 }
 
-// RemoveKeepingWorkloads deletes a Cluster, as Remove does, after its agent has applied all BundleDeployments with keepResources, so that
-// neither agent nor hub removes what was deployed. A hub or an agent that does not do so within the time of ctx ends it with an
-// error, and the Cluster stays. progress is called with what it waits for.
+// RemoveKeepingWorkloads deletes a Cluster after its agent has applied all BundleDeployments with keepResources, so that neither agent nor hub
+// removes the deployed objects. If that has not happened when ctx ends, it returns an error, and the Cluster stays. It calls progress with the
+// reason for which it waits.
 func (h *Hub) RemoveKeepingWorkloads(ctx context.Context, cluster *fleet.Cluster, progress func(string)) (err error) {
 	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
 	if err := h.Remove(ctx, cluster.Namespace, cluster.Name, cluster.UID, true); err != nil {
@@ -56,7 +57,7 @@ func (h *Hub) RemoveKeepingWorkloads(ctx context.Context, cluster *fleet.Cluster
 
 	hubVersion, err := h.version(ctx, registration.DefaultSystemNamespace)
 	if err != nil {
-		hubVersion = "" // the hub may be elsewhere, or this user may not read it; only messages name the version
+		hubVersion = "" // only messages contain it, and the user may lack the right to read it
 	}
 	shown := ""
 	_, err = awaited[*fleet.BundleDeploymentList]{
@@ -97,8 +98,8 @@ func (h *Hub) annotateKeep(ctx context.Context, cluster *fleet.Cluster, value an
 	return err
 }
 
-// notKept describes the first BundleDeployment that agent or hub would uninstall with its objects; empty if there is none. That of the agent
-// itself, whose objects go, and those that are being deleted do not count.
+// notKept describes the first BundleDeployment that the agent or the hub would uninstall with its objects; empty if there is none. It ignores the
+// BundleDeployment of the agent itself, which is uninstalled, and those that are being deleted.
 func notKept(deployments []fleet.BundleDeployment, cluster *fleet.Cluster, hubVersion string) string {
 	for _, d := range deployments {
 		switch {
@@ -115,11 +116,11 @@ func notKept(deployments []fleet.BundleDeployment, cluster *fleet.Cluster, hubVe
 	return ""
 }
 
-// leftPatience is how long AwaitRemoved waits for the event about the member, which the hub records after it has removed the Cluster.
-const leftPatience = 2 * time.Second
+// eventPatience is how long AwaitRemoved waits for the event MemberLeft, which the hub records when it removes the Cluster.
+const eventPatience = 2 * time.Second
 
-// AwaitRemoved waits until the hub has removed a Cluster, and calls progress with what the hub waits for. left is the message of the hub's
-// event if something may be left on the member.
+// AwaitRemoved waits until the hub has removed a Cluster, and calls progress with the reason for which the hub waits. left is the message of the
+// event MemberLeft, if objects may remain on the member.
 func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid types.UID, progress func(string)) (left string, err error) {
 	shown := ""
 	_, err = awaited[*fleet.Cluster]{
@@ -127,13 +128,11 @@ func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid type
 		status: "the hub has not answered: is a fleet-controller running?",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
 			if cluster.UID != uid {
-				return false, "", errDeleted // another one has its name
+				return false, "", errDeleted // a new Cluster has the name
 			}
 			status := ""
-			for _, c := range cluster.Status.Conditions {
-				if c.Type == fleet.ConditionProcessed && c.Status != "True" {
-					status = c.Reason + ": " + c.Message
-				}
+			if c := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionProcessed); c.Status != "" && c.Status != corev1.ConditionTrue {
+				status = c.Reason + ": " + c.Message
 			}
 			if status != "" && status != shown {
 				shown = status
@@ -146,7 +145,7 @@ func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid type
 		return "", err
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, leftPatience)
+	ctx, cancel := context.WithTimeout(ctx, eventPatience)
 	defer cancel()
 	about := fields.Set{"involvedObject.uid": string(uid), "reason": fleet.EventMemberLeft}.AsSelector().String()
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
@@ -160,7 +159,7 @@ func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid type
 		return left != "", nil
 	})
 	if err != nil && !wait.Interrupted(err) {
-		return "", fmt.Errorf("the Cluster is removed; whether something is left on the member is not known: %w", err)
+		return "", fmt.Errorf("the Cluster is removed; it is not known whether objects remain on the member: %w", err)
 	}
 	return left, nil
 }

@@ -16,8 +16,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// FindRequest returns the ClusterRegistration with a name, or the only one about the Cluster with that name for which a decision makes a
-// difference. If there are several of the latter, it returns an error, because one of them can be from an intruder.
+// FindRequest returns the ClusterRegistration with a name, or the only request about the Cluster with that name that a decision can affect. If
+// there are several such requests, it returns an error, because one of them can be from an intruder.
 func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.ClusterRegistration, error) {
 	requests := h.Fleet.ClusterRegistrations(namespace)
 	named, err := requests.Get(ctx, name, metav1.GetOptions{})
@@ -64,8 +64,8 @@ func canBeDecided(r *fleet.ClusterRegistration) bool {
 	return false
 }
 
-// Decide writes the decision of a person about a request, if the request is still the one that the person has seen. A patch can have a
-// resourceVersion as a precondition but no UID, so each attempt reads the request again.
+// Decide writes a decision about a request, unless another request has its name now. A patch can have a resourceVersion as a precondition but no
+// UID, so each attempt reads the request again.
 func (h *Hub) Decide(ctx context.Context, request *fleet.ClusterRegistration, decision fleet.RegistrationApproval) error {
 	approval := map[string]any{"decision": decision.Decision, "message": nil} // null removes an earlier message
 	if decision.Message != "" {

@@ -30,7 +30,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	case state != view.StateRegistered:
 		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can register again with this command", title, state)
 	case before == "":
-		return "", fmt.Errorf("the agent of %s does not report the request with which it registered: it is an agent of another program or release", title)
+		return "", fmt.Errorf("the agent of %s does not report the request with which it registered, so it is not an agent of Muster", title)
 	case cluster.Spec.KubeConfigSecret != "":
 		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"redeployAgentGeneration":%d}}`,
 			cluster.ResourceVersion, cluster.Spec.RedeployAgentGeneration+1)
@@ -76,7 +76,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 		return "", fmt.Errorf("create Secret %s/%s on the member: %w", cluster.Status.Agent.Namespace, registration.BootstrapSecret, err)
 	}
 	if request, err = h.awaitNewCredential(ctx, cluster, progress); err != nil {
-		// The agent keeps its current credential. With this Secret it would send requests with the deleted token again and again.
+		// The agent keeps its current credential. With this Secret it would repeat requests with the deleted token.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		err = errors.Join(err, ignoreNotFound(secrets.Delete(ctx, bootstrap.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bootstrap.UID}})))
@@ -84,7 +84,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	return request, err
 }
 
-// awaitNewCredential waits until the agent uses the credential of a request other than the one it uses in before.
+// awaitNewCredential waits until the agent uses the credential of another request than in the Cluster before.
 func (h *Hub) awaitNewCredential(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
 	stateOf := reportChanges(progress)
 	_, err = awaited[*fleet.Cluster]{

@@ -48,7 +48,7 @@ func (h *Hub) RequireClusternet() error {
 	return nil
 }
 
-// AwaitToken waits until the hub has created the token's Secret. A token that the hub refuses ends the wait.
+// AwaitToken waits until the hub has created the token's Secret. It fails if the hub refuses the token.
 func (h *Hub) AwaitToken(ctx context.Context, namespace, name string) (*fleet.ClusterRegistrationToken, error) {
 	return awaited[*fleet.ClusterRegistrationToken]{
 		what: fmt.Sprintf("ClusterRegistrationToken %s/%s", namespace, name), get: h.Fleet.ClusterRegistrationTokens(namespace).Get, name: name,

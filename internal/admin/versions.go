@@ -12,9 +12,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Versions are the versions of a hub and its agents.
+// Versions contains the versions of a hub and its agents.
 type Versions struct {
-	// Hub is the version of the hub, from the annotation that the chart sets; empty for a hub that the chart has not installed.
+	// Hub is the version of the hub, from the annotation that the chart sets; empty for a hub without the chart.
 	Hub string `json:"hub,omitempty"`
 	// Kubernetes is the version of the hub's API server.
 	Kubernetes string `json:"kubernetes"`

@@ -29,7 +29,8 @@ func Build(ctx context.Context, folder string, programs ...string) error {
 	return nil
 }
 
-// RunTests is controlplane.RunTests for tests of programs. It sets the variable to a directory with the programs, which it removes at the end.
+// RunTests runs tests of programs with controlplane.RunTests. It builds the programs into a directory, sets *folder to it, and removes the
+// directory at the end.
 func RunTests(m *testing.M, folder *string, programs ...string) int {
 	dir, err := buildOnce(context.Background(), programs)
 	defer func() { _ = os.RemoveAll(dir) }()

@@ -37,7 +37,7 @@ func agentNamespace(ctx context.Context, k *knowledge) Finding {
 	case err != nil:
 		return failed("Namespace "+name, err)
 	case namespace.DeletionTimestamp != nil:
-		return fail("Namespace %s is being deleted since %s", name, short(k.member.clock.serverNow().Sub(namespace.DeletionTimestamp.Time)))
+		return fail("Namespace %s has been terminating for %s", name, short(k.member.clock.serverNow().Sub(namespace.DeletionTimestamp.Time)))
 	}
 	return pass("%s", name)
 }
@@ -51,7 +51,7 @@ func agentDeployment(ctx context.Context, k *knowledge) Finding {
 	case err != nil:
 		return failed(title, err)
 	case ptr.Deref(deployment.Spec.Replicas, 1) == 0:
-		return fail("%s has 0 replicas: somebody has stopped the agent", title)
+		return fail("%s has 0 replicas: the agent was stopped", title)
 	}
 	for _, c := range deployment.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
@@ -158,7 +158,7 @@ func agentCredential(_ context.Context, k *knowledge) Finding {
 	return pass("of Cluster %s/%s", stored.Workspace, stored.ClusterName)
 }
 
-// renewalOverdue is the part of a credential's lifetime after which the agent should have renewed it.
+// renewalOverdue is the fraction of a credential's lifetime after which the agent should have renewed it.
 const renewalOverdue = 0.8
 
 func agentCredentialLives(_ context.Context, k *knowledge) Finding {
@@ -201,7 +201,7 @@ func agentToken(_ context.Context, k *knowledge) Finding {
 	claims, err := tokens.Inspect(tokens.Token(k.identity.Token))
 	switch left := claims.Expires.Sub(k.Now()); {
 	case err != nil:
-		return warn("the token in Secret %s is no token of a ServiceAccount", registration.BootstrapSecret)
+		return warn("the token in Secret %s is not a ServiceAccount token", registration.BootstrapSecret)
 	case claims.Expires.IsZero():
 		return pass("it does not expire")
 	case left <= 0:

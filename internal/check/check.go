@@ -1,6 +1,6 @@
-// Package check finds out why a cluster is not connected. It has a table of checks of a hub, of a member and of the way between them, in
-// the order in which a registration depends on them, so that the first check that fails is the cause. It sends requests to the hub and
-// the member only, changes nothing, and never reports a value of a Secret.
+// Package check finds out why a cluster is not connected. It has a table of checks of a hub, of a member and of the connection between them.
+// The checks are in the order in which a registration depends on them, so that the first check that fails is the cause. They send requests to
+// the hub and the member only, change nothing, and never report a value of a Secret.
 package check
 
 import (
@@ -36,7 +36,7 @@ const (
 	ExitUnknown = 3 // no check failed, but some have the result unknown
 )
 
-// Inputs are what to check, and the connections to use.
+// Inputs name the objects to check, and the connections to use.
 type Inputs struct {
 	// Hub and Member are the connections of the user; nil if there is none. Without Member, the checks of an imported Cluster use the
 	// kubeconfig of the import.
@@ -46,7 +46,7 @@ type Inputs struct {
 	// SystemNamespace is the hub's own namespace; empty means cattle-fleet-system. AgentNamespace is the agent's namespace on the member; empty
 	// means the one in the status or the spec of the Cluster, or else cattle-fleet-system.
 	SystemNamespace, AgentNamespace string
-	// Probe makes the checks of the way from the agent to the hub in a Job of the member, instead of here.
+	// Probe runs the checks of the way from the agent to the hub in a Job on the member, instead of in this program.
 	Probe bool
 	// HubFlags are the flags that select the hub, for the commands in hints. They are quoted for a shell, each with a space before it.
 	HubFlags string
@@ -64,12 +64,12 @@ type Check struct {
 	Category string
 	// Says is a sentence that is true if the check passes.
 	Says string
-	// Needs are checks without whose success this one cannot run. It is skipped if one of them fails or is unknown.
+	// Needs lists checks that must pass before this one can run. This check is skipped if one of them fails or is unknown.
 	Needs []string
-	// ExplainedBy are checks whose failure would also make this one fail. It is skipped if one of them fails, so that only the cause is
+	// ExplainedBy lists checks whose failure also makes this one fail. This check is skipped if one of them fails, so that only the cause is
 	// reported.
 	ExplainedBy []string
-	// Hint says what to do if it fails. Commands of muster in it are between backquotes, with CLUSTER for the name.
+	// Hint is the remedy if the check fails. Commands of muster in it are between backquotes, with CLUSTER for the name.
 	Hint string
 
 	on  side
@@ -85,10 +85,10 @@ const (
 	onMember                   // the connection to the member
 	onCluster                  // the name of a Cluster
 	onFleet                    // no name of a Cluster: the whole fleet is checked
-	onToken                    // the name of a token, or a Cluster or a member from which the checks learn it
+	onToken                    // the name of a token, or a Cluster or a member with which the checks find the token
 )
 
-// Finding is what a check has found.
+// Finding is the result of a check, with its detail.
 type Finding struct {
 	Verdict Verdict
 	Detail  string
@@ -101,11 +101,11 @@ func unknown(format string, args ...any) Finding {
 	return Finding{Unknown, fmt.Sprintf(format, args...)}
 }
 
-// doesNotApply is the finding of a check that has nothing to check here. Its line is left out.
+// doesNotApply returns the finding of a check that does not apply to these inputs. Its line is omitted.
 func doesNotApply() Finding { return Finding{} }
 
-// failed is the finding of a request that failed. It is unknown if the user lacks the right to send the request, or if the request timed
-// out, because neither tells anything about the object.
+// failed returns the finding for a failed request. The finding is unknown if the user lacks the right to send the request, or if the request
+// timed out: neither is a property of the object.
 func failed(doing string, err error) Finding {
 	if apierrors.IsForbidden(err) || isTimeout(err) {
 		return unknown("%s: %s", doing, err)
@@ -126,7 +126,7 @@ type Line struct {
 	Check    string  `json:"check"`
 	Result   Verdict `json:"result"`
 	Detail   string  `json:"detail,omitempty"`
-	// SkippedBecause is the ID of the check whose result is the reason that this one was not made.
+	// SkippedBecause is the ID of the check because of whose result this one was not run.
 	SkippedBecause string `json:"skippedBecause,omitempty"`
 	Hint           string `json:"hint,omitempty"`
 	Documentation  string `json:"documentation,omitempty"`
@@ -141,7 +141,7 @@ type Diagnosis struct {
 	Checks []Line  `json:"checks"`
 }
 
-// Run makes the checks of the table that apply, one after another.
+// Run runs the checks of the table that apply, one after another.
 func Run(ctx context.Context, in Inputs) Diagnosis {
 	return run(ctx, Table(), newKnowledge(in))
 }
@@ -180,7 +180,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 	return d
 }
 
-// hint is the Hint of a check with commands for this hub, this Cluster and its namespace.
+// hint returns the Hint of a check with commands for this hub, this Cluster and its namespace.
 func (in Inputs) hint(c Check) string {
 	muster := "`muster" + in.HubFlags
 	if in.Cluster != "" || in.Token != "" {
@@ -193,8 +193,8 @@ func (in Inputs) hint(c Check) string {
 	return text
 }
 
-// skippedBecause returns the ID of the check whose result is the reason to skip this one, or "". If that check was skipped too, it returns
-// the check at the beginning of the chain, which was made.
+// skippedBecause returns the ID of the check whose result is the reason to skip this one, or "". If that check was skipped as well, it returns
+// the check whose result caused that.
 func skippedBecause(c Check, results map[string]Line) string {
 	root := func(id string) (string, Verdict) {
 		line, made := results[id]
@@ -237,7 +237,7 @@ func summarize(lines []Line) (Verdict, string) {
 	return Pass, fmt.Sprintf("All %d checks passed.", len(lines))
 }
 
-// ExitCode is the exit code of a program that prints the Diagnosis.
+// ExitCode returns the exit code of a program that prints the Diagnosis.
 func (d Diagnosis) ExitCode() int {
 	switch d.Result {
 	case Fail:

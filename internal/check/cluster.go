@@ -20,10 +20,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// clusterExists finds the Cluster and the last request about it. A refused or waiting agent has a request and may have no Cluster.
+// clusterExists finds the Cluster and the last request about it. An agent whose request waits or was refused may have no Cluster.
 func clusterExists(ctx context.Context, k *knowledge) Finding {
 	cluster, err := k.hub.fleet.Clusters(k.Namespace).Get(ctx, k.Cluster, metav1.GetOptions{})
 	switch {
@@ -62,8 +63,8 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 }
 
 func conditionText(cluster *fleet.Cluster, kind string) string {
-	c := view.Find(cluster.Status.Conditions, kind)
-	if c == nil {
+	c := fleetstatus.Condition(cluster.Status.Conditions, kind)
+	if c.Status == "" {
 		return "it has no condition " + kind
 	}
 	return fmt.Sprintf("condition %s is %s, %s: %s", kind, c.Status, c.Reason, c.Message)
@@ -76,8 +77,7 @@ func clusterProcessed(_ context.Context, k *knowledge) Finding {
 	if k.cluster.Labels[fleet.ClusterManagementLabel] != "" {
 		return fail("the label %s assigns the Cluster to another controller", fleet.ClusterManagementLabel)
 	}
-	c := view.Find(k.cluster.Status.Conditions, fleet.ConditionProcessed)
-	if c == nil || c.Status != corev1.ConditionTrue {
+	if fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionProcessed).Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionProcessed))
 	}
 	return pass("")
@@ -88,7 +88,7 @@ func clusterNotQuarantined(_ context.Context, k *knowledge) Finding {
 		return doesNotApply()
 	}
 	if k.cluster.Spec.Quarantined {
-		return fail("a person has quarantined the Cluster: its agent has no rights on the hub")
+		return fail("the Cluster is quarantined (spec.quarantined): its agent has no rights on the hub")
 	}
 	return pass("")
 }
@@ -115,54 +115,44 @@ func importSecret(ctx context.Context, k *knowledge) Finding {
 	return pass("%s", title)
 }
 
-// importKubeconfig repeats the checks of the hub on the kubeconfig. Its messages contain no part of it but the address of the server.
+// importKubeconfig repeats the checks of the hub on the kubeconfig. Its messages contain no part of the kubeconfig except the address of the
+// server.
 func importKubeconfig(_ context.Context, k *knowledge) Finding {
 	if k.kubeconfig == nil {
 		return doesNotApply()
 	}
 	title := fmt.Sprintf("key %s of Secret %s/%s", registration.KubeconfigValue, k.kubeconfig.Namespace, k.kubeconfig.Name)
-	if err := registration.RefuseAliases(k.kubeconfig.Data[registration.KubeconfigValue]); err != nil {
+	value := k.kubeconfig.Data[registration.KubeconfigValue]
+	if err := registration.RefuseAliases(value); err != nil {
 		return fail("%s: %s", title, err)
 	}
-	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
-	if err != nil || len(k.kubeconfig.Data[registration.KubeconfigValue]) == 0 {
+	parsed, err := clientcmd.Load(value)
+	if err != nil || len(value) == 0 {
 		return fail("%s is not a kubeconfig", title)
 	}
 	current := parsed.Contexts[parsed.CurrentContext]
 	if current == nil || parsed.Clusters[current.Cluster] == nil || parsed.Clusters[current.Cluster].Server == "" || parsed.AuthInfos[current.AuthInfo] == nil {
 		return fail("%s: its current context has no server or no user", title)
 	}
-	if server := parsed.Clusters[current.Cluster].Server; hostOf(server) == "" {
+	k.importCluster, k.importUser = parsed.Clusters[current.Cluster], parsed.AuthInfos[current.AuthInfo]
+	if hostOf(k.importCluster.Server) == "" {
 		return fail("%s: its server is not a URL", title)
 	}
-	if k.importConfig, err = clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig(); err != nil && !runsProgram(k) {
+	runsProgram := k.importUser.Exec != nil || k.importUser.AuthProvider != nil // import-self-contained reports it
+	if k.importConfig, err = clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig(); err != nil && !runsProgram {
 		return fail("%s cannot be used", title) // the error may quote the kubeconfig
 	}
-	return pass("%s", parsed.Clusters[current.Cluster].Server)
-}
-
-func runsProgram(k *knowledge) bool {
-	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
-	if err != nil {
-		return false
-	}
-	user := parsed.AuthInfos[parsed.Contexts[parsed.CurrentContext].AuthInfo]
-	return user.Exec != nil || user.AuthProvider != nil
+	return pass("%s", k.importCluster.Server)
 }
 
 func importSelfContained(_ context.Context, k *knowledge) Finding {
 	if k.kubeconfig == nil {
 		return doesNotApply()
 	}
-	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
-	if err != nil {
-		return doesNotApply()
-	}
-	current := parsed.Contexts[parsed.CurrentContext]
-	cluster, user := parsed.Clusters[current.Cluster], parsed.AuthInfos[current.AuthInfo]
+	cluster, user := k.importCluster, k.importUser
 	switch {
 	case user.Exec != nil:
-		return fail("its user runs a program (exec plugin) to authenticate, which the hub does not do")
+		return fail("its user authenticates with a program (exec plugin), which the hub does not run")
 	case user.AuthProvider != nil:
 		return fail("its user needs an auth provider to authenticate, which the hub does not have")
 	case cluster.CertificateAuthority+user.TokenFile+user.ClientCertificate+user.ClientKey != "":
@@ -190,7 +180,7 @@ func importAddress(_ context.Context, k *knowledge) Finding {
 	case isLoopback(server):
 		return fail("%s is a loopback address: for the hub it is the hub's own pod, not the member", server)
 	}
-	return fail("%s is an address to which the hub does not connect", server)
+	return fail("the hub does not connect to %s: the address is in a range that it denies", server)
 }
 
 func importReaches(ctx context.Context, k *knowledge) Finding {
@@ -199,11 +189,11 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 	}
 	member := connectTo(k.importConfig, k.Now, memberLimits)
 	version, err := member.version(ctx)
-	imported := view.Find(k.cluster.Status.Conditions, fleet.ConditionImported)
+	imported := fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported)
 	var status apierrors.APIStatus
 	switch answered := errors.As(err, &status); {
-	case err != nil && !answered && imported != nil && imported.Status == corev1.ConditionTrue:
-		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine does not reach it", k.importConfig.Host, err)
+	case err != nil && !answered && imported.Status == corev1.ConditionTrue:
+		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine cannot reach it", k.importConfig.Host, err)
 		k.importConfig = nil
 		return warn("%s", text)
 	case err != nil:
@@ -234,7 +224,7 @@ func importRights(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
-// tokenExists applies while the token decides: a registered agent does not need its token any more.
+// tokenExists does not apply after the request was granted: a registered agent does not need its token.
 func tokenExists(ctx context.Context, k *knowledge) Finding {
 	name, namespace := k.Token, k.Namespace
 	if name == "" {
@@ -255,7 +245,7 @@ func tokenExists(ctx context.Context, k *knowledge) Finding {
 	token, err := k.hub.fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fail("%s does not exist: it expired, or somebody deleted it", title)
+		return fail("%s does not exist: it expired or was deleted", title)
 	case err != nil:
 		return failed(title, err)
 	}
@@ -328,13 +318,13 @@ func clusterImported(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
 		return doesNotApply()
 	}
-	if c := view.Find(k.cluster.Status.Conditions, fleet.ConditionImported); c == nil || c.Status != corev1.ConditionTrue {
+	if fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported).Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionImported))
 	}
 	return pass("")
 }
 
-// requestArrived fails if everything on the member is good and the hub still knows nothing of the agent.
+// requestArrived fails if no check of the member failed, but the hub has neither a Cluster nor a request of the agent.
 func requestArrived(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil && k.request == nil {
 		return fail("namespace %s has no Cluster %s, and no request about one: the name or --namespace is wrong, or the agent has not tried yet", k.Namespace, k.Cluster)
@@ -376,7 +366,7 @@ func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 	if own := k.cluster.Status.Agent.CheckinInterval; own != nil && own.Duration > 0 {
 		interval = own.Duration
 	}
-	// The hub copies the time of a heartbeat in a Lease to the status only now and then.
+	// The hub copies the time of a heartbeat from the Lease to the status only at intervals.
 	lastSeen := k.cluster.Status.Agent.LastSeen.Time
 	leases, err := k.hub.core.CoordinationV1().Leases(registration.ClusterNamespace(k.cluster.Namespace, k.cluster.Name)).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -407,19 +397,19 @@ func clusterCredential(_ context.Context, k *knowledge) Finding {
 	}
 	left := k.cluster.Status.Agent.CredentialExpires.Sub(k.hub.clock.serverNow())
 	if left <= 0 {
-		return fail("by its last heartbeat, the credential of the agent expired %s ago", short(-left))
+		return fail("the credential that the agent reported in its last heartbeat expired %s ago", short(-left))
 	}
 	return pass("%s left", short(left))
 }
 
-// clusterVersions compares the version of the agent with that of this program, which is the version of the hub it came with.
+// clusterVersions compares the version of the agent with the version of this program, which is released with the hub.
 func clusterVersions(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Status.Agent.Version == "" {
 		return doesNotApply()
 	}
 	agent := k.cluster.Status.Agent.Version
 	if agent != k.Version && !slices.Contains([]string{agent, k.Version}, developmentVersion) {
-		return warn("the agent is of version %s, muster of version %s", agent, k.Version)
+		return warn("the agent has version %s, muster has version %s", agent, k.Version)
 	}
 	return pass("%s", agent)
 }

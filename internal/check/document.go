@@ -10,22 +10,22 @@ const introduction = `# Checks
 <!-- Made from internal/check: go test ./internal/check -run TestPage -update -->
 
 ` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: the checks are in the order in which a registration depends on
-them, so the first one that fails is the cause, and the first line of the output names it. The checks send requests only to the hub and
+them, so the first check that fails is the cause, and the first line of the output names it. The checks send requests only to the hub and
 the member, change nothing, and print no value of a Secret. Only --probe writes: it creates a Job on the member, and always deletes it.
 
 | command | what is checked |
 |---|---|
 | ` + "`muster check`" + ` | the hub, and the address that it gives to agents |
 | ` + "`muster check CLUSTER`" + ` | also a Cluster, or a request for one that does not exist yet; a member that the hub imports is reached with the kubeconfig of the import |
-| ` + "`muster check CLUSTER --member-kubeconfig FILE`" + ` | also the agent on the member, and its way to the hub |
-| ` + "`muster check --member --member-kubeconfig FILE`" + ` | the agent on the member and its way to the hub, without the kubeconfig of a hub |
-| ` + "`muster check --member --probe --member-kubeconfig FILE`" + ` | the same, and the way to the hub from a pod on the member |
+| ` + "`muster check CLUSTER --member-kubeconfig FILE`" + ` | also the agent on the member, and its connection to the hub |
+| ` + "`muster check --member --member-kubeconfig FILE`" + ` | the agent on the member and its connection to the hub, without a kubeconfig of the hub |
+| ` + "`muster check --member --probe --member-kubeconfig FILE`" + ` | the agent on the member, and the connection to the hub from a pod on the member |
 | ` + "`muster check --token NAME`" + ` | also a registration token |
 | ` + "`fleetagent check`" + ` in the pod of the agent | as with --member, with the network, the DNS and the proxy of the pod |
 
-` + "`muster check`" + ` connects from where it runs. A member may have another DNS, another proxy and another firewall. With ` + "`--probe`" + `, the way
-to the hub is checked by a Job in the namespace of the agent, with the agent's image, proxy, CA and node selection. Its pod has the label
-` + "`app=fleet-agent-probe`" + `: a NetworkPolicy for the agent has to select it too. ` + "`fleetagent check`" + ` in the pod of the agent needs no Job:
+` + "`muster check`" + ` connects from the machine on which it runs. A member may have another DNS, another proxy and another firewall. With ` + "`--probe`" + `,
+a Job in the namespace of the agent checks the connection to the hub, with the agent's image, proxy, CA and node selection. Its pod has the
+label ` + "`app=fleet-agent-probe`" + `: a NetworkPolicy for the agent has to select it too. ` + "`fleetagent check`" + ` in the pod of the agent needs no Job:
 
 ` + "```text" + `
 kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagent check
@@ -36,22 +36,22 @@ kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagen
 | √ | pass | nothing is wrong |
 | ‼ | warn | it works, but causes or may cause a problem |
 | × | fail | the cluster cannot connect because of this, or will soon be unable to |
-| ? | unknown | the check has no answer: a right is missing, a server did not answer in time, or the check was skipped because of the earlier one that the line names |
+| ? | unknown | the check has no result: a right is missing, a server did not answer in time, or the check was skipped because of an earlier check, which the line names |
 
 | exit code | meaning |
 |---|---|
-| 0 | all checks passed, or there are only warnings |
+| 0 | no check failed or is unknown; warnings are allowed |
 | 1 | a check failed |
-| 2 | the command line or a kubeconfig is wrong |
+| 2 | the command line or a kubeconfig is invalid |
 | 3 | no check failed, but some are unknown |
 
 The exit code is the same with ` + "`--output json`" + `, which prints ` + "`summary`, `result` and `checks`" + `; each check has ` + "`id`, `category`, `check`, `result`" + `,
 and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.
 
-A hub that is embedded in another program without leader election holds no Lease, so that ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
+A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
 `
 
-// Document is the page of documentation about all checks.
+// Document returns docs/checks.md.
 func Document() string {
 	var page strings.Builder
 	page.WriteString(introduction)

@@ -49,7 +49,7 @@ func hubKinds(_ context.Context, k *knowledge) Finding {
 	return pass("%s", fleet.SchemeGroupVersion)
 }
 
-// hubLease is the Lease that the hubs of one cluster share with the component of Fleet that they replace.
+// hubLease is the Lease of the hub. Fleet's agentmanagement, which the hub replaces, uses the same Lease.
 const hubLease = "fleet-agentmanagement-lock"
 
 func hubRuns(ctx context.Context, k *knowledge) Finding {
@@ -61,16 +61,16 @@ func hubRuns(ctx context.Context, k *knowledge) Finding {
 	case err != nil:
 		return failed(title, err)
 	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil:
-		return fail("nobody holds %s: no hub runs%s", title, whyNoHub(ctx, k))
+		return fail("%s has no holder: no hub runs%s", title, whyNoHub(ctx, k))
 	}
 	age := k.hub.clock.serverNow().Sub(lease.Spec.RenewTime.Time)
 	if age > time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second+time.Second {
-		return fail("%s expired: %s renewed it %s ago%s", title, *lease.Spec.HolderIdentity, short(age), whyNoHub(ctx, k))
+		return fail("%s has expired: %s renewed it %s ago%s", title, *lease.Spec.HolderIdentity, short(age), whyNoHub(ctx, k))
 	}
 	return pass("%s", *lease.Spec.HolderIdentity)
 }
 
-// whyNoHub describes what is wrong with the pods of the hub.
+// whyNoHub returns the problem of the newest pod of the hub, after a semicolon, or "".
 func whyNoHub(ctx context.Context, k *knowledge) string {
 	pods, err := k.hub.core.CoreV1().Pods(k.SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=fleet-controller"})
 	if err != nil || len(pods.Items) == 0 {
@@ -119,7 +119,7 @@ func hubPolicies(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
-// fleetClusters counts the Clusters of the fleet that are not registered or do not check in.
+// fleetClusters counts the Clusters that are not registered or send no heartbeats.
 func fleetClusters(ctx context.Context, k *knowledge) Finding {
 	var bad []string
 	total := 0
@@ -134,7 +134,7 @@ func fleetClusters(ctx context.Context, k *knowledge) Finding {
 	return counted("Clusters", "not connected", total, bad, err)
 }
 
-// fleetRequests counts the requests that the hub has refused or that wait. A refused agent has no Cluster.
+// fleetRequests counts the requests that wait or were refused. Their agents may have no Cluster.
 func fleetRequests(ctx context.Context, k *knowledge) Finding {
 	var bad []string
 	total := 0

@@ -11,13 +11,14 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/register"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -27,11 +28,11 @@ import (
 // requestTimeout limits each request of a check.
 const requestTimeout = 10 * time.Second
 
-// memberLimits limit the size of a member's responses, because the owner of the member may not be trusted by the user. They are sufficient:
-// no check lists the objects of all namespaces of a member.
+// memberLimits limit the size of a member's responses, because the user may not trust the owner of the member. They are sufficient, because no
+// check lists the objects of all namespaces of a member.
 var memberLimits = transport.ResponseLimits{Bytes: 32 << 20}
 
-// knowledge has the results that later checks use. The comment of each field names the check that sets it.
+// knowledge contains the results that later checks use. The comment of each field names the check that sets it.
 type knowledge struct {
 	Inputs
 
@@ -43,6 +44,8 @@ type knowledge struct {
 	cluster       *fleet.Cluster                  // cluster-exists; nil if there is only a request
 	request       *fleet.ClusterRegistration      // cluster-exists; the last one about the Cluster
 	kubeconfig    *corev1.Secret                  // import-secret
+	importCluster *clientcmdapi.Cluster           // import-kubeconfig
+	importUser    *clientcmdapi.AuthInfo          // import-kubeconfig
 	importConfig  *rest.Config                    // import-kubeconfig
 	token         *fleet.ClusterRegistrationToken // token-exists
 	pod           *corev1.Pod                     // agent-pod; the newest of the agent
@@ -101,14 +104,10 @@ func (k *knowledge) agentNamespace() string {
 
 // registered reports whether condition Registered of the Cluster is True.
 func (k *knowledge) registered() bool {
-	if k.cluster == nil {
-		return false
-	}
-	c := view.Find(k.cluster.Status.Conditions, fleet.ConditionRegistered)
-	return c != nil && c.Status == corev1.ConditionTrue
+	return k.cluster != nil && fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionRegistered).Status == corev1.ConditionTrue
 }
 
-// apiServer has the clients for an API server, with the credential of the user.
+// apiServer contains the clients for an API server, with the credential of the user.
 type apiServer struct {
 	core    kubernetes.Interface
 	fleet   fleetclient.FleetV1alpha1Interface
@@ -149,7 +148,7 @@ func (s *apiServer) version(ctx context.Context) (string, error) {
 	return version.GitVersion, ctx.Err()
 }
 
-// dateReader is an http.RoundTripper that compares the clock of a server with the one of this program.
+// dateReader is an http.RoundTripper that compares the clock of a server with the clock of this program.
 type dateReader struct {
 	next http.RoundTripper
 	now  func() time.Time
@@ -175,7 +174,7 @@ func (d *dateReader) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// serverNow is the time by the clock of the server, or by that of this program before the first answer.
+// serverNow returns the time of the server's clock; before the first response, the time of this program's clock.
 func (d *dateReader) serverNow() time.Time {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()

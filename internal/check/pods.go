@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// newest returns the pod that was created last. There must be one at least.
+// newest returns the pod that was created last. The list must not be empty.
 func newest(pods []corev1.Pod) *corev1.Pod {
 	pod := slices.MaxFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	return &pod
@@ -24,7 +24,7 @@ func scheduleProblem(pod *corev1.Pod) string {
 			return fmt.Sprintf("Pod %s is on no node: %s: %s", pod.Name, c.Reason, c.Message)
 		}
 	}
-	return fmt.Sprintf("Pod %s is on no node, and no scheduler says why", pod.Name)
+	return fmt.Sprintf("Pod %s is on no node, and no scheduler has written a condition", pod.Name)
 }
 
 var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// The checks of Preflight, Credential and Pod. wayChecks use what the checks before them have found: the values of a token, or the
-// credential of an agent.
+// The checks of Preflight, Credential and Pod. The wayChecks use the result of the checks before them: the values of a token, or the credential
+// of an agent.
 var (
 	wayChecks       = []string{"way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised"}
 	preflightChecks = slices.Concat([]string{"member-api", "agent-bootstrap", "agent-token"}, wayChecks)
@@ -55,7 +55,7 @@ func Pod(ctx context.Context, in Inputs) Diagnosis {
 	return run(ctx, tableOf(podChecks), newKnowledge(in))
 }
 
-// Line returns the line of a check, and false if the check was not made or does not apply.
+// Line returns the line of a check, and false if the check was not run or does not apply.
 func (d Diagnosis) Line(id string) (Line, bool) {
 	i := slices.IndexFunc(d.Checks, func(l Line) bool { return l.ID == id })
 	if i < 0 {
@@ -64,7 +64,7 @@ func (d Diagnosis) Line(id string) (Line, bool) {
 	return d.Checks[i], true
 }
 
-// Problem is the detail of the first check that failed; empty if none has.
+// Problem returns the detail of the first check that failed, or "".
 func (d Diagnosis) Problem() string {
 	i := slices.IndexFunc(d.Checks, func(l Line) bool { return l.Result == Fail && l.SkippedBecause == "" })
 	if i < 0 {

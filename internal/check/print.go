@@ -24,8 +24,8 @@ const (
 
 var colours = map[Verdict]string{Pass: "\x1b[32m", Warn: "\x1b[33m", Fail: "\x1b[31m", Unknown: "\x1b[36m"}
 
-// Report writes the Diagnosis as JSON if the format is "json", and otherwise for a person, in colour where w allows it. The error has the exit
-// code; it is nil if the Diagnosis is good.
+// Report writes the Diagnosis as JSON if the format is "json", and otherwise as text, in colour if w is a terminal. The error contains the exit
+// code; it is nil for ExitGood.
 func (d Diagnosis) Report(w io.Writer, format string) error {
 	if format == "json" {
 		if err := d.PrintJSON(w); err != nil {
@@ -40,7 +40,7 @@ func (d Diagnosis) Report(w io.Writer, format string) error {
 	return nil
 }
 
-// Print writes the Diagnosis for a person: the summary, then each category with a line for each check.
+// Print writes the Diagnosis as text: the summary, then each category with a line for each check.
 func (d Diagnosis) Print(w io.Writer, colour bool) {
 	paint := func(code, text string) string {
 		if !colour || code == "" {
@@ -72,21 +72,18 @@ func (d Diagnosis) Print(w io.Writer, colour bool) {
 	}
 }
 
-// PrintJSON writes the Diagnosis for a program.
+// PrintJSON writes the Diagnosis as JSON.
 func (d Diagnosis) PrintJSON(w io.Writer) error {
-	data, err := json.MarshalIndent(d, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(data, '\n'))
-	return err
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(d)
 }
 
-// maxPrinted is the maximum length of a text in bytes. Longer ones are cut.
+// maxPrinted is the maximum length of a text in bytes. Longer texts are cut.
 const maxPrinted = 2000
 
-// printable makes a text safe to print, because members write some of the texts: it cuts the text, joins its lines, and replaces characters
-// that a terminal would interpret.
+// printable makes a text that a member may have written safe to print: it cuts the text, joins its lines, and replaces characters that a
+// terminal would interpret.
 func printable(text string) string {
 	if len(text) > maxPrinted {
 		text = text[:maxPrinted] + "..."

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
@@ -22,14 +23,14 @@ const (
 	probeName = registration.AgentName + "-probe"
 	// probeTimeout limits the time from the creation of the Job to its result.
 	probeTimeout = time.Minute
-	// probeLeft is the time after which the member itself deletes a Job that this program could not delete, because it was killed.
-	probeLeft = 5 * time.Minute
-	// maxProbeLog limits what is read of the pod's log.
+	// probeTTL is the time after which the member itself deletes the finished Job, if this program was killed before it deleted it.
+	probeTTL = 5 * time.Minute
+	// maxProbeLog is the number of bytes that are read from the pod's log.
 	maxProbeLog = 1 << 20
 )
 
-// wayProbe makes the checks of the agent in a Job of the member, with the image, the proxy, the CA and the node selection of the agent, and
-// keeps their results. It removes the Job whatever happens.
+// wayProbe runs the checks in a Job on the member, with the image, the proxy, the CA and the node selection of the agent, and stores their
+// results in probed. It always deletes the Job.
 func wayProbe(ctx context.Context, k *knowledge) (found Finding) {
 	if !k.Probe {
 		return doesNotApply()
@@ -48,7 +49,7 @@ func wayProbe(ctx context.Context, k *knowledge) (found Finding) {
 		defer cancel()
 		err := jobs.Delete(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)})
 		if err != nil && found.Verdict == Pass {
-			found = warn("Job %s/%s could not be deleted (%s): the member deletes it %s after its end", job.Namespace, job.Name, err, short(probeLeft))
+			found = warn("Job %s/%s could not be deleted (%s): the member deletes it %s after its end", job.Namespace, job.Name, err, short(probeTTL))
 		}
 	}()
 
@@ -63,7 +64,7 @@ func wayProbe(ctx context.Context, k *knowledge) (found Finding) {
 	}
 	var d Diagnosis
 	if _, document, is := bytes.Cut(output, []byte("{")); !is || json.Unmarshal(append([]byte("{"), document...), &d) != nil || len(d.Checks) == 0 {
-		return fail("Pod %s printed no results: the image %s is of another program or release than muster: %s", pod.Name, pod.Spec.Containers[0].Image, output)
+		return fail("Pod %s printed no results: the image %s contains another program or release than muster: %s", pod.Name, pod.Spec.Containers[0].Image, output)
 	}
 	k.probed = map[string]Line{}
 	for _, line := range d.Checks {
@@ -72,15 +73,11 @@ func wayProbe(ctx context.Context, k *knowledge) (found Finding) {
 	return pass("Pod %s on node %s", pod.Name, pod.Spec.NodeName)
 }
 
-// probeJob runs fleetagent check once in a pod like those of the agent. It has another label app, because the agent's Deployment selects its
-// pods by that.
+// probeJob returns a Job that runs fleetagent check once, in a pod like those of the agent. The pod has another label app, because the agent's
+// Deployment selects its pods by that label.
 func probeJob(template corev1.PodTemplateSpec) *batchv1.Job {
 	template = *template.DeepCopy()
-	labels := map[string]string{}
-	for key, value := range template.Labels {
-		labels[key] = value
-	}
-	labels["app"] = probeName
+	podLabels := labels.Merge(template.Labels, labels.Set{"app": probeName})
 	container := template.Spec.Containers[0]
 	container.Name, container.Command, container.Args = registration.AgentName, []string{"fleetagent", "check", "--output", "json"}, nil
 	container.Ports, container.LivenessProbe, container.ReadinessProbe, container.StartupProbe, container.Lifecycle = nil, nil, nil, nil, nil
@@ -90,15 +87,15 @@ func probeJob(template corev1.PodTemplateSpec) *batchv1.Job {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: probeName + "-", Labels: map[string]string{"app": probeName}},
 		Spec: batchv1.JobSpec{
 			BackoffLimit: ptr.To[int32](0), ActiveDeadlineSeconds: ptr.To(int64(2 * probeTimeout / time.Second)),
-			TTLSecondsAfterFinished: ptr.To(int32(probeLeft / time.Second)),
+			TTLSecondsAfterFinished: ptr.To(int32(probeTTL / time.Second)),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: template.Annotations}, Spec: template.Spec,
+				ObjectMeta: metav1.ObjectMeta{Labels: podLabels, Annotations: template.Annotations}, Spec: template.Spec,
 			},
 		},
 	}
 }
 
-// awaitProbe waits until the container of the Job has ended. The error says what prevents it.
+// awaitProbe waits until the container of the Job has ended. The error contains the reason why it has not.
 func (k *knowledge) awaitProbe(ctx context.Context, job *batchv1.Job) (ended *corev1.Pod, err error) {
 	state := "the controller manager of the member has not created its pod"
 	err = wait.PollUntilContextTimeout(ctx, time.Second, k.probeTimeout, true, func(ctx context.Context) (bool, error) {

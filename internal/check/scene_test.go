@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -27,7 +29,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
-	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -209,9 +210,9 @@ func (h *hall) status(t *testing.T, cluster string, edit func(*fleet.ClusterStat
 func (h *hall) condition(t *testing.T, cluster, kind string, status corev1.ConditionStatus, reason, message string) {
 	t.Helper()
 	h.status(t, cluster, func(s *fleet.ClusterStatus) {
-		c := view.Find(s.Conditions, kind)
-		require.NotNil(t, c)
-		c.Status, c.Reason, c.Message = status, reason, message
+		i := slices.IndexFunc(s.Conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
+		require.GreaterOrEqual(t, i, 0)
+		s.Conditions[i].Status, s.Conditions[i].Reason, s.Conditions[i].Message = status, reason, message
 	})
 }
 

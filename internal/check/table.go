@@ -26,7 +26,7 @@ var beforeHeartbeat = []string{
 	"request-arrived", "request-granted", "cluster-imported",
 }
 
-// Table has all checks, in the order in which a registration depends on them.
+// Table returns all checks, in the order in which a registration depends on them.
 func Table() []Check { return slices.Clone(table) }
 
 var table = []Check{
@@ -38,7 +38,7 @@ var table = []Check{
 	{
 		ID: "hub-kinds", Category: categoryHub, on: onHub, run: hubKinds, Needs: []string{"hub-api"},
 		Says: "the API server serves the kinds of a hub",
-		Hint: "install the chart fleet-crd, or check that the kubeconfig is that of the hub",
+		Hint: "install the chart fleet-crd, or check that the kubeconfig is for the hub",
 	},
 	{
 		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
@@ -57,18 +57,18 @@ var table = []Check{
 	},
 	{
 		ID: "fleet-requests", Category: categoryHub, on: onHub | onFleet, run: fleetRequests, Needs: []string{"hub-kinds"},
-		Says: "no request to register is refused or waits",
-		Hint: "`muster requests -A -o wide` shows the reasons; give muster check the name and the namespace of one of them to find its cause",
+		Says: "no registration request waits or is refused",
+		Hint: "`muster requests -A -o wide` shows the reasons; pass the name and the namespace of a request to muster check to find the cause",
 	},
 	{
 		ID: "fleet-clusters", Category: categoryHub, on: onHub | onFleet, run: fleetClusters, Needs: []string{"hub-kinds"},
-		Says: "all Clusters are registered and check in",
-		Hint: "`muster clusters -A` lists them; give muster check the name and the namespace of one of them to find its cause",
+		Says: "all Clusters are registered and send heartbeats",
+		Hint: "`muster clusters -A` lists them; pass the name and the namespace of a Cluster to muster check to find the cause",
 	},
 	{
 		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
 		Says: "the hub has the Cluster, or a request about it",
-		Hint: "`muster clusters -A` and `muster requests -A` list all; for an agent that has never reached the hub, give --member-kubeconfig or run fleetagent check in its pod",
+		Hint: "`muster clusters -A` and `muster requests -A` list all; if the agent has never reached the hub, pass --member-kubeconfig or run fleetagent check in its pod",
 	},
 	{
 		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, run: clusterProcessed,
@@ -93,7 +93,7 @@ var table = []Check{
 	},
 	{
 		ID: "import-self-contained", Category: categoryImport, on: onHub | onCluster, run: importSelfContained, Needs: []string{"import-kubeconfig"},
-		Says: "the kubeconfig has its credential in it and runs no program",
+		Says: "the kubeconfig contains its credential and runs no program",
 		Hint: "create a kubeconfig with the token of a ServiceAccount, and embed files with `kubectl config view --raw --flatten`",
 	},
 	{
@@ -104,7 +104,7 @@ var table = []Check{
 	{
 		ID: "import-reaches", Category: categoryImport, on: onHub | onCluster, run: importReaches, Needs: []string{"import-address"},
 		Says: "the member answers with this kubeconfig",
-		Hint: "correct the server, the CA or the credential in the kubeconfig, or start the member; this check connects from where it runs",
+		Hint: "correct the server, the CA or the credential in the kubeconfig, or start the member; this check connects from this machine",
 	},
 	{
 		ID: "import-rights", Category: categoryImport, on: onHub | onCluster, run: importRights, Needs: []string{"import-reaches"},
@@ -138,7 +138,7 @@ var table = []Check{
 	},
 	{
 		ID: "agent-image", Category: categoryAgent, on: onMember, run: agentImage, Needs: []string{"agent-scheduled"},
-		Says: "the image of the agent is there",
+		Says: "the image of the agent can be pulled",
 		Hint: "correct agentImage, systemDefaultRegistry or imagePullSecrets of the chart fleet, or let the nodes reach the registry",
 	},
 	{
@@ -205,17 +205,17 @@ var table = []Check{
 	},
 	{
 		ID: "way-probe", Category: categoryWay, on: onMember, run: wayProbe, Needs: []string{"agent-deployment"}, ExplainedBy: []string{"agent-image"},
-		Says: "a Job on the member makes the checks of this section, with --probe",
+		Says: "with --probe, a Job on the member runs the checks of this section",
 		Hint: "correct what prevents the pods of the namespace from starting, or run fleetagent check in the pod of the agent",
 	},
 	{
 		ID: "way-address", Category: categoryWay, on: anywhere, run: wayAddress, ExplainedBy: []string{"hub-config"},
 		Says: "agents have a usable address of the hub",
-		Hint: "set apiServerURL and apiServerCA of the chart fleet to an address that members reach; an agent that has an older address keeps it until it can switch",
+		Hint: "set apiServerURL and apiServerCA of the chart fleet to an address that members can reach; an agent with an older address keeps it until it can switch",
 	},
 	{
 		ID: "way-dns", Category: categoryWay, on: anywhere, run: wayDNS, Needs: []string{"way-address"},
-		Says: "the name of the hub is resolved",
+		Says: "the host name of the hub can be resolved",
 		Hint: "correct apiServerURL, or the DNS of this machine; a member may use another DNS: run the check there as well",
 	},
 	{
@@ -226,7 +226,7 @@ var table = []Check{
 	{
 		ID: "way-tcp", Category: categoryWay, on: anywhere, run: wayTCP, Needs: []string{"way-dns"},
 		Says: "a connection to the hub is accepted",
-		Hint: "correct apiServerURL, start what listens there, or open the firewall; this check connects from where it runs",
+		Hint: "correct apiServerURL, start the server at that address, or open the firewall; this check connects from this machine",
 	},
 	{
 		ID: "way-tls", Category: categoryWay, on: anywhere, run: wayTLS, Needs: []string{"way-tcp", "way-proxy"},
@@ -285,7 +285,7 @@ var table = []Check{
 		ID: "cluster-heartbeat", Category: categoryConnection, on: onHub | onCluster, run: clusterHeartbeat,
 		Needs: []string{"cluster-registered"}, ExplainedBy: beforeHeartbeat,
 		Says: "the last heartbeat of the agent is recent",
-		Hint: "look at the agent's pod and log on the member: give --member-kubeconfig, or run fleetagent check in the agent's pod",
+		Hint: "look at the agent's pod and log on the member: pass --member-kubeconfig, or run fleetagent check in the agent's pod",
 	},
 	{
 		ID: "cluster-credential", Category: categoryConnection, on: onHub | onCluster, run: clusterCredential,
@@ -296,9 +296,9 @@ var table = []Check{
 	{
 		ID: "cluster-versions", Category: categoryConnection, on: onHub | onCluster, run: clusterVersions, Needs: []string{"cluster-exists"},
 		Says: "agent and muster have the same version",
-		Hint: "wait until the hub has upgraded the agent, or use the muster of the hub's version",
+		Hint: "wait until the hub has upgraded the agent, or use muster in the version of the hub",
 	},
 }
 
-// short is a duration for a person.
+// short formats a duration like kubectl.
 func short(d time.Duration) string { return duration.HumanDuration(max(0, d)) }

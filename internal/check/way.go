@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,19 +27,19 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/clock"
 
-	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// wayAddress chooses the address that the agent uses: the one in its credential, or else in its bootstrap Secret. Without both, it chooses
-// the one in the hub's configuration, which a new agent would get.
+// wayAddress chooses the address of the hub that the agent uses: the address in its credential, or else in its bootstrap Secret. Without both,
+// it chooses the address in the hub's configuration, which a new agent would get.
 func wayAddress(_ context.Context, k *knowledge) Finding {
 	var way hubclient.Access
 	switch {
-	case k.Probe: // the Job has printed no results, and a connection from this machine would not show what a pod can reach
+	case k.Probe: // the Job has printed no results, and a connection from this machine does not show whether a pod can connect
 		return doesNotApply()
 	case k.credential != nil:
 		way = k.credential.Access
@@ -70,9 +71,9 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 	return pass("%s", way.Endpoint)
 }
 
-// checkLoopback returns the problem of a loopback address, which in a pod is the pod itself. The address is no problem if the configuration
-// of the hub allows loopback addresses of members, because they are then on the hub's machine. It is certainly wrong if the configuration
-// does not, or if the agent's pod has a network of its own; otherwise the finding is a warning.
+// checkLoopback returns a finding if the address is a loopback address, which in a pod is the pod itself. It returns none if the configuration of
+// the hub allows loopback addresses of members, because the members are then on the hub's machine. The finding is a failure if the configuration
+// does not allow them, or if the agent's pod has a network of its own; otherwise it is a warning.
 func (k *knowledge) checkLoopback(server string) Finding {
 	if !isLoopback(server) {
 		return doesNotApply()
@@ -82,9 +83,9 @@ func (k *knowledge) checkLoopback(server string) Finding {
 	case k.hubConfig != nil && k.memberRules().Check(address) == nil:
 		return doesNotApply()
 	case k.hubConfig != nil || k.pod != nil && k.pod.Status.PodIP != "" && !k.pod.Spec.HostNetwork:
-		return fail("%s is a loopback address: in a pod it is the pod itself, so no agent reaches the hub there", server)
+		return fail("%s is a loopback address: in a pod it is the pod itself, so no agent can reach the hub there", server)
 	}
-	return warn("%s is a loopback address: in a pod it is the pod itself, so an agent in a pod does not reach the hub there", server)
+	return warn("%s is a loopback address: in a pod it is the pod itself, so an agent in a pod cannot reach the hub there", server)
 }
 
 func (k *knowledge) memberRules() transport.AddressRules {
@@ -116,14 +117,11 @@ func proxyOf(server string) (*url.URL, error) {
 // warnIfConnected turns a failure to connect into a warning if the agent is connected, because then only this machine cannot reach the hub at
 // the address. It also clears way and connection, so that the checks that need them do not apply.
 func (k *knowledge) warnIfConnected(problem Finding) Finding {
-	if k.cluster == nil {
-		return problem
-	}
-	if c := view.Find(k.cluster.Status.Conditions, fleet.ConditionConnected); c == nil || c.Status != corev1.ConditionTrue {
+	if k.cluster == nil || fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
 		return problem
 	}
 	k.way, k.connection = nil, nil
-	return warn("%s; the agent is connected, so only this machine does not reach the hub there", problem.Detail)
+	return warn("%s; the agent is connected, so only this machine cannot reach the hub there", problem.Detail)
 }
 
 func wayDNS(ctx context.Context, k *knowledge) Finding {
@@ -179,7 +177,7 @@ func wayProxy(ctx context.Context, k *knowledge) Finding {
 	return pass("%s://%s", proxy.Scheme, proxy.Host)
 }
 
-// connect connects to the hub as an agent does and reads its version, the first time that it is called.
+// connect connects to the hub like an agent and reads its version. Only the first call does so.
 func (k *knowledge) connect(ctx context.Context) {
 	if k.connection != nil || k.wayErr != nil {
 		return
@@ -209,7 +207,7 @@ func wayTLS(ctx context.Context, k *knowledge) Finding {
 	case isTLS(k.wayErr):
 		return fail("%s: %s", k.way.Server, k.wayErr)
 	case strings.HasPrefix(k.way.Server, "http://"):
-		return warn("%s is not encrypted: everybody between agent and hub can read and use the agent's token", k.way.Server)
+		return warn("the connection to %s is not encrypted: everybody on the network can read and use the agent's token", k.way.Server)
 	}
 	return pass("%s", k.way.TLSMode())
 }
@@ -235,14 +233,14 @@ func wayServer(_ context.Context, k *knowledge) Finding {
 	case k.wayErr != nil:
 		return fail("%s: %s", k.way.Server, k.wayErr)
 	case json.Unmarshal(k.versionAnswer, &version) != nil || version.GitVersion == "":
-		return fail("the server at %s answers, but it is not a Kubernetes API server: a proxy, a login page or another service", k.way.Server)
+		return fail("the server at %s is not a Kubernetes API server: it may be a proxy, a login page or another service", k.way.Server)
 	}
 	return pass("Kubernetes %s", version.GitVersion)
 }
 
 const (
-	skewWorthAWarning = 10 * time.Second
-	skewTooMuch       = 5 * time.Minute
+	warnSkew = 10 * time.Second
+	failSkew = 5 * time.Minute
 )
 
 // wayClock compares the clocks of the member's and the hub's API servers, each measured against the clock of this program.
@@ -250,17 +248,17 @@ func wayClock(_ context.Context, k *knowledge) Finding {
 	if k.connection == nil || k.wayErr != nil || !k.member.clock.known {
 		return doesNotApply()
 	}
-	hereAhead, _ := k.connection.ClockSkew() // this program's clock compared with the hub's; 0 if they differ by less than a second
-	ahead := k.member.clock.ahead + hereAhead
+	skew, _ := k.connection.ClockSkew() // this program's clock compared with the hub's; 0 if they differ by less than a second
+	ahead := k.member.clock.ahead + skew
 	direction := "ahead of"
 	if ahead < 0 {
 		direction = "behind"
 	}
 	text := fmt.Sprintf("the member's clock is %s %s the hub's", short(ahead.Abs()), direction)
 	switch {
-	case ahead.Abs() >= skewTooMuch:
-		return fail("%s: certificates and tokens of one side are not valid yet, or no longer, for the other", text)
-	case ahead.Abs() >= skewWorthAWarning:
+	case ahead.Abs() >= failSkew:
+		return fail("%s: one side considers certificates and tokens of the other as expired or not yet valid", text)
+	case ahead.Abs() >= warnSkew:
 		return warn("%s", text)
 	}
 	return pass("")
@@ -282,7 +280,7 @@ func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
 	return pass("%s", review.Status.UserInfo.Username)
 }
 
-// wayAuthorised checks the right that the agent needs first: with a credential to list its BundleDeployments, without one to create its
+// wayAuthorised checks the right that the agent needs first: to list its BundleDeployments if it has a credential, and otherwise to create its
 // request.
 func wayAuthorised(ctx context.Context, k *knowledge) Finding {
 	if k.connection == nil || k.way.Token == "" {
@@ -319,13 +317,5 @@ func hostPort(server string) string {
 	if err != nil {
 		return ""
 	}
-	port := parsed.Port()
-	switch {
-	case port != "":
-	case parsed.Scheme == "http":
-		port = "80"
-	default:
-		port = "443"
-	}
-	return net.JoinHostPort(parsed.Hostname(), port)
+	return net.JoinHostPort(parsed.Hostname(), cmp.Or(parsed.Port(), map[string]string{"http": "80"}[parsed.Scheme], "443"))
 }

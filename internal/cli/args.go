@@ -17,7 +17,7 @@ func FlagsFirst(app *cli.App, args []string) []string {
 	flags, commands := app.Flags, app.Commands
 	for {
 		for len(rest) > 0 && isFlag(rest[0]) {
-			n := min(length(flags, rest[0]), len(rest))
+			n := min(wordCount(flags, rest[0]), len(rest))
 			sorted, rest = append(sorted, rest[:n]...), rest[n:]
 		}
 		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return len(rest) > 0 && c.HasName(rest[0]) })
@@ -37,7 +37,7 @@ func FlagsFirst(app *cli.App, args []string) []string {
 		case rest[0] == "--": // everything after it is an argument
 			return slices.Concat(sorted, []string{"--"}, others, rest[1:])
 		case isFlag(rest[0]):
-			n := min(length(flags, rest[0]), len(rest))
+			n := min(wordCount(flags, rest[0]), len(rest))
 			sorted, rest = append(sorted, rest[:n]...), rest[n:]
 		default:
 			others, rest = append(others, rest[0]), rest[1:]
@@ -48,8 +48,8 @@ func FlagsFirst(app *cli.App, args []string) []string {
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' && arg != "--" }
 
-// length returns the number of arguments that a flag takes: 2 if its value is the next argument, 1 otherwise.
-func length(flags []cli.Flag, arg string) int {
+// wordCount returns the number of words of a flag: 2 if its value is the next word, 1 otherwise.
+func wordCount(flags []cli.Flag, arg string) int {
 	name := strings.TrimLeft(arg, "-")
 	if strings.Contains(name, "=") {
 		return 1

@@ -28,19 +28,19 @@ func checkCommand(s Streams) *cli.Command {
 		ArgsUsage: "[CLUSTER]",
 		Description: `muster check                                         the hub, and the address that agents get
 muster check CLUSTER                                 a Cluster, or a request with that name; an imported member through its kubeconfig
-muster check CLUSTER --member-kubeconfig FILE        the same, and the agent on the member
+muster check CLUSTER --member-kubeconfig FILE        the Cluster, and the agent on the member
 muster check --member --member-kubeconfig FILE       only the member, without a kubeconfig of the hub
 
-The first line names the first check that fails, which is the cause. docs/checks.md explains each check. The command sends requests to
+The first line names the first check that failed, which is the cause. docs/checks.md explains each check. The command sends requests to
 the hub and the member only, and prints no value of a Secret. It changes nothing, except with --probe, which creates a Job next to an
-installed agent and deletes it. The exit code is 0 if all checks passed or there are only warnings, 1 if a check failed, 2 for a wrong
-command line, and 3 if no check failed but some are unknown.`,
+installed agent and deletes it. The exit code is 0 if no check failed or is unknown (warnings are allowed), 1 if a check failed, 2 for an
+invalid command line, and 3 if no check failed but some are unknown.`,
 		Flags: append(append(hubFlags(), memberFlags("the member")...),
-			&cli.BoolFlag{Name: flagProbe, Usage: "check the way to the hub from a pod on the member, in a Job that is deleted afterwards"},
+			&cli.BoolFlag{Name: flagProbe, Usage: "check the connection to the hub from a Pod on the member, in a Job that is deleted afterwards"},
 			&cli.BoolFlag{Name: flagMember, Usage: "check only the member"},
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: the one in the Cluster, or else cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
-			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: that of the request"},
+			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: the token of the request"},
 			&cli.StringFlag{Name: flagOutput, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},
 			timeoutFlag("of all checks", 2*time.Minute),
 		),
@@ -70,7 +70,9 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 	case c.Args().Len() > 1:
 		return in, fmt.Errorf("%s needs at most one argument, the name of the CLUSTER, and got %d; see --help", c.Command.HelpName, c.Args().Len())
 	case c.Bool(flagMember) && (in.Cluster != "" || in.Token != ""):
-		return in, errors.New("--member checks a member alone: give CLUSTER or --token without it, and the member with --member-kubeconfig")
+		return in, errors.New("--member checks only a member: omit CLUSTER and --token, or omit --member")
+	case c.Bool(flagMember) && c.String(flagMemberKubeconfig) == "":
+		return in, fmt.Errorf("--%s needs --%s", flagMember, flagMemberKubeconfig)
 	case in.Probe && !c.Bool(flagMember) && in.Cluster == "":
 		return in, errors.New("--probe needs a member: give --member, or the name of the CLUSTER")
 	case c.String(flagOutput) != "" && c.String(flagOutput) != "json":
@@ -86,18 +88,14 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 			return in, fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
 		}
 	}
+	if c.Bool(flagMember) {
+		return in, nil
+	}
 	to, err := given(c.Lineage())
 	if err != nil {
 		return in, err
 	}
-	switch {
-	case c.Bool(flagMember) && in.Member == nil: // earlier releases had no flag for the kubeconfig of the member here
-		if in.Member, _, err = load(to); err != nil {
-			return in, fmt.Errorf("cannot connect to the member: pass --%s: %w", flagMemberKubeconfig, err)
-		}
-	case !c.Bool(flagMember):
-		in.HubFlags = to.shellFlags()
-		in.Hub, in.Namespace, err = hubConfig(to)
-	}
+	in.HubFlags = to.shellFlags()
+	in.Hub, in.Namespace, err = hubConfig(to)
 	return in, err
 }

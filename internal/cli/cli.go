@@ -1,4 +1,4 @@
-// Package cli is the command line of muster, the tool of a person who operates a hub.
+// Package cli implements the command line of muster, the tool for operators of a hub.
 package cli
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// Streams are what a command uses of its surroundings. Results are written to Out and progress to Err, so that a pipe receives
+// Streams are the input, output, environment and clock of a command. Results are written to Out and progress to Err, so that a pipe receives
 // results only.
 type Streams struct {
 	Out, Err io.Writer
-	// In is the standard input, for arguments that are -.
+	// In is the standard input. A command reads it instead of a file if the argument is -.
 	In io.Reader
 	// Terminal says whether Out is a terminal.
 	Terminal bool
@@ -45,7 +45,7 @@ const (
 	flagLabel      = "label"
 )
 
-// App is the program. Its arguments have to pass through FlagsFirst.
+// App returns the program. The caller must pass its arguments through FlagsFirst.
 func App(s Streams) *cli.App {
 	app := launch.App("muster", "register Kubernetes clusters with a hub")
 	app.Description = `The hub is the cluster of the current context in $KUBECONFIG or ~/.kube/config, as for kubectl, unless
@@ -82,14 +82,14 @@ func unknownCommand(help cli.ActionFunc) cli.ActionFunc {
 		err := fmt.Errorf("there is no command %q; see --help", c.Args().First())
 		visible := slices.DeleteFunc(slices.Clone(c.Command.Subcommands), func(sub *cli.Command) bool { return sub.Hidden })
 		suggestion := cli.SuggestCommand(visible, c.Args().First())
-		if strings.Contains(suggestion, `"h`) { // the library adds the commands help and h, which muster does not have
+		if strings.Contains(suggestion, `"h`) { // the library suggests its commands help and h, which muster does not have
 			return err
 		}
 		return fmt.Errorf("%w. %s", err, suggestion)
 	}
 }
 
-// wrongFlag is the error for a command line that the library cannot read.
+// wrongFlag returns the error for a command line that the library cannot parse.
 func wrongFlag(c *cli.Context, err error, _ bool) error {
 	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	err = fmt.Errorf("%w; see --help", err)
@@ -105,7 +105,7 @@ func crdsCommand(s Streams) *cli.Command {
 		Usage:       "print the CustomResourceDefinitions as YAML",
 		Description: "muster crds | kubectl apply --server-side -f -",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "clusternet", Usage: "print those that a hub installs which serves Clusternet's agents, instead of those of every hub"},
+			&cli.BoolFlag{Name: "clusternet", Usage: "print only those for a hub that serves Clusternet's agents"},
 		},
 		Action: withoutArguments(func(c *cli.Context) error {
 			definitions := crds.YAML()
@@ -135,7 +135,7 @@ or with DEMO_EXIT=1, it checks the result, stops everything and exits. In a clon
 	}
 }
 
-// helloCommand is the long-running program of the workload that the demo deploys.
+// helloCommand returns the command that the Pods of the demo run.
 func helloCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:   "hello",
@@ -153,7 +153,7 @@ func timeoutFlag(what string, value time.Duration) cli.Flag {
 	return &cli.DurationFlag{Name: flagTimeout, Value: value, Usage: "maximum `DURATION` " + what}
 }
 
-// withoutArguments returns an error for arguments, which the command would ignore.
+// withoutArguments returns an action that fails if there are arguments, which the given action would ignore.
 func withoutArguments(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if c.Args().Present() {
@@ -163,7 +163,7 @@ func withoutArguments(action cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// oneArgument is the only argument of a command.
+// oneArgument returns the only argument of a command.
 func oneArgument(c *cli.Context, what string) (string, error) {
 	if c.Args().Len() != 1 {
 		return "", fmt.Errorf("%s needs exactly one argument, %s, and got %d; see --help", c.Command.HelpName, what, c.Args().Len())
@@ -196,7 +196,7 @@ func parseLabels(pairs []string) (map[string]string, error) {
 	return labels, errors.Join(all...)
 }
 
-// scope is the namespace to list, and its name in a sentence.
+// scope returns the namespace to list, and a phrase that names it in a message.
 func scope(c *cli.Context, hub *namespacedHub) (namespace, where string) {
 	if c.Bool(flagAll) {
 		return metav1.NamespaceAll, "in any namespace"

@@ -133,7 +133,7 @@ func TestImport(t *testing.T) {
 	_, _, err = p.run("clusters", "--as", "nobody", "--as-group", "a", "--as-group", "b")
 	require.ErrorContains(t, err, `User "nobody" cannot list resource "clusters"`)
 
-	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, member))
+	_, _, err = p.run("import", "east", "--member-kubeconfig", memberConfig(t, member))
 	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
 }
 
@@ -162,7 +162,7 @@ func TestImportWithServiceAccount(t *testing.T) {
 	out, said, err := p.run("import", "east", "--member-kubeconfig", cloud, "--create-service-account", "--dry-run")
 	require.NoError(t, err)
 	require.Equal(t, "Cluster "+p.namespace+"/east would be created, with Secret east-kubeconfig.\n", out)
-	rights := "east: ServiceAccount " + account.String() + " on the member gets every right there, by ClusterRole cluster-admin, "
+	rights := "east: ServiceAccount " + account.String() + " on the member gets all rights there (ClusterRole cluster-admin), "
 	require.Contains(t, said, rights)
 	testenv.RequireGone(t, bindings.Get, "ClusterRoleBinding", account.Name)
 	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
@@ -200,7 +200,7 @@ func TestImportWithServiceAccount(t *testing.T) {
 	clusters := p.hub.Fleet.Clusters(p.namespace)
 	testenv.Merge(t, clusters.Patch, "east", `{"metadata":{"annotations":{"`+fleet.MemberAccountAnnotation+`":"`+other.String()+`"}}}`)
 	_, _, err = p.run("remove", "east", "--yes", "--member-kubeconfig", cloud)
-	require.ErrorContains(t, err, "names ServiceAccount \""+other.String()+"\", and muster import creates "+account.String())
+	require.ErrorContains(t, err, "names ServiceAccount \""+other.String()+"\", but muster import creates "+account.String())
 	require.Nil(t, testenv.RequireThere(t, clusters.Get, "east").DeletionTimestamp)
 	testenv.Merge(t, clusters.Patch, "east", `{"metadata":{"annotations":{"`+fleet.MemberAccountAnnotation+`":"`+account.String()+`"}}}`)
 	out = p.mustRun("remove", "east", "--yes", "--member-kubeconfig", cloud, "--timeout", "5m")
@@ -239,7 +239,7 @@ func cloudConfig(t *testing.T, member *testenv.Cluster) string {
 func TestImportKeepsAnExistingSecret(t *testing.T) {
 	p := atHub(t)
 	p.hub.WriteSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
-	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
+	_, _, err := p.run("import", "east", "--member-kubeconfig", memberConfig(t, p.hub))
 	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig already exists")
 	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -283,17 +283,20 @@ func TestImportOfMany(t *testing.T) {
 func TestMissingNamespace(t *testing.T) {
 	p := atHub(t)
 	p.namespace = "nowhere"
-	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
+	_, _, err := p.run("import", "east", "--member-kubeconfig", memberConfig(t, p.hub))
 	require.ErrorContains(t, err, "create it with `kubectl create namespace nowhere`")
 	_, _, err = p.run("token", "create", "t")
 	require.ErrorContains(t, err, "create it with `kubectl create namespace nowhere`")
 }
 
+// --kubeconfig selects the hub after the command, too. It never names the member, so that a forgotten flag does not import the hub.
 func TestImportWithTwoKubeconfigs(t *testing.T) {
 	p := atHub(t)
 	hub := os.Getenv("KUBECONFIG")
 	t.Setenv("KUBECONFIG", "/nowhere")
-	_, _, err := muster(t, "--kubeconfig", hub, "import", "east", "--kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")), "-n", p.namespace)
+	_, _, err := muster(t, "import", "east", "--kubeconfig", hub, "-n", p.namespace)
+	require.ErrorContains(t, err, "no cluster to import")
+	_, _, err = muster(t, "import", "east", "--kubeconfig", hub, "--member-kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")), "-n", p.namespace)
 	require.NoError(t, err)
 	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -397,7 +400,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &d))
 	require.Equal(t, check.Fail, d.Result)
 
-	out, _, err = muster(t, "check", "--member", "--kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")))
+	out, _, err = muster(t, "check", "--member", "--member-kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")))
 	require.Equal(t, check.ExitFailed, exitCode(err))
 	require.Contains(t, out, "Failed: Agent on the member (agent-namespace): Namespace cattle-fleet-system does not exist")
 }

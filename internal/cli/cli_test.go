@@ -60,36 +60,36 @@ func TestInvalidCommandLines(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	t.Setenv("KUBECONFIG", empty)
 	tests := map[string]string{
-		"bogus":                           `there is no command "bogus"; see --help`,
-		"token bogus":                     `there is no command "bogus"; see --help`,
-		"clusters --bogus":                "flag provided but not defined: -bogus; see --help",
-		"clusters --state Lost":           `--state is "Lost": it must be one of Registered, ManagedElsewhere,`,
-		"clusters --sort size":            `--sort is "size": it must be one of last-seen, name, state`,
-		"clusters -l a=b=c":               "--selector: ",
-		"clusters -o xml":                 `--output is "xml": it must be one of wide, name, json, yaml, jsonpath=TEMPLATE`,
-		"clusters -o jsonpath={":          "error parsing jsonpath {",
-		"clusters --request-timeout soon": "Invalid timeout value",
-		"clutsers":                        `there is no command "clutsers"; see --help. Did you mean "clusters"?`,
-		"helo":                            `there is no command "helo"; see --help`,
-		"token lsit":                      `Did you mean "list"?`,
-		"clusters --selecter x":           `flag provided but not defined: -selecter; see --help. Did you mean "--selector"?`,
-		"clusters --request-timeot 1s":    `Did you mean "--request-timeout"?`,
-		"clusters -o values":              `--output is "values"`,
-		"clusters":                        "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
-		"--kubeconfig /nowhere clusters":  "/nowhere",
-		"clusters --context nobody":       `context "nobody" does not exist`,
-		"import":                          "import needs exactly one argument, the NAME of the cluster, and got 0",
-		"import a b --kubeconfig x":       "and got 2",
-		"import a":                        "no cluster to import: pass its kubeconfig: muster import NAME --member-kubeconfig FILE",
-		"import UP --kubeconfig /nowhere": `"UP" is not a valid object name`,
-		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
+		"bogus":                                  `there is no command "bogus"; see --help`,
+		"token bogus":                            `there is no command "bogus"; see --help`,
+		"clusters --bogus":                       "flag provided but not defined: -bogus; see --help",
+		"clusters --state Lost":                  `--state is "Lost": it must be one of Registered, ManagedElsewhere,`,
+		"clusters --sort size":                   `--sort is "size": it must be one of last-seen, name, state`,
+		"clusters -l a=b=c":                      "--selector: ",
+		"clusters -o xml":                        `--output is "xml": it must be one of wide, name, json, yaml, jsonpath=TEMPLATE`,
+		"clusters -o jsonpath={":                 "error parsing jsonpath {",
+		"clusters --request-timeout soon":        "Invalid timeout value",
+		"clutsers":                               `there is no command "clutsers"; see --help. Did you mean "clusters"?`,
+		"helo":                                   `there is no command "helo"; see --help`,
+		"token lsit":                             `Did you mean "list"?`,
+		"clusters --selecter x":                  `flag provided but not defined: -selecter; see --help. Did you mean "--selector"?`,
+		"clusters --request-timeot 1s":           `Did you mean "--request-timeout"?`,
+		"clusters -o values":                     `--output is "values"`,
+		"clusters":                               "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
+		"--kubeconfig /nowhere clusters":         "/nowhere",
+		"clusters --context nobody":              `context "nobody" does not exist`,
+		"import":                                 "import needs exactly one argument, the NAME of the cluster, and got 0",
+		"import a b --member-kubeconfig x":       "and got 2",
+		"import a":                               "no cluster to import: pass its kubeconfig: muster import NAME --member-kubeconfig FILE",
+		"import UP --member-kubeconfig /nowhere": `"UP" is not a valid object name`,
+		"import a --member-kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
 
 		"import a --from-dir /nowhere":                                         "--from-dir cannot be combined with NAME, --member-kubeconfig or --member-context",
 		"import --from-dir /nowhere":                                           "--from-dir: open /nowhere",
 		"import a --member-kubeconfig x --member-context b --member-context c": `several clusters are named after their contexts: omit "a"`,
 
-		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
-		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,
+		"import a --member-kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
+		"import a --member-kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,
 
 		"token create":             "token create needs exactly one argument, the NAME of the token",
 		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
@@ -157,7 +157,7 @@ func TestCRDs(t *testing.T) {
 	require.Equal(t, string(crds.ClusternetYAML()), out)
 }
 
-// printed is what a command prints for summaries, without the spaces by which columns are aligned.
+// printed returns the output of a command for summaries, without the spaces that align the columns.
 func printed[T any](t *testing.T, table columns[T], items []T, format string, now time.Time) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -228,7 +228,7 @@ func TestListingInParts(t *testing.T) {
 	require.NotContains(t, out.String(), "NAMESPACE")
 }
 
-// The flags of a connection count where they are given last, also those that are not in the help of a command.
+// If a connection flag is given before and after the command, the one after it counts, even if the help of the command does not list it.
 func TestConnectionFlags(t *testing.T) {
 	app := App(Streams{})
 	var got kubeConnection
@@ -320,7 +320,7 @@ func TestInstructions(t *testing.T) {
 		require.Contains(t, out.String(), line)
 	}
 
-	// A chart in a directory has the version that it has.
+	// A chart in a directory has only one version.
 	out.Reset()
 	printInstructions(&out, to, view.Token{}, "charts/fleet-agent", "v1.2.3", time.Now())
 	require.NotContains(t, out.String(), "--version")
@@ -456,12 +456,12 @@ func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 			_, err := selfContained(file, "", nil)
 			require.EqualError(t, err, file+" is not a kubeconfig: "+reason+". Pass the kubeconfig of the cluster to import; "+
-				"`kubectl config view --raw --minify --flatten` prints that of the current context")
+				"`kubectl config view --raw --minify --flatten` prints the kubeconfig of the current context")
 		})
 	}
 }
 
-// Of the check, a wrong command line has another exit code than a failure.
+// muster check exits with another code for an invalid command line than for a failed check.
 func TestCheckUsage(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "none")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
@@ -473,9 +473,9 @@ func TestCheckUsage(t *testing.T) {
 		"check -o yaml":                 `--output is "yaml": it must be json`,
 		"check --bogus":                 "flag provided but not defined: -bogus; see --help",
 		"check --probe":                 "--probe needs a member: give --member, or the name of the CLUSTER",
-		"check --member":                "cannot connect to the member: pass --member-kubeconfig: ",
-		"check east --member":           "--member checks a member alone",
-		"check --member --token t":      "--member checks a member alone",
+		"check --member":                "--member needs --member-kubeconfig",
+		"check east --member":           "--member checks only a member",
+		"check --member --token t":      "--member checks only a member",
 		"check --kubeconfig /nowhere a": "/nowhere",
 		"check --member --member-kubeconfig /nowhere": "--member-kubeconfig: ",
 	} {

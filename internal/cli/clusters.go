@@ -28,7 +28,7 @@ const (
 	flagSort     = "sort"
 )
 
-// sortings are the values of --sort.
+// sortings maps the values of --sort to the comparison of two clusters.
 var sortings = map[string]func(a, b view.Cluster) int{
 	"name": func(a, b view.Cluster) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -51,9 +51,9 @@ func clustersCommand(s Streams) *cli.Command {
 		Name:      "clusters",
 		Usage:     "list the clusters, with how each was registered and its state",
 		ArgsUsage: "[NAME...]",
-		Description: `BUNDLES is the number of Bundles that are ready of those that the hub wants on the cluster; UNAPPLIED, in the wide output, is the
-number of those whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the settings that the
-hub wants. A line with totals goes to the standard error.`,
+		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. UNAPPLIED, in the
+wide output, counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
+settings that the hub wants. A line with totals is printed to the standard error.`,
 		Flags: listFlags(
 			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
 			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
@@ -133,7 +133,7 @@ func clusters(c *cli.Context, s Streams) error {
 
 	printed := map[string]view.Cluster{}
 	for _, v := range shown {
-		printed[v.Namespace+"/"+v.Name] = unseen(v)
+		printed[v.Namespace+"/"+v.Name] = withoutLastSeen(v)
 	}
 	return hub.WatchClusters(c.Context, namespace, options, func(cluster *fleet.Cluster, deleted bool) error {
 		v, key := view.OfCluster(cluster), cluster.Namespace+"/"+cluster.Name
@@ -144,22 +144,22 @@ func clusters(c *cli.Context, s Streams) error {
 		case deleted:
 			v.State, v.Reason, v.Message = "Deleted", "", ""
 			delete(printed, key)
-		case len(states) > 0 && !slices.Contains(states, v.State) && !known, reflect.DeepEqual(printed[key], unseen(v)):
+		case len(states) > 0 && !slices.Contains(states, v.State) && !known, reflect.DeepEqual(printed[key], withoutLastSeen(v)):
 			return nil
 		default:
-			printed[key] = unseen(v)
+			printed[key] = withoutLastSeen(v)
 		}
 		return out.each(v)
 	})
 }
 
-// unseen is the summary without the time of the last heartbeat, which is no news.
-func unseen(v view.Cluster) view.Cluster {
+// withoutLastSeen returns a summary without the time of the last heartbeat: a heartbeat alone is not worth a line.
+func withoutLastSeen(v view.Cluster) view.Cluster {
 	v.LastSeen = nil
 	return v
 }
 
-// totals is such as "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with Bundles that are not applied".
+// totals returns a line such as "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with Bundles that are not applied".
 func totals(clusters []view.Cluster) string {
 	count, pending, unapplied := map[string]int{}, 0, 0
 	for _, v := range clusters {
@@ -226,13 +226,9 @@ func releaseCommand(s Streams) *cli.Command {
 	}
 }
 
-// quarantine waits until the hub has applied it, because without a running hub the rights do not change.
+// quarantine starts or ends the quarantine of a cluster. It waits until the hub has applied it: without a running hub, the rights do not change.
 func quarantine(c *cli.Context, s Streams, on bool) error {
-	name, err := oneArgument(c, "the name of the CLUSTER")
-	if err != nil {
-		return err
-	}
-	hub, err := connect(c)
+	hub, name, err := connectWithName(c, "the name of the CLUSTER")
 	if err != nil {
 		return err
 	}
@@ -253,16 +249,12 @@ func revokeCommand(s Streams) *cli.Command {
 		Name:      "revoke",
 		Usage:     "permanently revoke the credential of a cluster's agent",
 		ArgsUsage: "CLUSTER",
-		Description: `It deletes the ServiceAccounts of the cluster's agent, so that the API server rejects their tokens, at the latest after ten
-seconds. If the hub has a kubeconfig of the cluster, it installs the agent again, which then registers again. Any other agent
-needs a new token: muster token create NAME --cluster CLUSTER.`,
+		Description: `It deletes the ServiceAccounts of the cluster's agent. The API server then rejects their tokens within ten seconds. If the hub has a
+kubeconfig of the cluster, it installs the agent again, which then registers again. Any other agent needs a new token: muster token
+create NAME --cluster CLUSTER.`,
 		Flags: hubFlags(),
 		Action: func(c *cli.Context) error {
-			name, err := oneArgument(c, "the name of the CLUSTER")
-			if err != nil {
-				return err
-			}
-			hub, err := connect(c)
+			hub, name, err := connectWithName(c, "the name of the CLUSTER")
 			if err != nil {
 				return err
 			}

@@ -70,7 +70,7 @@ func completionCommand(s Streams) *cli.Command {
 	shells := slices.Sorted(maps.Keys(completionScripts))
 	return &cli.Command{
 		Name:      "completion",
-		Usage:     "print a script with which a shell completes commands, flags and the names of clusters, tokens and namespaces",
+		Usage:     "print a script for a shell, which completes commands, flags and the names of clusters, tokens and namespaces",
 		ArgsUsage: strings.Join(shells, "|"),
 		Description: `The first lines of each script show how to install it, such as: source <(muster completion bash). The script for kubectl is the program
 kubectl_complete-muster, which kubectl calls for the plugin. Names are read from the hub that the command line selects, for two seconds at most.`,
@@ -89,7 +89,8 @@ kubectl_complete-muster, which kubectl calls for the plugin. Names are read from
 	}
 }
 
-// proposeCommand is completeCommand. Its arguments are the words of a command line; it completes the last one, which can be empty.
+// proposeCommand returns the command completeCommand. Its arguments are the words of a command line. It completes the last word, which can be
+// empty.
 func proposeCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name: completeCommand, Usage: "print the words that can complete a command line", Hidden: true, SkipFlagParsing: true,
@@ -107,8 +108,8 @@ func proposeCommand(s Streams) *cli.Command {
 // lookup reads the names of objects from the hub.
 type lookup func(ctx context.Context, hub *namespacedHub) ([]string, error)
 
-// argumentNames has, for each command, the lookup of the names that can be its arguments. flagNames has, for each flag, the lookup of the names
-// that can be its value.
+// argumentNames maps a command to the lookup of the names that it accepts as arguments. flagNames maps a flag to the lookup of the names that it
+// accepts as its value.
 var (
 	argumentNames = map[string]lookup{
 		"check": clusterNames, "clusters": clusterNames, "describe": clusterNames, "remove": clusterNames, "rotate": clusterNames,
@@ -165,7 +166,7 @@ func propose(ctx context.Context, app *cli.App, words []string) (proposals []str
 		if i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), given) }); i >= 0 {
 			name = flags[i].Names()[0]
 		}
-		takesNext := !hasValue && length(flags, words[0]) == 2
+		takesNext := !hasValue && wordCount(flags, words[0]) == 2
 		words = words[1:]
 		switch {
 		case takesNext && len(words) == 0:

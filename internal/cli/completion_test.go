@@ -88,6 +88,6 @@ kubectl_complete-muster token r
 token
 create list revoke
 complete -o default -F _muster muster
-revoke	delete a registration token, so that nobody can register with it any more
+revoke	delete a registration token, so that it can no longer be used to register
 `, string(out))
 }

@@ -15,16 +15,13 @@ func describeCommand(s Streams) *cli.Command {
 		Name:      "describe",
 		Usage:     "show what belongs to a cluster, and what has happened to it",
 		ArgsUsage: "CLUSTER",
-		Description: `The tree has the registration tokens and requests, the cluster namespace with the identities of the agent and what is deployed,
-and the agent. The timeline has the creation of these objects, the last change of each condition, and events, which the API server
-keeps for an hour. CLUSTER can be a request too, because a refused or waiting agent has no Cluster. It reads no Secret.`,
+		Description: `The tree contains the registration tokens and requests, the cluster namespace with the identities of the agent and its
+BundleDeployments, and the agent. The timeline contains the creation of these objects, the last change of each condition, and events,
+which the API server keeps for an hour. CLUSTER can also be the name of a request: an agent whose request waits or was refused has no
+Cluster. The command reads no Secret.`,
 		Flags: append(hubFlags(), outputFlag()),
 		Action: func(c *cli.Context) error {
-			name, err := oneArgument(c, "the name of the CLUSTER, or of a request")
-			if err != nil {
-				return err
-			}
-			hub, err := connect(c)
+			hub, name, err := connectWithName(c, "the name of the CLUSTER, or of a request")
 			if err != nil {
 				return err
 			}

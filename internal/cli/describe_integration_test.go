@@ -61,7 +61,7 @@ func (p person) importsEast() (member *testenv.Cluster, agent *testenv.Running) 
 		require.NoError(p.t, err)
 	}
 	agent = member.Agent(p.t, registration.DefaultSystemNamespace)
-	p.mustRun("import", "east", "--kubeconfig", memberConfig(p.t, member), "--wait", "--timeout", "5m")
+	p.mustRun("import", "east", "--member-kubeconfig", memberConfig(p.t, member), "--wait", "--timeout", "5m")
 	p.hub.ClusterCondition(p.t, p.namespace, "east", fleet.ConditionConnected, "True")
 	return member, agent
 }

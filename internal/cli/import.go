@@ -37,7 +37,7 @@ func importCommand(s Streams) *cli.Command {
 		Usage:     "give the hub the kubeconfigs of clusters; the hub installs the agent there",
 		ArgsUsage: "[NAME]",
 		Description: `muster --kubeconfig hub.yaml -n fleet-default import east --member-kubeconfig east.yaml --wait
-muster -n fleet-default import --from-dir kubeconfigs             one cluster for each file, with the name of the file
+muster -n fleet-default import --from-dir kubeconfigs             one cluster for each file, named after the file
 muster -n fleet-default import --member-kubeconfig all.yaml --member-context east --member-context west
 muster -n fleet-default import east --member-kubeconfig cloud.yaml --create-service-account
 
@@ -45,10 +45,11 @@ It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains 
 the files that it refers to. If one of several clusters cannot be imported, the others are imported nevertheless; a table at the end shows
 which failed, and the exit code is 1. Several clusters are named after their files without the extension, or after their contexts.
 
-The hub runs no programs, so it refuses a kubeconfig with an exec plugin, a program that obtains the credential; kubeconfigs of cloud providers have one. With
---create-service-account, that program runs here. The command creates a ServiceAccount with the ClusterRole cluster-admin on the
-member, in namespace kube-system, and gives the hub a kubeconfig with its token, which does not expire. Your user needs the same rights
-there. muster remove deletes the ServiceAccount if it gets --member-kubeconfig; otherwise it prints the command that does.`,
+The hub runs no programs, so it refuses a kubeconfig with an exec plugin, a program that obtains the credential; kubeconfigs of cloud
+providers have one. With --create-service-account, that program runs on this machine. The command creates a ServiceAccount with the
+ClusterRole cluster-admin on the member, in namespace kube-system, and gives the hub a kubeconfig with its token, which does not expire.
+Your user needs the same rights there. With --member-kubeconfig, muster remove deletes the ServiceAccount; without it, muster remove prints
+the command that deletes it.`,
 		Flags: append(hubFlags(),
 			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import"},
 			&cli.StringSliceFlag{Name: flagMemberContext, Usage: "`NAME` of a context in that kubeconfig; may be repeated; default: its current context"},
@@ -67,20 +68,7 @@ there. muster remove deletes the ServiceAccount if it gets --member-kubeconfig; 
 type toImport struct{ name, file, context string }
 
 func importClusters(c *cli.Context, s Streams) error {
-	to, err := given(c.Lineage())
-	if err != nil {
-		return err
-	}
-	file := c.String(flagMemberKubeconfig)
-	if file == "" && slices.Contains(c.LocalFlagNames(), flagKubeconfig) { // in earlier releases the member's kubeconfig was --kubeconfig here
-		file = c.String(flagKubeconfig)
-		above, err := given(c.Lineage()[1:])
-		if err != nil {
-			return err
-		}
-		*to.KubeConfig = *above.KubeConfig
-	}
-	members, err := membersToImport(c, file)
+	members, err := membersToImport(c)
 	if err != nil {
 		return err
 	}
@@ -93,7 +81,7 @@ func importClusters(c *cli.Context, s Streams) error {
 			return err
 		}
 	}
-	hub, err := connectWith(to)
+	hub, err := connect(c)
 	if err != nil {
 		return err
 	}
@@ -171,8 +159,8 @@ func importClusters(c *cli.Context, s Streams) error {
 }
 
 // membersToImport returns the clusters that the command line names.
-func membersToImport(c *cli.Context, file string) (members []toImport, err error) {
-	contexts := c.StringSlice(flagMemberContext)
+func membersToImport(c *cli.Context) (members []toImport, err error) {
+	file, contexts := c.String(flagMemberKubeconfig), c.StringSlice(flagMemberContext)
 	switch directory := c.String(flagFromDir); {
 	case directory != "" && (file != "" || len(contexts) > 0 || c.Args().Present()):
 		return nil, fmt.Errorf("--%s cannot be combined with NAME, --%s or --%s", flagFromDir, flagMemberKubeconfig, flagMemberContext)
@@ -208,8 +196,8 @@ func membersToImport(c *cli.Context, file string) (members []toImport, err error
 	return []toImport{{name, file, strings.Join(contexts, "")}}, nil
 }
 
-// prepare returns the kubeconfig for the hub, and checks the name of the cluster. With withoutUser the kubeconfig has no credential, because
-// the token of a ServiceAccount will be added.
+// prepare returns the kubeconfig for the hub, and checks the name of the cluster. If withoutUser is true, the kubeconfig contains no credential:
+// the caller creates another one with the token of a ServiceAccount.
 func prepare(m toImport, withoutUser bool) ([]byte, error) {
 	var user *clientcmdapi.AuthInfo
 	if withoutUser {
@@ -219,8 +207,8 @@ func prepare(m toImport, withoutUser bool) ([]byte, error) {
 	return kubeconfig, errors.Join(checkName(m.name), err)
 }
 
-// importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first sends both API servers a dry
-// run of what it creates.
+// importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first sends each object to its API
+// server in a dry run.
 func importWithAccount(
 	ctx context.Context, hub *namespacedHub, m toImport, wanted admin.Import, say func(io.Writer, string, ...any), s Streams,
 ) error {
@@ -238,7 +226,7 @@ func importWithAccount(
 	if err != nil {
 		return err
 	}
-	say(s.Err, "%s: ServiceAccount %s on the member gets every right there, by ClusterRole %s, as the agent that the hub installs. "+
+	say(s.Err, "%s: ServiceAccount %s on the member gets all rights there (ClusterRole %s), like the agent that the hub installs. "+
 		"Its token does not expire; Secret %s/%s on the hub contains it.\n", m.name, account, admin.AccountRole, wanted.Namespace, wanted.SecretName())
 	if _, err := account.Ensure(ctx, member, true); err != nil || wanted.DryRun {
 		return err
@@ -252,7 +240,7 @@ func importWithAccount(
 		err = hub.Import(ctx, wanted)
 	}
 	if err != nil {
-		return fmt.Errorf("%w. The same command continues from here. To undo what it has made on the member: %s", err, removeAccount(account, m.file, m.context))
+		return fmt.Errorf("%w. To continue, repeat the command. To undo its changes on the member: %s", err, removeAccount(account, m.file, m.context))
 	}
 	return nil
 }
@@ -293,8 +281,8 @@ func progressLine(v view.Cluster, after time.Duration) string {
 	return fmt.Sprintf("%6.1f s  %s", after.Seconds(), view.Printable(state))
 }
 
-// selfContained returns one context of a kubeconfig in a form that works on another machine: it embeds files, and fails if the user needs a
-// program. If user is not nil, it replaces the user of the context.
+// selfContained returns one context of a kubeconfig in a form that works on another machine: it embeds files, and fails if the credential is
+// obtained with a program. If user is not nil, it replaces the user of the context.
 func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -303,7 +291,7 @@ func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, e
 	config, err := clientcmd.LoadFromFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a kubeconfig: %s. Pass the kubeconfig of the cluster to import; "+
-			"`kubectl config view --raw --minify --flatten` prints that of the current context", file, notKubeconfig(data))
+			"`kubectl config view --raw --minify --flatten` prints the kubeconfig of the current context", file, notKubeconfig(data))
 	}
 	if context != "" {
 		config.CurrentContext = context
@@ -336,8 +324,8 @@ func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, e
 	return clientcmd.Write(*config)
 }
 
-// notKubeconfig returns the reason that clientcmd cannot read a file. The error of clientcmd is not used: it describes Go types, and may quote
-// the file, which can contain credentials.
+// notKubeconfig returns the reason why clientcmd cannot read a file. It does not use the error of clientcmd, which describes Go types and may
+// quote credentials from the file.
 func notKubeconfig(data []byte) string {
 	var object map[string]any
 	if yaml.Unmarshal(data, &object) != nil {

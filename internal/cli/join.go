@@ -22,23 +22,28 @@ const flagIgnorePreflight = "ignore-preflight"
 func joinCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "join",
-		Usage:     "register this cluster with a hub, by the values of a registration token",
+		Usage:     "register this cluster with a hub, with the values of a registration token",
 		ArgsUsage: "VALUES-FILE",
-		Description: `It runs against the member, and needs only the values, no access to the hub. On the hub, muster token create NAME -o values prints
-them; - reads them from the standard input:
+		Description: `The command connects to the member, and needs no kubeconfig of the hub. On the hub, muster token create NAME -o values prints the
+values. If VALUES-FILE is -, they are read from the standard input:
 
     muster --context hub -n fleet-default token create east -o values | muster join - --context east
 
-It checks the values and the way to the hub, from where it runs, and then installs the chart fleet-agent, which is in this program. Then it
-waits until the agent is registered, and prints what it waits for. If it fails, it prints how to undo what it has made.
+It checks the values and the connection from this machine to the hub, installs the chart fleet-agent, which is part of this program, and
+waits until the agent is registered. If it fails, it prints how to undo its changes.
 
-If the member has an agent, it does what is left to do: nothing for an agent that is registered with this hub; it waits for one that has the
-same values; one with other values, or with a credential that the hub rejects, gets these values. A member that is registered with another
-hub or in another namespace of the hub is left as it is.`,
+If the member already has an agent, the result depends on the state of that agent:
+
+    registered with this hub             nothing is changed
+    not registered, same values          the command waits for the registration
+    not registered, other values         the agent gets the new values
+    the hub rejects its credential       the agent gets the new values
+    registered with another hub, or in   the command fails, and changes nothing
+    another namespace of this hub`,
 		Flags: append(kubeFlags(joinUsage, true),
 			&cli.StringFlag{Name: flagAgentNamespace, Value: registration.DefaultSystemNamespace, Usage: "`NAMESPACE` of the agent on the member"},
-			&cli.BoolFlag{Name: flagDryRun, Usage: "make the checks, and print what would be done"},
-			&cli.BoolFlag{Name: flagIgnorePreflight, Usage: "install although a check failed: the member may have another network than this machine"},
+			&cli.BoolFlag{Name: flagDryRun, Usage: "run the checks, and print what would be done"},
+			&cli.BoolFlag{Name: flagIgnorePreflight, Usage: "install although a check failed, for example because only the member can reach the hub"},
 			timeoutFlag("to wait for the registration", 5*time.Minute),
 		),
 		Action: func(c *cli.Context) error { return joinMember(c, s) },
@@ -96,7 +101,7 @@ func joinMember(c *cli.Context, s Streams) error {
 		preflight.Print(s.Err, false)
 	}
 	if preflight.ExitCode() != check.ExitGood && !c.Bool(flagIgnorePreflight) {
-		return fmt.Errorf("nothing was changed: %s; --%s goes on although a check failed", preflight.Summary, flagIgnorePreflight)
+		return fmt.Errorf("nothing was changed: %s; --%s installs although a check failed", preflight.Summary, flagIgnorePreflight)
 	}
 	if c.Bool(flagDryRun) {
 		printPlan(s.Out, action, agentNamespace, objects)
@@ -106,7 +111,7 @@ func joinMember(c *cli.Context, s Streams) error {
 	cluster, err := applyAndAwait(ctx, s, member)
 	if err != nil {
 		if undo := member.Undo(); len(undo) > 0 {
-			fmt.Fprintln(s.Err, "The same command continues from here. To undo what it has made on the member:")
+			fmt.Fprintln(s.Err, "To continue, repeat the command. To undo its changes on the member:")
 			for _, words := range undo {
 				fmt.Fprintln(s.Err, "    "+to.program(words[0], agentNamespace, words[1:]...))
 			}

@@ -59,7 +59,7 @@ func TestJoin(t *testing.T) {
 	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
 	require.NoError(t, os.WriteFile(wrong, []byte("token: abc\n"), 0o600))
 	_, _, err := muster(t, "join", wrong, "--kubeconfig", kubeconfig)
-	require.ErrorContains(t, err, "the values are not those of a registration token")
+	require.ErrorContains(t, err, "the file does not contain the values of a registration token")
 	require.NotContains(t, err.Error(), "abc")
 	require.NoError(t, os.WriteFile(wrong, []byte(strings.ReplaceAll(goodValues, p.hub.URL(), "https://127.0.0.1:1")), 0o600))
 	_, progress, err := muster(t, "join", wrong, "--kubeconfig", kubeconfig)
@@ -87,7 +87,7 @@ func TestJoin(t *testing.T) {
 	err = app.RunContext(ctx, FlagsFirst(app, []string{"muster", "join", narrow, "--kubeconfig", kubeconfig}))
 	require.ErrorContains(t, err, "stopped waiting for the registration: context canceled")
 	require.Contains(t, refused.String(), "s  member: the hub refuses ClusterRegistration "+p.namespace+"/")
-	require.Contains(t, refused.String(), "To undo what it has made on the member:\n    helm --kubeconfig="+kubeconfig+" -n cattle-fleet-system uninstall fleet-agent\n")
+	require.Contains(t, refused.String(), "To undo its changes on the member:\n    helm --kubeconfig="+kubeconfig+" -n cattle-fleet-system uninstall fleet-agent\n")
 	require.True(t, installed())
 
 	// The values of another token replace those that the hub refuses.

@@ -18,32 +18,32 @@ import (
 	"github.com/muster-fleet/muster/internal/admin"
 )
 
-// hubUsage describes the flags of a connection that each command has in its help. The help of the program has the others too.
+// hubUsage describes the connection flags that the help of each command lists. Only the help of the program lists the others.
 var hubUsage = map[string]string{
 	flagKubeconfig: "`FILE` with the kubeconfig of the hub; default: $KUBECONFIG, then ~/.kube/config",
 	flagContext:    "`NAME` of the hub's context in its kubeconfig; default: the current context",
 	flagNamespace:  "`NAMESPACE` of the objects; default: that of the context",
 }
 
-// joinUsage describes the flags of a connection for muster join, which connects to the member and not to the hub.
+// joinUsage replaces hubUsage for muster join, which connects to the member and not to the hub.
 var joinUsage = map[string]string{
 	flagKubeconfig: "`FILE` with the kubeconfig of the member; default: $KUBECONFIG, then ~/.kube/config",
 	flagContext:    "`NAME` of the member's context in its kubeconfig; default: the current context",
 }
 
-// helmFlags are the names that helm has for flags of a connection.
+// helmFlags maps connection flags to their names in helm.
 var helmFlags = map[string]string{
 	flagKubeconfig: "kubeconfig", flagContext: "kube-context", "as": "kube-as-user", "as-group": "kube-as-group", "server": "kube-apiserver",
 	"certificate-authority": "kube-ca-file", "tls-server-name": "kube-tls-server-name", "insecure-skip-tls-verify": "kube-insecure-skip-tls-verify",
 }
 
-// kubeConnection is how a person reaches a cluster: the flags of kubectl.
+// kubeConnection selects a cluster, with the flags of kubectl.
 type kubeConnection struct {
 	*genericclioptions.ConfigFlags
 	flags *pflag.FlagSet
 }
 
-// newConnection has the flags of kubectl but those that other flags of muster have the names of.
+// newConnection returns a connection with the flags of kubectl, except --cluster and --token, which muster uses for other values, and --cache-dir.
 func newConnection() kubeConnection {
 	config := genericclioptions.NewConfigFlags(false)
 	config.ClusterName, config.BearerToken, config.CacheDir = nil, nil, nil
@@ -52,10 +52,10 @@ func newConnection() kubeConnection {
 	return kubeConnection{config, flags}
 }
 
-// hubFlags are the flags of kubectl for a connection. What is not specific to muster is in the help of the program only.
+// hubFlags returns the connection flags of a command.
 func hubFlags() []cli.Flag { return kubeFlags(hubUsage, true) }
 
-// kubeFlags are the flags of kubectl for a connection, with the usage of those that a command shows in its help.
+// kubeFlags returns the connection flags. The map shown replaces kubectl's usage texts; if hide is true, the help omits the flags that are not in it.
 func kubeFlags(shown map[string]string, hide bool) (flags []cli.Flag) {
 	newConnection().flags.VisitAll(func(f *pflag.Flag) {
 		usage, ofCommands := shown[f.Name]
@@ -79,8 +79,8 @@ func kubeFlags(shown map[string]string, hide bool) (flags []cli.Flag) {
 	return flags
 }
 
-// given are the flags of a connection that are set before or after the command. The one that is given last counts. The library itself
-// returns the default of the innermost command that has the flag.
+// given returns a connection with the flags that are set before or after the command. If both are, the flag after the command counts. The
+// library would return the default of the innermost command that has the flag.
 func given(lineage []*cli.Context) (to kubeConnection, err error) {
 	to = newConnection()
 	to.flags.VisitAll(func(f *pflag.Flag) {
@@ -101,17 +101,18 @@ func given(lineage []*cli.Context) (to kubeConnection, err error) {
 	return to, err
 }
 
-// command is a command of muster for the same cluster, as a shell needs it.
+// command returns a command line of muster for the same cluster, quoted for a shell.
 func (to kubeConnection) command(namespace string, words ...string) string {
 	return to.program("muster", namespace, words...)
 }
 
-// program is a command of muster, of kubectl, which has the same flags, or of helm for the same cluster.
+// program returns a command line of muster, kubectl or helm for the same cluster, quoted for a shell.
 func (to kubeConnection) program(name, namespace string, words ...string) string {
 	return shellWords(slices.Concat([]string{name}, to.flagsOf(name), []string{"-n", namespace}, words)...)
 }
 
-// flagsOf are the flags of the connection as a program needs them, without the namespace.
+// flagsOf returns the connection flags without the namespace, under the names that a program has for them. Those of kubectl are the same as
+// those of muster.
 func (to kubeConnection) flagsOf(name string) (line []string) {
 	to.flags.Visit(func(f *pflag.Flag) {
 		flag, known := f.Name, f.Name != flagNamespace
@@ -119,7 +120,7 @@ func (to kubeConnection) flagsOf(name string) (line []string) {
 			flag, known = helmFlags[f.Name]
 		}
 		switch list, isList := f.Value.(pflag.SliceValue); {
-		case !known, f.Value.String() == "": // an empty value is the default
+		case !known, f.Value.String() == "": // an empty string is the default
 		case isList:
 			for _, value := range list.GetSlice() {
 				line = append(line, "--"+flag+"="+value)
@@ -131,7 +132,7 @@ func (to kubeConnection) flagsOf(name string) (line []string) {
 	return line
 }
 
-// shellFlags are the flags of the connection as a shell needs them, without the namespace, each with a space before it.
+// shellFlags returns the connection flags without the namespace, quoted for a shell, with a space before each.
 func (to kubeConnection) shellFlags() (text string) {
 	for _, flag := range to.flagsOf("muster") {
 		text += " " + shellWords(flag)
@@ -149,7 +150,7 @@ func shellWords(words ...string) string {
 	return strings.Join(words, " ")
 }
 
-// namespacedHub is a hub with the namespace of the objects.
+// namespacedHub is a connection to a hub, with the namespace of the objects that a command works on.
 type namespacedHub struct {
 	*admin.Hub
 	kubeConnection
@@ -162,6 +163,15 @@ func connect(c *cli.Context) (*namespacedHub, error) {
 		return nil, err
 	}
 	return connectWith(to)
+}
+
+// connectWithName connects to the hub, and returns the only argument of the command, which is what the caller says, such as "the NAME of the token".
+func connectWithName(c *cli.Context, what string) (hub *namespacedHub, name string, err error) {
+	if name, err = oneArgument(c, what); err != nil {
+		return nil, "", err
+	}
+	hub, err = connect(c)
+	return hub, name, err
 }
 
 func connectWith(to kubeConnection) (*namespacedHub, error) {
@@ -184,7 +194,7 @@ func hubConfig(to kubeConnection) (config *rest.Config, namespace string, err er
 	return config, namespace, nil
 }
 
-// memberFlags are the flags for the kubeconfig of a member.
+// memberFlags returns the flags for the kubeconfig of a member.
 func memberFlags(what string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of " + what},
@@ -202,13 +212,13 @@ func memberConnection(file, contextName string) kubeConnection {
 	to := newConnection()
 	for flag, value := range map[string]string{flagKubeconfig: file, flagContext: contextName} {
 		if value != "" {
-			_ = to.flags.Set(flag, value) // a text is always valid
+			_ = to.flags.Set(flag, value) // flags with a string accept every value
 		}
 	}
 	return to
 }
 
-// memberClient is a client for the member that memberFlags name.
+// memberClient returns a client for a member. It has the parameters of loadMember.
 func memberClient(file, contextName string) (kubernetes.Interface, error) {
 	config, err := loadMember(file, contextName)
 	if err != nil {
@@ -232,7 +242,7 @@ func load(to kubeConnection) (config *rest.Config, namespace string, err error) 
 		return nil, "", err
 	}
 	if len(raw.Clusters) == 0 && *to.APIServer == "" && config.Host == clientcmd.ClusterDefaults.Server {
-		return nil, "", errors.New("no kubeconfig has been found") // the library takes an address on this machine then
+		return nil, "", errors.New("no kubeconfig has been found") // the library would connect to localhost
 	}
 	if namespace, _, err = loader.Namespace(); err != nil {
 		return nil, "", err

@@ -26,7 +26,7 @@ const (
 
 const flagNoHeaders = "no-headers"
 
-// outputFlag accepts these formats and those of kubectl's printers.
+// outputFlag returns the flag --output, which accepts the given formats and those of kubectl's printers.
 func outputFlag(formats ...string) cli.Flag {
 	known := slices.Concat(formats, []string{"name", "json", "yaml", "jsonpath=TEMPLATE", "go-template=TEMPLATE"})
 	return &cli.StringFlag{
@@ -46,7 +46,7 @@ func outputFlag(formats ...string) cli.Flag {
 }
 
 func objectPrinter(format string) (printers.ResourcePrinter, error) {
-	if format == "" { // the library would print names
+	if format == "" { // the library would return the printer of names
 		return nil, genericclioptions.NoCompatiblePrinterError{}
 	}
 	return genericclioptions.NewPrintFlags("").WithDefaultOutput(format).ToPrinter()
@@ -73,7 +73,7 @@ func object(kind, namespace, name string, summary any) (*unstructured.Unstructur
 func printObject(c *cli.Context, w io.Writer, kind, namespace, name string, summary any) (done bool, err error) {
 	printer, err := objectPrinter(c.String(flagOutput))
 	if err != nil {
-		return false, nil //nolint:nilerr // outputFlag has refused unknown formats, so this is one of the command's own
+		return false, nil //nolint:nilerr // outputFlag has refused unknown formats, so this is a format that the command itself prints
 	}
 	o, err := object(kind, namespace, name, summary)
 	if err != nil {
@@ -82,7 +82,7 @@ func printObject(c *cli.Context, w io.Writer, kind, namespace, name string, summ
 	return true, printer.PrintObj(o, w)
 }
 
-// columns defines the table for the summaries of a kind. Wide output has the columns of wideHeader too.
+// columns defines the table for the summaries of a kind. Wide output also has the columns in wideHeader.
 type columns[T any] struct {
 	kind               string
 	name               func(T) (namespace, name string)
@@ -90,7 +90,7 @@ type columns[T any] struct {
 	row, wideRow       func(item T, now time.Time) []string
 }
 
-// printing prints summaries in one format, in one or several calls.
+// printing prints summaries in one format, in one call or several.
 type printing[T any] struct {
 	columns[T]
 	out     io.Writer

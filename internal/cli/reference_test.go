@@ -16,15 +16,15 @@ const referenceHead = `# Commands of muster
 
 <!-- Made from internal/cli: go test ./internal/cli -run TestReference -update -->
 
-` + "`muster`" + ` is the program for people who operate a hub. This page has what each command prints with --help. Results are written to the
-standard output, progress and remarks to the standard error. [checks.md](checks.md) explains each check of ` + "`muster check`" + `.
+` + "`muster`" + ` is the command-line tool for operators of a hub. This page contains the help of each command. Results are written to the
+standard output, progress and notes to the standard error. [checks.md](checks.md) explains each check of ` + "`muster check`" + `.
 
 | exit code | meaning |
 |---|---|
-| 0 | the command did what it says |
-| 1 | it failed, or a check failed; the last line of the standard error says why |
-| 2 | of ` + "`muster check`" + `: the command line or a kubeconfig is wrong |
-| 3 | of ` + "`muster check`" + `: no check failed, but some are unknown |
+| 0 | the command succeeded |
+| 1 | the command failed, with the error in the last line of the standard error; or a check failed |
+| 2 | only ` + "`muster check`" + `: the command line or a kubeconfig is invalid |
+| 3 | only ` + "`muster check`" + `: no check failed, but some are unknown |
 `
 
 // The page has the help of every command, as the program prints it.

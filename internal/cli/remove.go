@@ -29,12 +29,12 @@ func removeCommand(s Streams) *cli.Command {
 		Name:      "remove",
 		Usage:     "remove a cluster, with what was deployed to it",
 		ArgsUsage: "CLUSTER",
-		Description: `It first lists what belongs to the cluster, and says what will be deleted and what remains. Without --yes, it removes nothing. A connected
-agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub gives up after
-half a minute, and the command then says what may be left on the member.
+		Description: `The command lists the objects of the cluster, and tells which of them will be deleted and which will remain. Without --yes, it removes
+nothing. A connected agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub
+gives up after half a minute, and the command then tells what may be left on the member.
 
-With --keep-workloads the agent first applies all Bundles with keepResources. Only when it has reported that is the Cluster removed;
-otherwise the command fails, and nothing is removed.`,
+With --keep-workloads, the agent first applies all Bundles with keepResources. The Cluster is removed only after the agent has reported
+this. Otherwise the command fails, and nothing is removed.`,
 		Flags: append(append(hubFlags(), memberFlags("the member, to remove the ServiceAccount of the import there")...),
 			&cli.BoolFlag{Name: flagYes, Aliases: []string{"y"}, Usage: "remove it"},
 			&cli.BoolFlag{Name: flagKeepWorkloads, Usage: "leave what was deployed on the member, and remove only the agent"},
@@ -66,8 +66,8 @@ func remove(c *cli.Context, s Streams) error {
 		return err
 	}
 	var account admin.MemberAccount
-	noted := cluster.Annotations[fleet.MemberAccountAnnotation]
-	hasAccount := noted != ""
+	recorded := cluster.Annotations[fleet.MemberAccountAnnotation]
+	hasAccount := recorded != ""
 	if hasAccount {
 		if account, err = hub.AccountOf(c.Context, hub.namespace, name); err != nil {
 			return err
@@ -76,11 +76,11 @@ func remove(c *cli.Context, s Streams) error {
 	switch {
 	case member != nil && !hasAccount:
 		return fmt.Errorf("muster import has created no ServiceAccount for Cluster %s/%s: omit --%s", hub.namespace, name, flagMemberKubeconfig)
-	case hasAccount && noted != account.String():
-		return fmt.Errorf("the annotation %s of Cluster %s/%s names ServiceAccount %q, and muster import creates %s: somebody has changed the annotation, "+
-			"or has created Namespace %s again. Do not trust the name in the annotation: look on the member which ServiceAccount the import has created, "+
-			"and delete its ClusterRoleBinding. Then remove the annotation, and repeat the command; nothing was removed",
-			fleet.MemberAccountAnnotation, hub.namespace, name, noted, account, hub.namespace)
+	case hasAccount && recorded != account.String():
+		return fmt.Errorf("nothing was removed: the annotation %s of Cluster %s/%s names ServiceAccount %q, but muster import creates %s. "+
+			"The annotation was changed, or Namespace %s was created again. Do not trust the name in the annotation: look on the member which ServiceAccount "+
+			"the import has created, and delete its ClusterRoleBinding. Then remove the annotation, and repeat the command",
+			fleet.MemberAccountAnnotation, hub.namespace, name, recorded, account, hub.namespace)
 	}
 	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
 	if err != nil {
@@ -146,7 +146,7 @@ func remove(c *cli.Context, s Streams) error {
 	return nil
 }
 
-// consequences says what the deletion of a Cluster means for the member and for objects that the person has created. keep means that the
+// consequences describes the effect of a deletion of a Cluster on the member, and on objects that users have created. If keep is true, the
 // workloads stay.
 func consequences(cluster *fleet.Cluster, d *describe.Description, keep bool) string {
 	var bundles, stays []string
@@ -186,11 +186,11 @@ func consequences(cluster *fleet.Cluster, d *describe.Description, keep bool) st
 func rotateCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "rotate",
-		Usage:     "give the agent of a cluster a new credential, and revoke the present one",
+		Usage:     "give the agent of a cluster a new credential, and revoke the current one",
 		ArgsUsage: "CLUSTER",
-		Description: `The agent registers again with a new identity, and works with its present credential until it uses the new one; then the hub
-deletes the present identity. For a cluster with a kubeconfig, the hub installs the agent again. Any other needs --member-kubeconfig:
-the command stores a registration token on the member that can be used once, for this cluster, and deletes it afterwards.`,
+		Description: `The agent registers again with a new identity. It uses its current credential until it has the new one; then the hub deletes the
+old identity. If the hub has a kubeconfig of the cluster, it installs the agent again. For any other cluster, pass --member-kubeconfig:
+the command then stores on the member a registration token that can be used once, for this cluster only, and deletes it afterwards.`,
 		Flags: append(append(hubFlags(), memberFlags("the member, if the hub has none")...),
 			timeoutFlag("to wait for the agent", 5*time.Minute),
 		),

@@ -20,10 +20,11 @@ func reportCommand(s Streams) *cli.Command {
 		Name:      "report",
 		Usage:     "write a support bundle, a zip file without the values of Secrets",
 		ArgsUsage: "[CLUSTER]",
-		Description: `It has the objects and events of the namespace and of the hub, the log and metrics of the hub, and the result of muster check; with
-CLUSTER those of its cluster namespace, and with --member-kubeconfig those of the agent. Secrets have keys and sizes only. Their values
-are removed from all other files, like tokens, private keys, and what Bundles contain. The file report.json lists what was removed and
-which parts could not be collected. A part that fails does not prevent the others. Read the file before you send it to anybody.`,
+		Description: `The bundle contains the objects and events of the namespace and of the hub, the log and metrics of the hub, and the result of muster
+check. With CLUSTER, it also contains the objects of the cluster namespace, and with --member-kubeconfig those of the agent. Of each
+Secret, it contains the keys and the sizes of the values. The values, tokens, private keys and the content of Bundles are removed from all
+files. The file report.json lists what was removed, and which parts could not be collected; the other parts are collected nevertheless.
+Read the bundle before you send it to anybody.`,
 		Flags: append(append(hubFlags(), memberFlags("the member of CLUSTER")...),
 			&cli.StringFlag{Name: flagFile, Aliases: []string{"f"}, Usage: "`FILE` to write; default: muster-report-TIME.zip"},
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: cattle-fleet-system"},

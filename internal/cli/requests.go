@@ -21,7 +21,7 @@ func requestsCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "requests",
 		Usage: "list registration requests that are waiting or were refused, and why",
-		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"}),
+		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include granted requests"}),
 		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) (all []view.Request, err error) {
 			err = admin.Each(c.Context, hub.Fleet.ClusterRegistrations(namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
 				if v := view.OfRequest(r); v.State != view.StateGranted || c.Bool(flagGranted) {
@@ -52,7 +52,7 @@ func approveCommand(s Streams) *cli.Command {
 		ArgsUsage: "REQUEST|CLUSTER",
 		Description: `REQUEST is a ClusterRegistration that is waiting for approval, or was refused because another agent has the identity that it
 requests; muster requests lists them. CLUSTER selects the only such request about that cluster. An approval replaces a proof of
-identity: the agent that made the request becomes the agent of the cluster, in place of the present one.`,
+identity: the agent that made the request becomes the agent of the cluster, in place of the current one.`,
 		Flags:  decisionFlags(),
 		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved, "approved") },
 	}
@@ -75,16 +75,12 @@ func decisionFlags() []cli.Flag {
 }
 
 func decide(c *cli.Context, s Streams, decision fleet.Decision, done string) error {
-	name, err := oneArgument(c, "the name of the REQUEST, or of the CLUSTER it is about")
-	if err != nil {
-		return err
-	}
-	const limit = 1024 // of the kind
+	const limit = 1024 // in the CustomResourceDefinition
 	approval := fleet.RegistrationApproval{Decision: decision, Message: c.String(flagMessage)}
 	if len([]rune(approval.Message)) > limit {
 		return fmt.Errorf("--message has more than %d characters", limit)
 	}
-	hub, err := connect(c)
+	hub, name, err := connectWithName(c, "the name of the REQUEST, or of the CLUSTER it is about")
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func tokenCreate(s Streams) *cli.Command {
 		Name:      "create",
 		Usage:     "create a registration token, and print what to run on the cluster",
 		ArgsUsage: "NAME",
-		Description: `With the token, clusters can be registered in its namespace until it expires. It is printed only with -o values:
+		Description: `With the token, clusters can be registered in its namespace until it expires. The secret is printed only with -o values:
 
     muster -n fleet-default token create west --ttl 1h -o values > values.yaml
 
@@ -66,8 +66,8 @@ With -o clusternet it prints the Secret that an agent of Clusternet reads when i
 			&cli.StringFlag{Name: flagCluster, Usage: "`NAME` of an existing cluster, the only one whose agent can register with the token"},
 			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each cluster it registers; may be repeated"},
 			&cli.StringSliceFlag{Name: flagAllowLabel, Usage: "`KEY` of a label that agents may choose for their clusters; may be repeated; default: none"},
-			&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: that of the hub"},
-			&cli.StringFlag{Name: flagLongLived, Usage: "`MODE` for agents that do not renew their credential: Allow or Refuse; default: that of the hub"},
+			&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: the setting of the hub"},
+			&cli.StringFlag{Name: flagLongLived, Usage: "`MODE` for agents that do not renew their credential: Allow or Refuse; default: the setting of the hub"},
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
 			timeoutFlag("to wait for the hub", time.Minute),
@@ -133,7 +133,7 @@ func createToken(c *cli.Context, s Streams) error {
 	return nil
 }
 
-// tokenSpec is the spec that the flags describe, without --cluster.
+// tokenSpec returns the spec that the flags describe, without --cluster.
 func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err error) {
 	spec = fleet.ClusterRegistrationTokenSpec{
 		TTL: admin.TTL(c.Duration(flagTTL)), ClientIDs: c.StringSlice(flagClientID), ClientIDPattern: c.String(flagClientIDPattern),
@@ -202,7 +202,7 @@ func printInstructions(w io.Writer, hub kubeConnection, t view.Token, chart, rel
 		shellWords(install...), view.Until(t.Expires, now), hub.command(t.Namespace, "clusters"))
 }
 
-// printClusternetSecret prints the Secret of which the pods of a Clusternet agent make their arguments, for kubectl apply.
+// printClusternetSecret prints the Secret that a Clusternet agent reads when it starts, for kubectl apply.
 func printClusternetSecret(w io.Writer, t view.Token, values []byte, now time.Time) error {
 	v, err := registration.DecodeValues(values)
 	if err != nil {
@@ -266,16 +266,12 @@ var tokenColumns = columns[view.Token]{
 func tokenRevoke(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:        "revoke",
-		Usage:       "delete a registration token, so that nobody can register with it any more",
+		Usage:       "delete a registration token, so that it can no longer be used to register",
 		ArgsUsage:   "NAME",
 		Description: "Clusters that have registered with it stay registered: their agents have credentials of their own.",
 		Flags:       hubFlags(),
 		Action: func(c *cli.Context) error {
-			name, err := oneArgument(c, "the NAME of the token")
-			if err != nil {
-				return err
-			}
-			hub, err := connect(c)
+			hub, name, err := connectWithName(c, "the NAME of the token")
 			if err != nil {
 				return err
 			}

@@ -19,8 +19,8 @@ func versionCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "show the versions of this program, of the hub and of the agents",
-		Description: `It counts the agents of all namespaces, or of the one that --namespace names, by their version. The hub upgrades the agents whose
-clusters it manages within minutes after its own upgrade.`,
+		Description: `The command counts the agents of all namespaces, or of the namespace in --namespace, by version. After its own upgrade, the hub
+upgrades the agents that it manages, within minutes.`,
 		Flags: append(hubFlags(),
 			&cli.BoolFlag{Name: flagClient, Usage: "show only the version of this program, without a connection to a hub"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},

@@ -23,7 +23,7 @@ type cluster struct {
 	name, dir, kubeconfig, logs, homes string
 
 	plane *controlplane.ControlPlane
-	admin *admin.Hub // clients; a member has no objects of Fleet
+	admin *admin.Hub // clients, also for members, which have no objects of Fleet
 	stop  func()     // stops its pods
 }
 
@@ -73,7 +73,7 @@ func (c *cluster) start(ctx context.Context, o Options) (err error) {
 	return c.startPods(o)
 }
 
-// startPods runs the pods of the system namespace, as a node does, until stop is called.
+// startPods runs the pods of the system namespace and of the workload, like a node, until stop is called.
 func (c *cluster) startPods(o Options) error {
 	if err := os.MkdirAll(c.logs, 0o700); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (c *cluster) startPods(o Options) error {
 	}
 	logger := logrus.New()
 	logger.SetOutput(log)
-	// Not the context of the step: the pods run until the demo ends, and are stopped before the API server.
+	// The pods run for longer than the context of this step: they are stopped at the end, before the API server.
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -130,7 +130,7 @@ func (c *cluster) awaitDeployment(ctx context.Context, name string) error {
 	})
 }
 
-// registeredName is the name that the hub gives to a cluster for which there is no Cluster when its agent registers.
+// registeredName returns the name that the hub gives to a Cluster that it creates for an agent.
 func (c *cluster) registeredName(ctx context.Context) (string, error) {
 	namespace, err := c.admin.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// deleteWest deletes the Cluster of west and checks that nothing of it is left on hub and member.
+// deleteWest deletes the Cluster of west and checks that no object of it remains on the hub and the member.
 func deleteWest(ctx context.Context, d *demo) (string, error) {
 	i := slices.IndexFunc(d.registered, func(a registeredCluster) bool { return a.member == d.west })
 	if i < 0 {
@@ -34,7 +34,7 @@ func deleteWest(ctx context.Context, d *demo) (string, error) {
 		return "", err
 	}
 	d.deleted = append(d.deleted, a.namespace+"/"+a.name)
-	// Polled, because the status of a moment ago can be out of date.
+	// The status can be out of date for a moment.
 	if err := poll(ctx, d.checkOthers); err != nil {
 		return "", err
 	}
@@ -42,8 +42,8 @@ func deleteWest(ctx context.Context, d *demo) (string, error) {
 		inventory.Counted(onHub), indent, a.member.name, inventory.Counted(onMember)), nil
 }
 
-// namesOf are the names by which the objects of one Cluster on the hub can be found: its name, its clientID, and the names of its requests,
-// from which the names of its Roles are derived.
+// namesOf returns the names that the objects of one Cluster on the hub contain: its name, its clientID, and the names of its requests, from which
+// the names of its Roles are derived.
 func (d *demo) namesOf(ctx context.Context, a *registeredCluster) ([]string, error) {
 	if a.names != nil {
 		return a.names, nil
@@ -65,8 +65,8 @@ func (d *demo) namesOf(ctx context.Context, a *registeredCluster) ([]string, err
 	return a.names, nil
 }
 
-// mentions are the objects on the hub that belong to a Cluster. The Bundle of the workload and the registration token do not, although the
-// token's status names the last Cluster.
+// mentions returns the objects on the hub that belong to a Cluster. The Bundle of the workload and the registration token do not belong to it,
+// although the token's status names the last Cluster.
 func (d *demo) mentions(ctx context.Context, a *registeredCluster) ([]inventory.Thing, error) {
 	names, err := d.namesOf(ctx, a)
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *demo) mentions(ctx context.Context, a *registeredCluster) ([]inventory.
 	return all.Mentioning(names...), nil
 }
 
-// addedSince are the new objects on the member. Namespaces stay, because others may use them.
+// addedSince returns the new objects on the member, except those that stay.
 func (c *cluster) addedSince(ctx context.Context, before inventory.Inventory) ([]inventory.Thing, error) {
 	now, err := inventory.Take(ctx, c.plane.RESTConfig())
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *cluster) addedSince(ctx context.Context, before inventory.Inventory) ([
 	return slices.DeleteFunc(now.Since(before), stays), nil
 }
 
-// stays is true for namespaces with their default objects, and for the node that the demo has created.
+// stays reports whether an object remains after a deletion: a namespace with its default objects, which others may use, or the demo's node.
 func stays(t inventory.Thing) bool {
 	return inventory.OfNamespace(t) || t.Kind == "Node" || t.Kind == "CSINode"
 }

@@ -22,7 +22,7 @@ type Options struct {
 	Terminal bool
 	// Stay keeps everything running after the last step until the context ends. Without it, everything is stopped after the last step.
 	Stay bool
-	// Programs is the directory with fleetcontroller, fleetagent and muster; empty means that of the running program.
+	// Programs is the directory with fleetcontroller, fleetagent and muster; empty means the directory of the running program.
 	Programs string
 	// ControlPlanes is the directory with etcd, kube-apiserver and kube-controller-manager; empty means that the demo finds or builds
 	// them.
@@ -111,7 +111,7 @@ func programs(dir string) (string, error) {
 // step is one step of the demo.
 type step struct {
 	title string
-	// like is the command that a person would use instead; empty if there is none.
+	// like is the command with the same effect; empty if there is none.
 	like string
 	// run performs the step. The note describes the result.
 	run func(context.Context, *demo) (note string, err error)
@@ -166,17 +166,10 @@ func (d *demo) finish(ctx context.Context, result error) error {
 func (d *demo) keepLogs() (dir string, err error) {
 	var all []error
 	for _, c := range d.clusters() {
-		all = append(all, moveLogs(c.dir, c.logs), os.RemoveAll(c.dir), removeIfExists(c.kubeconfig))
+		all = append(all, moveLogs(c.dir, c.logs), os.RemoveAll(c.dir), os.RemoveAll(c.kubeconfig))
 	}
 	all = append(all, os.RemoveAll(filepath.Join(d.dir, "pods")))
 	return filepath.Join(d.dir, "logs"), errors.Join(all...)
-}
-
-func removeIfExists(file string) error {
-	if err := os.Remove(file); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 func moveLogs(from, to string) error {
@@ -194,7 +187,7 @@ func moveLogs(from, to string) error {
 	return errors.Join(all...)
 }
 
-// podLogs are the log files of hub and agents, in the order of the clusters.
+// podLogs returns the log files of the hub and the agents, in the order of the clusters.
 func (d *demo) podLogs() []string {
 	var all []string
 	for _, c := range d.clusters() {

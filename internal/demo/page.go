@@ -27,7 +27,7 @@ func openPage(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // longer than this step
+	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // the page is served for longer than this step
 	p := &page{browser: http.Client{Jar: jar}, end: end, ended: make(chan error, 1)}
 	d.page = p
 	ready := make(chan string, 1)
@@ -57,13 +57,13 @@ func (p *page) close() error {
 	return <-p.ended
 }
 
-// The parts of the page that counts reads: the number of clusters, and below it those in each state.
+// The parts of the page that counts reads: the number of clusters, and the number of clusters in each state.
 var (
 	total = regexp.MustCompile(`<h1>(\d+ clusters?)</h1>`)
 	count = regexp.MustCompile(`<b>(\d+)</b> (\w+)</a>`)
 )
 
-// counts are the clusters in each state that the page shows, such as "2 clusters: 1 Registered, 1 Importing".
+// counts returns the number of clusters in each state that the page shows, such as "2 clusters: 1 Registered, 1 Importing".
 func (p *page) counts(ctx context.Context) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.address, nil)
 	if err != nil {

@@ -112,7 +112,7 @@ func (s *screen) result(registered []registeredCluster, deleted []string) {
 	fmt.Fprintf(s.out, "\n%d clusters registered; %s in total.\n", len(registered), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
 }
 
-// state is the state of the cluster, or Deleted.
+// state returns the state of the cluster, or Deleted.
 func state(a registeredCluster, deleted []string) string {
 	if slices.Contains(deleted, a.namespace+"/"+a.name) {
 		return "Deleted"
@@ -141,7 +141,7 @@ func (s *screen) stay(d *demo) {
 		"Ctrl-C stops everything and removes all files.")
 }
 
-// failure prints the ends of the logs, which may contain the reason.
+// failure prints the last lines of the logs, which may contain the reason.
 func (s *screen) failure(logs []string, dir string) {
 	for _, log := range logs {
 		s.print("", s.style(bold, "The end of "+log+":"), process.Tail(log, 12))

@@ -28,7 +28,7 @@ const (
 	localNamespace  = "fleet-local"
 	workspace       = "fleet-default"
 	tokenName       = "west-token"
-	// checkin is the interval of the heartbeats, short enough to be observed.
+	// checkin is the interval of the heartbeats. It is short, so that a user can see them.
 	checkin = 2 * time.Second
 
 	helmInstall = "helm -n " + systemNamespace + " install --create-namespace "
@@ -42,13 +42,13 @@ func steps() []step {
 		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
 		{"open the page of the hub", "muster ui", openPage},
 		{"local: the hub registers its own cluster", "", registerLocal},
-		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
+		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --member-kubeconfig east.kubeconfig --wait", registerEast},
 		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h --allow-label env -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
 		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
 		{"each agent adopts its own Deployment", "", adoptAgents},
 		{"check credentials and heartbeats", "", check},
-		{"delete the Cluster of west, and check that nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", deleteWest},
+		{"delete the Cluster of west, and check that none of its objects remains", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", deleteWest},
 	}
 }
 
@@ -123,7 +123,7 @@ func registerWest(ctx context.Context, d *demo) (string, error) {
 	return d.follow(ctx, registeredCluster{namespace: workspace, name: name, member: d.west}, begun)
 }
 
-// westValues are the values from the token's Secret, with labels and a shorter check-in interval.
+// westValues returns the values from the token's Secret, with labels and a shorter heartbeat interval.
 func (d *demo) westValues(ctx context.Context) (map[string]any, error) {
 	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)
 	if err != nil {
@@ -152,7 +152,7 @@ type registeredCluster struct {
 	names           []string // names that only the objects of this Cluster contain
 }
 
-// follow waits until the Cluster is registered, and the page shows it, and returns a note with the states it went through.
+// follow waits until the Cluster is registered and the page shows it, and returns a note with the states of the Cluster until then.
 func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time) (string, error) {
 	var states []string
 	cluster, err := d.hub.admin.AwaitRegistered(ctx, a.namespace, a.name, func(v view.Cluster) {
@@ -173,8 +173,8 @@ func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time)
 		a.namespace, a.name, strings.Join(states, " > "), indent, len(d.registered), view.StateRegistered), nil
 }
 
-// poll repeats a check until it succeeds, and returns its last error when ctx ends. An error that only says that ctx has ended does not
-// replace an earlier one.
+// poll repeats a check until it succeeds, and returns its last error when ctx ends. The error of an ended context does not replace an earlier
+// error.
 func poll(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -187,7 +187,7 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 	return cmp.Or(last, err)
 }
 
-// check checks on hub and members that every registration is complete.
+// check checks on the hub and the members that every registration is complete.
 func check(ctx context.Context, d *demo) (string, error) {
 	const want = 3
 	if len(d.registered) != want {

@@ -14,7 +14,7 @@ import (
 // workload is the name of the Bundle that the demo deploys, and of its namespace and objects.
 const workload = "hello"
 
-// helloManifest has a Deployment and a ConfigMap.
+// helloManifest contains a Deployment and a ConfigMap.
 const helloManifest = `apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -89,7 +89,7 @@ func (d *demo) checkWorkload(ctx context.Context, a registeredCluster) error {
 	return nil
 }
 
-// adoptAgents waits until all agents run as their Bundles specify.
+// adoptAgents waits until each agent runs with the settings of its Bundle.
 func adoptAgents(ctx context.Context, d *demo) (string, error) {
 	generation := ""
 	for _, a := range d.registered {

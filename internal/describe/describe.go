@@ -1,4 +1,4 @@
-// Package describe finds what belongs to a cluster on its hub, and what has happened to it. It only reads, and no Secret.
+// Package describe collects the objects of a cluster on its hub, and their history. It writes nothing and reads no Secret.
 package describe
 
 import (
@@ -23,21 +23,21 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Description is everything about one cluster.
+// Description describes one cluster.
 type Description struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Cluster is absent if there are only requests about it.
 	Cluster    *view.Cluster                       `json:"cluster,omitempty"`
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
-	// CredentialExpires is what the agent reports; absent if its credential does not expire or it does not report it.
+	// CredentialExpires is the time that the agent reports; absent if its credential does not expire or it does not report it.
 	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
 	// CredentialDaysLeft is the number of whole days until then. It is negative if the credential has expired.
 	CredentialDaysLeft *int `json:"credentialDaysLeft,omitempty"`
-	// Objects are what belongs to the cluster, as a tree.
+	// Objects are the objects of the cluster, as a tree.
 	Objects  []*Related `json:"objects"`
 	Timeline []Happened `json:"timeline"`
-	// Incomplete says what could not be read.
+	// Incomplete contains the errors of the requests that failed.
 	Incomplete []string `json:"incomplete,omitempty"`
 }
 
@@ -55,15 +55,15 @@ type Related struct {
 // Happened is a line of the timeline: the creation of an object, a change of one of its conditions, or an event.
 type Happened struct {
 	Time metav1.Time `json:"time"`
-	// AfterSeconds is the time since the line before.
+	// AfterSeconds is the time since the previous line.
 	AfterSeconds float64 `json:"afterSeconds"`
 	Object       string  `json:"object"`
 	What         string  `json:"what"`
 	Message      string  `json:"message,omitempty"`
 }
 
-// Of describes the cluster with a name. A refused or waiting agent has a request and may have no Cluster: then name is that of the request,
-// or of the Cluster that the hub would create. It fails if there is neither.
+// Of describes the cluster with a name. An agent whose request waits or was refused may have no Cluster: then name is the name of the request, or
+// of the Cluster that the hub would create. Of fails if there is neither.
 func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Time) (*Description, error) {
 	d := &Description{Namespace: namespace, Name: name, Objects: []*Related{}, Timeline: []Happened{}}
 	cluster, err := hub.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -111,7 +111,7 @@ func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Ti
 	return d, nil
 }
 
-// requestsAbout are the requests about the cluster, the oldest first.
+// requestsAbout returns the requests about the cluster, the oldest first.
 func requestsAbout(ctx context.Context, hub *admin.Hub, namespace, name string, cluster *fleet.Cluster) (found []*fleet.ClusterRegistration, err error) {
 	clientID := ""
 	if cluster != nil {
@@ -153,7 +153,7 @@ func (d *Description) token(ctx context.Context, hub *admin.Hub, namespace, name
 	token, err := hub.Fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		related.State, related.Message = "Deleted", "it expired, or somebody deleted it"
+		related.State, related.Message = "Deleted", "it expired or was deleted"
 		return related
 	case err != nil:
 		d.unreadable(err)
@@ -167,7 +167,7 @@ func (d *Description) token(ctx context.Context, hub *admin.Hub, namespace, name
 	return related
 }
 
-// clusterNamespace adds the cluster namespace with the identities of the agent and what is deployed.
+// clusterNamespace adds the cluster namespace with the identities of the agent and the BundleDeployments.
 func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster) {
 	related := &Related{Kind: "Namespace", Name: registration.ClusterNamespace(cluster.Namespace, cluster.Name)}
 	namespace, err := hub.Kubernetes.CoreV1().Namespaces().Get(ctx, related.Name, metav1.GetOptions{})
@@ -211,7 +211,7 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 	}
 }
 
-// agent adds what the agent reports.
+// agent adds the report of the agent.
 func (d *Description) agent(cluster *fleet.Cluster) {
 	a := cluster.Status.Agent
 	if a.LastSeen.IsZero() {
@@ -228,7 +228,7 @@ func (d *Description) agent(cluster *fleet.Cluster) {
 		text = append(text, fmt.Sprintf("%d of %d nodes ready", a.Nodes.Ready, a.Nodes.Count))
 	}
 	if a.Hub != nil && a.Hub.Pending != "" {
-		text = append(text, "a change of its connection does not work: "+a.Hub.Pending)
+		text = append(text, "it cannot switch to the new address or CA of the hub: "+a.Hub.Pending)
 	}
 	state := "Connected"
 	if connected := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected); connected.Status != corev1.ConditionTrue {
@@ -268,7 +268,7 @@ func (d *Description) happenings(ctx context.Context, hub *admin.Hub, kind strin
 			at = metav1.NewTime(e.EventTime.Time)
 		}
 		if changes[e.Reason+at.UTC().String()] {
-			continue // it reports the change of a condition, which has its own line
+			continue // the event reports the change of a condition, which has its own line
 		}
 		line := Happened{Time: at, Object: title, What: e.Type + " event " + e.Reason, Message: e.Message}
 		if e.Count > 1 {
@@ -278,7 +278,7 @@ func (d *Description) happenings(ctx context.Context, hub *admin.Hub, kind strin
 	}
 }
 
-// unreadable notes that something could not be read, once.
+// unreadable adds an error to Incomplete, once.
 func (d *Description) unreadable(err error) {
 	if !slices.Contains(d.Incomplete, err.Error()) {
 		d.Incomplete = append(d.Incomplete, err.Error())

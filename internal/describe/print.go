@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Print writes the Description for a person.
+// Print writes the Description as text.
 func (d *Description) Print(w io.Writer, now time.Time) error {
 	fmt.Fprint(w, d.Tree())
 	if d.CredentialExpires != nil {
@@ -54,7 +54,7 @@ func (d *Description) Print(w io.Writer, now time.Time) error {
 	return nil
 }
 
-// Tree is the cluster with everything that belongs to it.
+// Tree returns the cluster and its objects as a tree.
 func (d *Description) Tree() string {
 	root := "no Cluster " + d.Namespace + "/" + d.Name + " yet"
 	if d.Cluster != nil {
@@ -77,7 +77,7 @@ func grow(tree treeprint.Tree, objects []*Related) {
 	}
 }
 
-// title is "Kind namespace/name: State, Reason (message)".
+// title returns "Kind namespace/name: State, Reason (message)".
 func title(r *Related) string {
 	text := r.Kind + " " + strings.TrimPrefix(r.Namespace+"/"+r.Name, "/")
 	if r.State != "" {

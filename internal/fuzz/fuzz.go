@@ -10,18 +10,18 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// epoch is the start of the few seconds that contain all times. With larger distances, most comparisons would have the same result.
+// epoch is the start of the few seconds that contain all times, so that two times are often equal.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const (
 	seconds      = 4
 	mostElements = 3
 	nilChance    = 0.3
-	oddOneIn     = 8 // strings
+	oddOneIn     = 8 // one string in so many is random
 )
 
-// From fills values from the data, always the same ones. Most strings are one of the words, so that two are often equal; the others are
-// random.
+// From returns a Filler that creates values from the data; the same data gives the same values. Most strings are one of the words, so that two
+// strings are often equal; the others are random.
 func From(data []byte, words ...string) *randfill.Filler {
 	words = append(words, "")
 	return randfill.NewFromGoFuzz(data).AllowUnexportedFields(true).NilChance(nilChance).NumElements(0, mostElements).Funcs(
@@ -41,7 +41,7 @@ func moment(c randfill.Continue) time.Time {
 	return epoch.Add(time.Duration(c.Intn(seconds)) * time.Second)
 }
 
-// Shuffled returns a copy in another order, always the same one.
+// Shuffled returns a copy in an order that depends only on the data.
 func Shuffled[T any](data []byte, of []T) []T {
 	var seed uint64
 	From(data).Fill(&seed)
@@ -51,7 +51,7 @@ func Shuffled[T any](data []byte, of []T) []T {
 	return shuffled
 }
 
-// Seeds are initial inputs for tests that fill values from bytes.
+// Seeds returns initial inputs for tests that use From.
 func Seeds() [][]byte {
 	const count, length = 64, 256
 	source := rand.NewChaCha8([32]byte{})

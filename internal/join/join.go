@@ -1,5 +1,5 @@
-// Package join registers a cluster with a hub from the side of the member: it installs the agent with the values of a token, and waits until
-// the hub has registered it. It has no connection to the hub but with these values.
+// Package join registers a cluster with a hub from the member: it installs the agent with the values of a token, and waits until the hub has
+// registered it. These values are its only access to the hub.
 package join
 
 import (
@@ -26,14 +26,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Action is what a member needs to be registered with a hub.
+// Action is the change that a member needs to be registered with a hub.
 type Action string
 
 // The actions. An agent that is registered with another hub, or in another workspace, is an error of Plan instead.
 const (
 	Nothing Action = "Nothing" // the agent is registered, and the hub accepts its credential
 	Wait    Action = "Wait"    // the agent is installed with the same values, and not registered yet
-	Replace Action = "Replace" // the agent is installed with other values, or the hub rejects its credential: it gets these values
+	Replace Action = "Replace" // the agent is installed with other values, or the hub rejects its credential: Apply replaces the values
 	Install Action = "Install" // there is no agent
 )
 
@@ -47,8 +47,8 @@ type Joiner struct {
 
 	action       Action
 	newNamespace bool
-	earlier      *credential.Stored // rejected by the hub
-	oldRefusal   string             // the resource version of an event that is about an earlier attempt
+	rejected     *credential.Stored // the credential of the agent that the hub rejects
+	oldRefusal   string             // the resource version of an event about an earlier attempt
 }
 
 // New prepares the registration of in.Member. The values are a values file of the chart fleet-agent.
@@ -63,18 +63,18 @@ func New(in check.Inputs, values []byte) (*Joiner, error) {
 	m := &Joiner{inputs: in, core: core, namespace: in.AgentNamespace, values: values}
 	m.identity, err = register.ParseIdentity(&corev1.Secret{Data: map[string][]byte{registration.BootstrapValues: values}})
 	if err != nil {
-		return nil, fmt.Errorf("the values are not those of a registration token, which `muster token create NAME -o values` prints: %w", err)
+		return nil, fmt.Errorf("the file does not contain the values of a registration token, which `muster token create NAME -o values` prints: %w", err)
 	}
 	return m, nil
 }
 
-// Preflight makes the checks that can be made before the agent is installed.
+// Preflight runs the checks that can run before the agent is installed.
 func (m *Joiner) Preflight(ctx context.Context) check.Diagnosis {
 	return check.Preflight(ctx, m.inputs, m.values)
 }
 
-// Plan finds out what the member needs. text says why.
-func (m *Joiner) Plan(ctx context.Context) (action Action, text string, err error) {
+// Plan returns the Action for the state of the member, and the reason for it.
+func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err error) {
 	namespace, err := m.core.CoreV1().Namespaces().Get(ctx, m.namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -110,7 +110,7 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, text string, err erro
 		case accepted.Result != check.Fail && lives.Result != check.Fail:
 			return "", "", fmt.Errorf("the member has a credential of Cluster %s, and it is not known whether the hub accepts it: %s", cluster, d.Summary)
 		}
-		m.earlier = stored
+		m.rejected = stored
 	}
 	if !installed {
 		m.action = Install
@@ -125,20 +125,20 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, text string, err erro
 		return Wait, "the agent is installed with these values, and not registered yet", nil
 	}
 	m.action = Replace
-	if m.earlier != nil {
-		return Replace, "the agent is installed, and the hub rejects its credential of Cluster " + m.earlier.Workspace + "/" + m.earlier.ClusterName, nil
+	if m.rejected != nil {
+		return Replace, "the agent is installed, and the hub rejects its credential of Cluster " + m.rejected.Workspace + "/" + m.rejected.ClusterName, nil
 	}
 	return Replace, "the agent is installed with other values, and not registered", nil
 }
 
-// hasValues reports whether the agent would register with a bootstrap Secret as with the values.
+// hasValues reports whether a bootstrap Secret contains the same identity as the values.
 func (m *Joiner) hasValues(bootstrap *corev1.Secret) bool {
 	found, err := register.ParseIdentity(bootstrap)
 	return err == nil && found.Server == m.identity.Server && bytes.Equal(found.CA, m.identity.CA) && found.Namespace == m.identity.Namespace &&
 		found.Token == m.identity.Token && found.TokenName == m.identity.TokenName
 }
 
-// Objects are the objects of an installation, as KIND NAMESPACE/NAME. It fails if the values do not fit the chart.
+// Objects returns the objects of an installation, as KIND NAMESPACE/NAME. It fails if the values do not fit the chart.
 func (m *Joiner) Objects() ([]string, error) {
 	values, err := m.chartValues()
 	if err != nil {
@@ -173,7 +173,7 @@ func (m *Joiner) chartValues() (values map[string]any, err error) {
 	return values, nil
 }
 
-// Apply does what Plan has found.
+// Apply performs the Action that Plan has returned.
 func (m *Joiner) Apply(ctx context.Context) error {
 	switch m.action {
 	case Install:
@@ -192,7 +192,7 @@ func (m *Joiner) Apply(ctx context.Context) error {
 	return nil
 }
 
-// replace gives the values to an agent that is installed. It watches this Secret.
+// replace writes the values to the bootstrap Secret, which an installed agent watches.
 func (m *Joiner) replace(ctx context.Context) error {
 	secrets := m.core.CoreV1().Secrets(m.namespace)
 	data := map[string][]byte{registration.BootstrapValues: m.values}
@@ -210,16 +210,16 @@ func (m *Joiner) replace(ctx context.Context) error {
 	return nil
 }
 
-// pollInterval is the pause between two looks at the member.
+// pollInterval is the pause between two requests of Await.
 const pollInterval = time.Second
 
-// Await waits until the agent has stored a credential, which it does only if it works. It calls progress with each thing that it waits for.
+// Await waits until the agent has stored a credential, which it does only if the hub accepts it. It calls progress when the agent's state changes.
 func (m *Joiner) Await(ctx context.Context, progress func(string)) (cluster string, err error) {
 	state := ""
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
 		if err == nil {
-			if stored, err := credential.Parse(secret); err == nil && (m.earlier == nil || stored.Token != m.earlier.Token) {
+			if stored, err := credential.Parse(secret); err == nil && (m.rejected == nil || stored.Token != m.rejected.Token) {
 				cluster = stored.Workspace + "/" + stored.ClusterName
 				return true, nil
 			}
@@ -239,8 +239,8 @@ func (m *Joiner) Await(ctx context.Context, progress func(string)) (cluster stri
 	return "", fmt.Errorf("stopped waiting for the registration: %w", err)
 }
 
-// waitsFor says why there is no credential, from what the member shows: a request that failed, the pod of the agent, or the hub's answer,
-// which the agent records in an event.
+// waitsFor returns the reason why the agent has no credential: a failed request to the member, the event in which the agent records a refusal by
+// the hub, or the problem of its pod.
 func (m *Joiner) waitsFor(ctx context.Context, failed error) string {
 	if failed != nil && !apierrors.IsNotFound(failed) {
 		return "the member does not answer: " + failed.Error()
@@ -251,14 +251,14 @@ func (m *Joiner) waitsFor(ctx context.Context, failed error) string {
 	if problem := check.Pod(ctx, m.inputs).Problem(); problem != "" {
 		return problem
 	}
-	return "the agent runs, and waits for the answer of the hub"
+	return "the agent runs, and waits for the response of the hub"
 }
 
 func (m *Joiner) refusal(ctx context.Context) (*corev1.Event, error) {
 	return m.core.CoreV1().Events(m.namespace).Get(ctx, registration.AgentName+"."+strings.ToLower(register.ReasonRegistrationRefused), metav1.GetOptions{})
 }
 
-// Undo are the commands of helm and kubectl in the namespace of the agent that remove what Apply has made. They lack the flags of the connection.
+// Undo returns the commands of helm and kubectl, in the namespace of the agent, that undo Apply. They lack the connection flags.
 func (m *Joiner) Undo() (commands [][]string) {
 	switch m.action {
 	case Install:

@@ -15,7 +15,7 @@ func Kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byt
 	return clientcmd.Write(*config)
 }
 
-// User is the user of a kubeconfig with this certificate.
+// User returns the user of a kubeconfig with this certificate.
 func (p Pair) User() *clientcmdapi.AuthInfo {
 	return &clientcmdapi.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key}
 }

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Certificates are valid for longer than any test or demo, and from an hour ago because clocks differ.
+// Certificates are valid for longer than any test or demo runs, and from an hour ago because clocks differ.
 const (
 	lifetime = 30 * 24 * time.Hour
 	backdate = time.Hour
 )
 
-// Pair is a certificate and its private key as PEM.
+// Pair is a certificate and its private key in PEM.
 type Pair struct {
 	Cert, Key []byte
 }
 
-// Authority signs certificates. All keys are ECDSA, because generating an RSA key takes longer than everything else in this package.
+// Authority signs certificates. All keys are ECDSA, because generating RSA keys is slow.
 type Authority struct {
 	// Pair is the authority's own certificate.
 	Pair Pair

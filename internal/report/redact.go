@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Redaction is something that was removed from a file.
+// Redaction describes a value that was removed from a file.
 type Redaction struct {
 	File string `json:"file"`
 	What string `json:"what"`
@@ -26,11 +26,11 @@ type Redaction struct {
 
 const redacted = "REDACTED"
 
-// shortest is the length from which a value of a Secret is searched for in other files: shorter ones, such as "true", occur in any text.
+// shortest is the minimum length of a value of a Secret that is removed from other files: shorter values, such as "true", occur in any text.
 const shortest = 6
 
-// Public are keys of Secrets of the hub and of the agent, and fields of kubeconfigs, whose values are no secrets. They are names and
-// addresses, without which nobody could read the rest.
+// Public are keys in Secrets of the hub and of the agent, and fields of kubeconfigs, whose values are not secret. They are names and addresses,
+// without which the report would be useless.
 var Public = []string{
 	registration.BootstrapAPIServerURL, registration.BootstrapAPIServerCA, registration.BootstrapWorkspace, registration.BootstrapTokenName,
 	registration.BootstrapSystemRegistrationNamespace, registration.CredentialDeploymentNamespace,
@@ -38,11 +38,11 @@ var Public = []string{
 	"request", "apiVersion", "kind", "name", "cluster", "context", "user", "namespace", "current-context", "server", "certificate-authority-data", "ca.crt",
 }
 
-// credentials are texts that are secret wherever they are found: tokens, private keys, and passwords in URLs.
+// credentials matches texts that are removed from all files: tokens, private keys, and passwords in URLs.
 var credentials = regexp.MustCompile(`eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)|://[^/\s:@"]+:[^/\s@"]+@`)
 
-// secretFields are fields whose content people write, and may have written secrets into: resources and values of Bundles, environment
-// variables. clientRandom is what only the agent knows.
+// secretFields are fields that may contain secrets of users: resources and values of Bundles, environment variables. clientRandom is a secret of
+// the agent.
 var secretFields = []string{"clientRandom", "content", "values", "templateValues", "value"}
 
 // redactObject removes the values of a Secret, and fields that may contain secrets from other objects. Keys and sizes stay.
@@ -73,8 +73,8 @@ func (c *collection) redactObject(file string, o *unstructured.Unstructured) {
 	}
 }
 
-// remember notes a value that is removed from all files: as it is, as base64 and as in JSON. Of a YAML document, such as a kubeconfig, each
-// text is a value too.
+// remember adds a value to secrets, unchanged, as base64 and as a JSON string. If the value is a YAML document, such as a kubeconfig, remember also
+// adds each string in it.
 func (c *collection) remember(from, key, value string) {
 	if slices.Contains(Public, key) || len(value) < shortest {
 		return
@@ -125,9 +125,9 @@ func (c *collection) redactFields(file, title string, value any) {
 	}
 }
 
-// redactText removes the values of all Secrets that were read, and what looks like a credential.
+// redactText removes the values in secrets, and texts that look like a credential.
 func (c *collection) redactText(name string, text []byte) []byte {
-	// The longest first: a part of it can be a value too, and the rest would stay.
+	// The longest first: if a shorter value that is part of it were removed first, the rest would stay.
 	values := slices.SortedFunc(maps.Keys(c.secrets), func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 	for _, value := range values {
 		if bytes.Contains(text, []byte(value)) {

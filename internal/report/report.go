@@ -1,5 +1,5 @@
-// Package report collects what somebody needs who helps with a hub, in a zip file: objects, events, logs, metrics and checks. It contains
-// no value of a Secret. A part that cannot be collected is named in the file, and never prevents the others.
+// Package report writes a support bundle, a zip file with objects, events, logs, metrics and checks. It contains no value of a Secret. If a part
+// cannot be collected, the file report.json contains the error, and the other parts are collected nevertheless.
 package report
 
 import (
@@ -39,7 +39,7 @@ type Overview struct {
 	Version string    `json:"version"`
 	// Failed are the parts that could not be collected.
 	Failed []FailedPart `json:"failed"`
-	// Redacted says what was removed.
+	// Redacted are the values that were removed.
 	Redacted []Redaction `json:"redacted"`
 }
 
@@ -54,7 +54,7 @@ const (
 	logLimit    = 5 << 20          // bytes of the log of a container
 )
 
-// Write collects everything, and then writes the zip file below one folder. The error is that of the file.
+// Write collects all parts, and then writes the zip file, with one folder. It fails only if the file cannot be written.
 func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) (Overview, error) {
 	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
 	c := &collection{
@@ -89,7 +89,7 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 	check.Run(ctx, in).Print(&checks, false)
 	c.files["checks.txt"] = checks.Bytes()
 
-	for i, f := range c.Failed { // an error can quote what it is about
+	for i, f := range c.Failed { // an error can quote a credential
 		c.Failed[i].Error = credentials.ReplaceAllString(f.Error, redacted)
 	}
 	for name, text := range c.files {
@@ -117,17 +117,17 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 	return c.Overview, archive.Close()
 }
 
-// kindIn is a kind of objects in a namespace.
+// kindIn selects the objects of a kind in a namespace.
 type kindIn struct {
 	resource  schema.GroupVersionResource
 	namespace string
 }
 
-// collection is what was collected so far.
+// collection contains the parts that were collected so far.
 type collection struct {
 	Overview
 	files map[string][]byte
-	// secrets are the values to remove from all files, with where they are from.
+	// secrets maps each value to remove from all files to the Secret that contains it.
 	secrets map[string]string
 }
 
@@ -166,7 +166,7 @@ func (c *collection) installation(ctx context.Context, side string, config *rest
 				return s.Name == container.Name && s.RestartCount > 0
 			})
 			log := func(name string, previous bool) {
-				c.answer(ctx, side+"/logs/"+pod.Name+"-"+name+".log", clients.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+				c.body(ctx, side+"/logs/"+pod.Name+"-"+name+".log", clients.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 					Container: container.Name, Previous: previous, Timestamps: true, LimitBytes: ptr.To[int64](logLimit),
 				}))
 			}
@@ -176,7 +176,7 @@ func (c *collection) installation(ctx context.Context, side string, config *rest
 			}
 			for _, port := range container.Ports {
 				if port.Name == "metrics" {
-					c.answer(ctx, side+"/metrics/"+pod.Name+".txt", clients.CoreV1().RESTClient().Get().Namespace(namespace).
+					c.body(ctx, side+"/metrics/"+pod.Name+".txt", clients.CoreV1().RESTClient().Get().Namespace(namespace).
 						Resource("pods").Name(fmt.Sprintf("%s:%d", pod.Name, port.ContainerPort)).SubResource("proxy", "metrics"))
 				}
 			}
@@ -184,8 +184,8 @@ func (c *collection) installation(ctx context.Context, side string, config *rest
 	}
 }
 
-// answer collects the body of the answer to a request.
-func (c *collection) answer(ctx context.Context, name string, request *rest.Request) {
+// body collects the body of the response to a request.
+func (c *collection) body(ctx context.Context, name string, request *rest.Request) {
 	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	body, err := request.DoRaw(ctx)
@@ -196,7 +196,7 @@ func (c *collection) answer(ctx context.Context, name string, request *rest.Requ
 	c.files[name] = body
 }
 
-// objects collects all objects of some kinds.
+// objects collects the objects of the sources.
 func (c *collection) objects(ctx context.Context, side string, config *rest.Config, sources []kindIn) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

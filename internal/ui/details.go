@@ -14,14 +14,14 @@ import (
 
 var errNotFound = errors.New("not found")
 
-// details is what the page of a Cluster shows. Entry is nil if there are only requests about it.
+// details contains the data of the page of a Cluster. Entry is nil if there are only requests about it.
 type details struct {
 	*describe.Description
 	Entry *entry
 }
 
-// cluster describes a Cluster again when the watch shows a change other than a heartbeat. The watch does not show all objects that belong to
-// it, so it also does so every minute, while a browser shows the page.
+// cluster returns the loader of the page of a Cluster. It describes the Cluster again if the watch shows a change other than a heartbeat, and also
+// every minute while a browser shows the page, because the watch does not include the other objects of the Cluster.
 func (p *pages) cluster(r *http.Request) loader {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	var last *describe.Description
@@ -47,7 +47,7 @@ func (p *pages) cluster(r *http.Request) loader {
 	}
 }
 
-// toneOf is the colour of a line of the timeline.
+// toneOf returns the colour of a line of the timeline.
 func toneOf(h describe.Happened) string {
 	switch words := append(strings.Fields(h.What), "", ""); {
 	case words[0] == "Warning", words[1] == "False":

@@ -19,7 +19,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// worse compares states by their place in the list of all, of which the good ones come first.
+// worse compares states by their position in view.ClusterStates, which begins with the good states.
 func worse(a, b string) int {
 	return slices.Index(view.ClusterStates, b) - slices.Index(view.ClusterStates, a)
 }
@@ -32,7 +32,7 @@ var tones = map[string]string{
 	view.StateManaged: "other", view.StateUsedUp: "other", "Deleted": "other",
 }
 
-// tone is that of work in progress for all other states.
+// tone returns the colour of a state. States that are not in tones are in progress.
 func tone(state string) string {
 	if t, found := tones[state]; found {
 		return t
@@ -48,7 +48,7 @@ const (
 	maxTiles = 40
 )
 
-// overviewData is what the start page shows.
+// overviewData contains the data of the start page.
 type overviewData struct {
 	Total  int
 	Counts []stateCount
@@ -59,12 +59,12 @@ type overviewData struct {
 	Filter           filter
 	States           []string
 	Rows             []*entry
-	First, Last, All int // of the rows, among those that the filter selects
+	First, Last, All int // positions of the first and the last of Rows, and the number of clusters that the filter selects
 	Previous, Next   string
-	Invalid          string // why the filter selects nothing
+	Invalid          string // the error of the filter
 }
 
-// stateCount is the number of clusters in a state; Start and Width are those of its part of the bar, in thousandths.
+// stateCount is the number of clusters in a state. Start and Width describe its part of the bar, in thousandths.
 type stateCount struct {
 	State, Tone, Link   string
 	Count, Start, Width int
@@ -73,16 +73,16 @@ type stateCount struct {
 // cell is one square of the map, with the worst state of its clusters.
 type cell struct {
 	Tone, Link, Name, State, Title string
-	Few                            bool // fewer than half are in that state
+	Few                            bool // fewer than half of the clusters are in that state
 }
 
-// filter is what a person has asked for in the query of the address.
+// filter contains the parameters in the query of the address.
 type filter struct {
 	Text, State, Labels, Sort string
 	Page                      int
 }
 
-// link is the address of the start page with a filter.
+// link returns the address of the start page with a filter.
 func (f filter) link() string {
 	values := url.Values{}
 	for key, value := range map[string]string{"q": f.Text, "state": f.State, "labels": f.Labels, "sort": f.Sort} {
@@ -96,7 +96,7 @@ func (f filter) link() string {
 	return "/?" + values.Encode()
 }
 
-// matches looks for the text in what the table shows.
+// matches reports whether the filter selects a Cluster. The text may be in its namespace, name, reason or message.
 func (f filter) matches(e *entry, selector labels.Selector) bool {
 	text := strings.ToLower(strings.TrimSpace(f.Text))
 	contains := func(cell string) bool { return strings.Contains(strings.ToLower(cell), text) }
@@ -107,7 +107,7 @@ func (f filter) matches(e *entry, selector labels.Selector) bool {
 func (p *pages) overview(r *http.Request) loader {
 	query := r.URL.Query()
 	f := filter{Text: query.Get("q"), State: query.Get("state"), Labels: query.Get("labels"), Sort: query.Get("sort")}
-	f.Page, _ = strconv.Atoi(query.Get("page")) // anything else is the first page
+	f.Page, _ = strconv.Atoi(query.Get("page")) // an invalid number means the first page
 	return func(context.Context) (any, error) {
 		clusters, _ := p.fleet.all()
 		return overviewOf(clusters, f), nil
@@ -140,7 +140,7 @@ func overviewOf(clusters []*entry, f filter) overviewData {
 
 	selector, err := labels.Parse(f.Labels)
 	if err != nil {
-		d.Invalid, selector = "This is no label selector: "+err.Error(), labels.Nothing()
+		d.Invalid, selector = "This is not a label selector: "+err.Error(), labels.Nothing()
 	}
 	var rows []*entry
 	for _, e := range clusters {
@@ -170,8 +170,8 @@ func overviewOf(clusters []*entry, f filter) overviewData {
 	return d
 }
 
-// cellOf is the cell of some clusters, the first of which is at a place in the list of all.
-func cellOf(clusters []*entry, place int) cell {
+// cellOf returns the cell of some clusters. first is the position of the first of them in the list of all clusters.
+func cellOf(clusters []*entry, first int) cell {
 	worst, counts := clusters[0], map[string]int{}
 	for _, e := range clusters {
 		counts[e.View.State]++
@@ -191,7 +191,7 @@ func cellOf(clusters []*entry, place int) cell {
 				c.Title += fmt.Sprintf(" %d %s", counts[state], state)
 			}
 		}
-		c.Link = filter{Sort: "name", Page: place/rowsOnPage + 1}.link()
+		c.Link = filter{Sort: "name", Page: first/rowsOnPage + 1}.link()
 	}
 	return c
 }
@@ -200,7 +200,7 @@ func clusterLink(namespace, name string) string {
 	return "/clusters/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// functions are those of the templates.
+// functions returns the functions of the templates.
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"tone": tone, "toneOf": toneOf, "clusterLink": clusterLink, "short": shorten,
@@ -217,7 +217,7 @@ func (p *pages) functions() template.FuncMap {
 	}
 }
 
-// number is 12 345 with a narrow space, which is read as one number in every language.
+// number formats a number such as 12 345 with narrow spaces, which readers of every language understand.
 func number(n int) string {
 	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {

@@ -16,22 +16,22 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// snapshot is all tokens and requests at one time.
+// snapshot contains all tokens and requests at one time.
 type snapshot struct {
 	Tokens   []view.Token
 	Requests []view.Request
 	At       time.Time
-	changes  int // how often the Clusters had changed before
+	changes  int // number of changes of Clusters before the snapshot
 }
 
-// snapshots has the last snapshot. Only the page of registrations needs one, and only while somebody looks at it.
+// snapshots contains the last snapshot. A snapshot is taken only when a browser shows the page of registrations.
 type snapshots struct {
 	mutex sync.Mutex
 	last  *snapshot
 }
 
-// A snapshot is taken again after a short time if a Cluster has changed, as when a request was granted, and otherwise after a long time,
-// because the page does not watch tokens and requests.
+// The page does not watch tokens and requests. A snapshot is taken again after shortAge if a Cluster has changed, for example because a request
+// was granted, and otherwise after longAge.
 const (
 	shortAge = 5 * time.Second
 	longAge  = time.Minute
@@ -67,7 +67,7 @@ func (p *pages) snapshot(ctx context.Context) (*snapshot, error) {
 	return s, nil
 }
 
-// The steps of a registration. A cluster that has done one has done those before it.
+// The steps of a registration. A cluster that has reached a step has passed all earlier steps.
 const (
 	stepKnown = iota // a Cluster or a request exists
 	stepRequested
@@ -79,7 +79,7 @@ const (
 
 var stepNames = [steps]string{"Known to the hub", "Requested", "Granted", "First heartbeat", "Connected now"}
 
-// registrationsData is what the page of registrations shows.
+// registrationsData contains the data of the page of registrations.
 type registrationsData struct {
 	Steps  []funnelStep
 	Tokens []tokenRow
@@ -89,7 +89,7 @@ type registrationsData struct {
 	At         *metav1.Time
 }
 
-// funnelStep is the number of clusters that have done a step, by how they registered. Width is the share of all clusters in thousandths.
+// funnelStep is the number of clusters that have reached a step, in total and by way in. Width is the share of all clusters in thousandths.
 type funnelStep struct {
 	Name                                string
 	Count, Width, Agent, Manager, Local int
@@ -103,11 +103,11 @@ type tokenRow struct {
 	Granted, Reported int
 }
 
-// stop is a reason why clusters wait or were refused.
+// stop is a reason for which clusters wait or were refused.
 type stop struct {
 	What, State, Reason, Message string
 	Count                        int
-	Link                         string // to all of them, if they are Clusters
+	Link                         string // to a list of the Clusters; empty for other objects
 	Example, ExampleLink         string
 }
 
@@ -173,7 +173,7 @@ func registrationsOf(clusters []*entry, s *snapshot) registrationsData {
 		}
 		token := tokens[key{r.Namespace, r.Token}]
 		if token == nil {
-			token = &tokenRow{} // it was deleted
+			token = &tokenRow{} // the token was deleted
 		}
 		switch r.State {
 		case view.StateGranted:

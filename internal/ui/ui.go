@@ -1,5 +1,5 @@
-// Package ui serves a page about the clusters of a hub, for one person on this machine. It uses the kubeconfig of that person, writes nothing, and
-// never reads a Secret.
+// Package ui serves a page about the clusters of a hub to one user of this machine. It uses the kubeconfig of that user, writes nothing, and never
+// reads a Secret.
 package ui
 
 import (
@@ -27,20 +27,19 @@ import (
 
 // Options are the options of Serve.
 type Options struct {
-	// Config is the configuration of a client of the hub, with the rights of the person.
+	// Config is the configuration of a client of the hub, with the credential of the user.
 	Config *rest.Config
 	// Namespace limits the page to the Clusters of one namespace; empty means all namespaces.
 	Namespace string
-	// Address is where to listen: 127.0.0.1 or [::1], and a port; port 0 is a free one.
+	// Address is the address to listen at: 127.0.0.1 or [::1], and a port; port 0 means a free port.
 	Address string
-	// OnReady is called with the address to open, which contains the secret, once the Clusters are known.
+	// OnReady is called with the address to open, which contains the secret, after the Clusters have been read.
 	OnReady func(url string)
 	// Clock is the clock; nil means the real one.
 	Clock clock.WithTicker
 }
 
-// Serve serves the page until ctx ends. It fails at once if the address is not one of this machine alone, and if the hub refuses to list
-// its Clusters.
+// Serve serves the page until ctx ends. It fails at once if the address is not a loopback address, and if the hub refuses to list its Clusters.
 func Serve(ctx context.Context, o Options) error {
 	address, err := netip.ParseAddrPort(o.Address)
 	if err != nil || address.Addr().String() != "127.0.0.1" && address.Addr().String() != "::1" {
@@ -107,9 +106,9 @@ func newPages(hub *admin.Hub, fleet *watchedFleet, o Options, port int) *pages {
 	return p
 }
 
-// ServeHTTP lets a request pass that comes from a page of this server, or that a person has typed. Other pages in the browser, and other
-// users of the machine, can send requests to a port of loopback. The Host header shows that a page has reached this server by a name of its own,
-// Origin and Sec-Fetch-Site show that another page has sent the request, and other users do not know the secret.
+// ServeHTTP serves only requests from pages of this server, and addresses that the user has typed. Pages of other servers in the browser, and other
+// users of the machine, can also send requests to a loopback port. If the name of another server resolves to 127.0.0.1 (DNS rebinding), the Host
+// header contains that name. If a page of another server sends a request, Origin and Sec-Fetch-Site name it. Other users do not know the secret.
 func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
@@ -147,16 +146,16 @@ func (p *pages) isSecret(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(p.secret)) == 1
 }
 
-// loader returns what a page shows now.
+// loader returns the current data of a page.
 type loader func(context.Context) (any, error)
 
-// frame is what the template of a whole page gets.
+// frame is the argument of the template of a whole page.
 type frame struct {
 	Title, Server, Scope, Problem string
 	Data                          any
 }
 
-// page answers with the whole page, or with a stream of its parts if the browser asks for that.
+// page returns a handler that sends the whole page, or a stream of its parts if the browser accepts an event stream.
 func (p *pages) page(name string, parts []string, open func(*http.Request) loader) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		load := open(r)
@@ -184,13 +183,13 @@ func (p *pages) page(name string, parts []string, open func(*http.Request) loade
 }
 
 const (
-	// pause is the least time between two messages of a stream.
+	// pause is the minimum time between two messages of a stream.
 	pause = time.Second
-	// refresh is the longest time between two messages: the page shows ages, such as the time since the last heartbeat.
+	// refresh is the maximum time between two messages: the page shows ages, such as the time since the last heartbeat.
 	refresh = 10 * time.Second
 )
 
-// stream sends the parts of the page that have changed, whenever a Cluster changes. A message is JSON, which has no line breaks.
+// stream sends the parts of the page that have changed whenever a Cluster changes. Each message is one line of JSON.
 func (p *pages) stream(w http.ResponseWriter, r *http.Request, parts []string, load loader) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	out, sent := http.NewResponseController(w), map[string]string{}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -19,18 +20,18 @@ import (
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// entry is what the page keeps of a Cluster. Its metadata has only what a cache needs, and the labels.
+// entry is the reduced form of a Cluster in the cache of the page. Its metadata contains only the fields that a cache needs, and the labels.
 type entry struct {
 	metav1.ObjectMeta
 	View view.Cluster
-	// fingerprint changes with everything but heartbeats.
+	// fingerprint changes with every change of the Cluster except a heartbeat.
 	fingerprint uint64
 }
 
-// maxText limits a text that a member reports: the page keeps one of each cluster.
+// maxText limits the length of each text that a member reports, because the page keeps the texts of all clusters in memory.
 const maxText = 1024
 
-// entryOf is a transform of an informer.
+// entryOf converts a Cluster to an entry. It is the transform of the informer.
 func entryOf(object any) (any, error) {
 	c, ok := object.(*fleet.Cluster)
 	if !ok {
@@ -51,7 +52,7 @@ func entryOf(object any) (any, error) {
 	return e, nil
 }
 
-// shorten also drops the rest of a letter that it cuts, for which a browser would show a sign.
+// shorten cuts a text. It does not leave a part of a character, which a browser would show as a replacement character.
 func shorten(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -59,18 +60,18 @@ func shorten(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
-// watchedFleet has all Clusters, from one watch.
+// watchedFleet contains all Clusters, from one watch.
 type watchedFleet struct {
 	informer cache.SharedIndexInformer
 
 	mutex   sync.Mutex
-	err     error         // of the last request of the watch; nil if it works
+	err     error         // of the last request of the watch, or nil
 	changed chan struct{} // closed by the next change
 	sorted  []*entry      // by name; nil after a change
-	changes int           // other than heartbeats
+	changes int           // number of changes other than heartbeats
 }
 
-// watch returns when all Clusters are known, or with the error with which the hub refuses to list them.
+// watch returns after all Clusters were listed, or with the error with which the hub refuses to list them.
 func watch(ctx context.Context, client fleetclient.FleetV1alpha1Interface, namespace string) (*watchedFleet, error) {
 	clusters := client.Clusters(namespace)
 	f := &watchedFleet{changed: make(chan struct{})}
@@ -132,12 +133,12 @@ func (f *watchedFleet) set(err error) {
 	f.err = err
 }
 
-// change records a change. A heartbeat changes only the time.
-func (f *watchedFleet) change(more bool) {
+// change records a change, which may be only a heartbeat.
+func (f *watchedFleet) change(notOnlyHeartbeat bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	f.sorted = nil
-	if more {
+	if notOnlyHeartbeat {
 		f.changes++
 	}
 	f.notify()
@@ -149,14 +150,14 @@ func (f *watchedFleet) notify() {
 	f.changed = make(chan struct{})
 }
 
-// nextChange is closed by the next change, also of the watch itself.
+// nextChange returns a channel that is closed by the next change, including a failure or a recovery of the watch.
 func (f *watchedFleet) nextChange() <-chan struct{} {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	return f.changed
 }
 
-// problem says why the page may be out of date; it is empty if the watch works.
+// problem returns the reason why the page may be out of date, or "" if the watch works.
 func (f *watchedFleet) problem() string {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -166,7 +167,7 @@ func (f *watchedFleet) problem() string {
 	return "The hub does not answer, so this page may be out of date: " + f.err.Error()
 }
 
-// all has all Clusters by namespace and name, and the number of changes so far. The caller must not change them.
+// all returns all Clusters, sorted by namespace and name, and the number of changes so far. The caller must not change the Clusters.
 func (f *watchedFleet) all() (clusters []*entry, changes int) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -174,16 +175,11 @@ func (f *watchedFleet) all() (clusters []*entry, changes int) {
 		for _, object := range f.informer.GetStore().List() {
 			f.sorted = append(f.sorted, object.(*entry))
 		}
-		slices.SortFunc(f.sorted, byName)
+		slices.SortFunc(f.sorted, func(a, b *entry) int {
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		})
 	}
 	return f.sorted, f.changes
-}
-
-func byName(a, b *entry) int {
-	if order := strings.Compare(a.Namespace, b.Namespace); order != 0 {
-		return order
-	}
-	return strings.Compare(a.Name, b.Name)
 }
 
 // get returns nil if there is no such Cluster.

@@ -1,4 +1,4 @@
-// Package view summarizes the conditions of the hub's objects in a word or two, for the command line and the demo.
+// Package view summarizes Clusters, registration requests and tokens in a state and a reason, for the command line, the page and the demo.
 package view
 
 import (
@@ -19,13 +19,14 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // The ways in which a cluster is registered.
 const (
-	WayManager = "manager" // the hub has a kubeconfig and installs the agent
-	WayAgent   = "agent"   // a person installed the agent with a token
+	WayManager = "manager" // the hub installs the agent with a kubeconfig
+	WayAgent   = "agent"   // a person installs the agent with a token
 	WayLocal   = "local"   // the hub's own cluster
 )
 
@@ -43,13 +44,13 @@ const (
 	StateNew             = "New" // the hub has not processed it yet
 	StateReady           = "Ready"
 	StateWaiting         = "Waiting"
-	StateQuarantined     = "Quarantined" // a person has removed the agent's rights
+	StateQuarantined     = "Quarantined" // spec.quarantined is set: the agent has no rights
 	StateUsedUp          = "UsedUp"      // the token has reached its usage limit
 	StateGranted         = "Granted"     // the hub has granted the request
 )
 
-// ClusterStates are the states of a Cluster: first those in which nothing is wrong, then those that change on their own, then those that
-// need a person.
+// ClusterStates are the states of a Cluster: first the good states, then the states that change without help, then the states that need a
+// person.
 var ClusterStates = []string{
 	StateRegistered, StateManaged, StateDeleting, StateWaitingForAgent, StateImporting, StateNew,
 	StateQuarantined, StateOffline, StateImportFailed, StateFailed, StateRefused,
@@ -64,11 +65,11 @@ type Cluster struct {
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`
 	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
-	// Bundles is the number of its Bundles that are ready, such as "2/2".
+	// Bundles is READY/WANTED, such as "2/2".
 	Bundles string `json:"bundles,omitempty"`
 	// Unapplied is the number of its Bundles whose current version the agent has not applied.
 	Unapplied int `json:"unapplied,omitempty"`
-	// Settings is Applied if the agent runs with the wanted settings, and Pending if it does not yet; empty without an agent.
+	// Settings is SettingsApplied or SettingsPending, or empty without an agent.
 	Settings string `json:"settings,omitempty"`
 	// Agent and Kubernetes are the versions that the agent reports.
 	Agent      string `json:"agent,omitempty"`
@@ -101,23 +102,23 @@ const (
 	SettingsPending = "Pending"
 )
 
-// settings returns SettingsPending if the agent does not run with the settings from the spec of the Cluster and the hub's configuration yet.
+// settings returns SettingsPending if the agent does not run yet with the settings from the spec of the Cluster and the hub's configuration.
 func settings(c *fleet.Cluster) string {
-	reconciled, status := Find(c.Status.Conditions, fleet.ConditionReconciled), c.Status
+	reconciled, status := fleetstatus.Condition(c.Status.Conditions, fleet.ConditionReconciled), c.Status
 	switch {
 	case status.AgentDeployedGeneration != nil && *status.AgentDeployedGeneration != c.Spec.RedeployAgentGeneration, // not installed again yet
 		status.AgentConfigChanged,
-		reconciled != nil && reconciled.Status != corev1.ConditionTrue,
+		reconciled.Status == corev1.ConditionFalse, reconciled.Status == corev1.ConditionUnknown,
 		status.Agent.Hub != nil && status.Agent.Hub.Pending != "",
 		// The agent has not applied its Bundle.
-		reconciled != nil && reconciled.Reason == fleet.ReasonReconciled && status.Agent.Generation != "" &&
+		reconciled.Reason == fleet.ReasonReconciled && status.Agent.Generation != "" &&
 			status.Agent.Generation != registration.ManagedGeneration(c.Spec.RedeployAgentGeneration):
 		return SettingsPending
 	}
 	return SettingsApplied
 }
 
-// The hub marks the Cluster of its own cluster with this annotation.
+// The Cluster of the hub's own cluster has this annotation with this value.
 const (
 	setIDAnnotation = "objectset.rio.cattle.io/id"
 	bootstrapSet    = "fleet-bootstrap"
@@ -134,58 +135,47 @@ func wayIn(c *fleet.Cluster) string {
 	}
 }
 
-// clusterState returns the first state that applies. Reason and message are from the condition that decides; for a registered cluster,
-// from the first condition that is not True.
+// clusterState returns the first state that applies. Reason and message are from the condition that determines the state; for a registered
+// cluster, from the first of Processed and Imported that is not True.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
-	conditions := c.Status.Conditions
-	processed, imported := Find(conditions, fleet.ConditionProcessed), Find(conditions, fleet.ConditionImported)
-	registered, connected := Find(conditions, fleet.ConditionRegistered), Find(conditions, fleet.ConditionConnected)
+	condition := func(kind string) genericcondition.GenericCondition {
+		return fleetstatus.Condition(c.Status.Conditions, kind)
+	}
+	processed, imported := condition(fleet.ConditionProcessed), condition(fleet.ConditionImported)
+	registered, connected := condition(fleet.ConditionRegistered), condition(fleet.ConditionConnected)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
 	case c.Labels[fleet.ClusterManagementLabel] != "":
 		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " assigns it to another controller"
-	case c.Spec.Quarantined && registered != nil && registered.Reason == fleet.ReasonQuarantined:
+	case c.Spec.Quarantined && registered.Reason == fleet.ReasonQuarantined:
 		return StateQuarantined, registered.Reason, registered.Message
 	case c.Spec.Quarantined:
 		return StateQuarantined, "", "the hub has not applied the quarantine yet"
-	case is(registered, corev1.ConditionTrue) && is(connected, corev1.ConditionFalse):
+	case registered.Status == corev1.ConditionTrue && connected.Status == corev1.ConditionFalse:
 		return StateOffline, connected.Reason, connected.Message
-	case is(registered, corev1.ConditionTrue):
-		for _, c := range []*genericcondition.GenericCondition{processed, imported} {
-			if c != nil && c.Status != corev1.ConditionTrue {
+	case registered.Status == corev1.ConditionTrue:
+		for _, c := range []genericcondition.GenericCondition{processed, imported} {
+			if c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown {
 				return StateRegistered, c.Reason, c.Message
 			}
 		}
 		return StateRegistered, "", ""
-	case is(processed, corev1.ConditionFalse):
+	case processed.Status == corev1.ConditionFalse:
 		return StateFailed, processed.Reason, processed.Message
-	case is(imported, corev1.ConditionFalse):
+	case imported.Status == corev1.ConditionFalse:
 		return StateImportFailed, imported.Reason, imported.Message
-	case is(imported, corev1.ConditionUnknown):
+	case imported.Status == corev1.ConditionUnknown:
 		return StateImporting, imported.Reason, imported.Message
-	case is(registered, corev1.ConditionFalse):
+	case registered.Status == corev1.ConditionFalse:
 		return StateRefused, registered.Reason, registered.Message
-	case registered != nil:
+	case registered.Status != "":
 		return StateWaitingForAgent, registered.Reason, registered.Message
 	}
 	if wayIn(c) != WayAgent && slices.Contains(c.Finalizers, fleet.ClusterFinalizer) {
-		return StateImporting, "", "the hub has begun the import; it writes the first status when the import ends, or takes longer"
+		return StateImporting, "", "the hub has begun the import; it writes the first status when the import ends, or after ten seconds"
 	}
 	return StateNew, "", notProcessed
-}
-
-// Find returns the condition of a type, nil if there is none.
-func Find(conditions []genericcondition.GenericCondition, kind string) *genericcondition.GenericCondition {
-	i := slices.IndexFunc(conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &conditions[i]
-}
-
-func is(c *genericcondition.GenericCondition, status corev1.ConditionStatus) bool {
-	return c != nil && c.Status == status
 }
 
 // Token is the summary of a ClusterRegistrationToken.
@@ -195,12 +185,12 @@ type Token struct {
 	TTL       string       `json:"ttl,omitempty"`
 	Expires   *metav1.Time `json:"expires,omitempty"`
 	Secret    string       `json:"secret,omitempty"`
-	// Uses is the number of requests that were granted with it. UsageLimit is the maximum; nil means no maximum.
+	// Uses is the number of requests that the token has registered. UsageLimit is the maximum; nil means no maximum.
 	Uses        int64        `json:"uses"`
 	UsageLimit  *int32       `json:"usageLimit,omitempty"`
 	LastUsed    *metav1.Time `json:"lastUsed,omitempty"`
 	LastCluster string       `json:"lastCluster,omitempty"`
-	// ClientIDs and ClientIDPattern are the identities it can register; it can register all if both are empty.
+	// ClientIDs and ClientIDPattern are the identities that can be registered with the token; if both are empty, any can.
 	ClientIDs       []string          `json:"clientIDs,omitempty"`
 	ClientIDPattern string            `json:"clientIDPattern,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -212,7 +202,7 @@ type Token struct {
 	Message          string    `json:"message,omitempty"`
 }
 
-// UsesText is "3", or "3/10" if there is a limit.
+// UsesText returns "3", or "3/10" if there is a limit.
 func (t Token) UsesText() string {
 	if t.UsageLimit == nil {
 		return strconv.FormatInt(t.Uses, 10)
@@ -239,23 +229,23 @@ func OfToken(t *fleet.ClusterRegistrationToken) Token {
 }
 
 func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message string) {
-	ready := Find(t.Status.Conditions, fleet.ConditionReady)
+	ready := fleetstatus.Condition(t.Status.Conditions, fleet.ConditionReady)
 	switch {
 	case t.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
-	case t.Undecodable != "" && ready == nil: // the CustomResourceDefinition of Fleet has no conditions
+	case t.Undecodable != "" && ready.Status == "": // the CustomResourceDefinition of Fleet has no conditions
 		return StateFailed, fleet.ReasonTokenInvalid, t.Undecodable + " cannot be decoded; correct it"
 	case t.Spec.UsageLimit != nil && t.Status.Uses >= int64(*t.Spec.UsageLimit):
 		return StateUsedUp, fleet.ReasonTokenUsedUp, ""
-	case ready == nil && t.Status.SecretName != "":
-		return StateReady, "", "" // from a hub that writes no conditions
-	case ready == nil && registration.IsImportToken(t):
-		return StateReady, "", "" // the hub writes its status when an agent registers with it
-	case ready == nil:
+	case ready.Status == "" && t.Status.SecretName != "":
+		return StateReady, "", "" // from a hub that writes no conditions, such as Fleet's
+	case ready.Status == "" && registration.IsImportToken(t):
+		return StateReady, "", "" // the hub writes the status when an agent registers with the token
+	case ready.Status == "":
 		return StateNew, "", notProcessed
-	case is(ready, corev1.ConditionTrue):
+	case ready.Status == corev1.ConditionTrue:
 		return StateReady, "", ""
-	case is(ready, corev1.ConditionFalse):
+	case ready.Status == corev1.ConditionFalse:
 		return StateFailed, ready.Reason, ready.Message
 	}
 	return StateWaiting, ready.Reason, ready.Message
@@ -268,8 +258,8 @@ type Request struct {
 	// Cluster is the Cluster that the request belongs to, or the one that the hub would create for it.
 	Cluster  string `json:"cluster"`
 	ClientID string `json:"clientID"`
-	// Token is the ClusterRegistrationToken that the request names. Creator is the user that created it, as recorded by the API server, or for
-	// whose request the hub has created it.
+	// Token is the ClusterRegistrationToken that the request names. Creator is the user that created the request, as recorded by the API server;
+	// if the hub created it for another object, the user that created that object.
 	Token   string            `json:"token,omitempty"`
 	Creator string            `json:"creator,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
@@ -293,12 +283,12 @@ func OfRequest(r *fleet.ClusterRegistration) Request {
 	return v
 }
 
-// creatorOf returns the user for whose request the hub has created r, from an annotation, or else the creator that the API server has
-// recorded. A user could write that annotation too, so it counts only if condition OriginProved, which only the hub writes, names the same
-// user.
+// creatorOf returns the user that created r, from the annotation in which the API server has recorded it. If the hub created r for an object of
+// another user, RequesterAnnotation names that user. Other users can write that annotation too, so it counts only if condition OriginProved,
+// which only the hub writes, names the same user.
 func creatorOf(r *fleet.ClusterRegistration) string {
-	requester, proved := r.Annotations[fleet.RequesterAnnotation], Find(r.Status.Conditions, fleet.ConditionOriginProved)
-	if requester != "" && is(proved, corev1.ConditionTrue) && proved.Message == registration.CreatedBy(requester) {
+	requester, proved := r.Annotations[fleet.RequesterAnnotation], fleetstatus.Condition(r.Status.Conditions, fleet.ConditionOriginProved)
+	if requester != "" && proved.Status == corev1.ConditionTrue && proved.Message == registration.CreatedBy(requester) {
 		return requester
 	}
 	return r.Annotations[fleet.CreatorAnnotation]
@@ -316,22 +306,22 @@ func clusterOf(r *fleet.ClusterRegistration) string {
 	return registration.ClusterName(r.Spec.ClientID)
 }
 
-// IsAbout reports whether r has this name, or is a request for the Cluster with this name. clientID is that of the Cluster, or empty if it is
-// not known: the name of a Cluster can differ from the one that the hub derives from a clientID.
+// IsAbout reports whether r has this name, or is a request for the Cluster with this name. clientID is the clientID of the Cluster, or empty if
+// it is not known: a Cluster can have another name than the name that the hub derives from a clientID.
 func IsAbout(r *fleet.ClusterRegistration, name, clientID string) bool {
 	return r.Name == name || clusterOf(r) == name || clientID != "" && r.Spec.ClientID == clientID
 }
 
 func requestState(r *fleet.ClusterRegistration) (state, reason, message string) {
-	granted := Find(r.Status.Conditions, fleet.ConditionGranted)
+	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
 	switch {
 	case r.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
-	case granted == nil && r.Status.Granted, is(granted, corev1.ConditionTrue):
+	case granted.Status == "" && r.Status.Granted, granted.Status == corev1.ConditionTrue:
 		return StateGranted, "", ""
-	case granted == nil:
+	case granted.Status == "":
 		return StateNew, "", notProcessed
-	case is(granted, corev1.ConditionFalse):
+	case granted.Status == corev1.ConditionFalse:
 		return StateRefused, granted.Reason, granted.Message
 	}
 	return StateWaiting, granted.Reason, granted.Message
@@ -340,7 +330,7 @@ func requestState(r *fleet.ClusterRegistration) (state, reason, message string) 
 // noValue is printed for an empty cell.
 const noValue = "-"
 
-// Table returns a table for the printers of kubectl. Its last columns, those of wideHeader, are printed only in wide output.
+// Table returns a table for the printers of kubectl. The columns in wideHeader come last, and are printed only in wide output.
 func Table(header, wideHeader []string, rows [][]string) *metav1.Table {
 	table := &metav1.Table{}
 	for i, name := range slices.Concat(header, wideHeader) {
@@ -365,12 +355,13 @@ func PrintTable(w io.Writer, header []string, rows [][]string) error {
 	return printers.NewTablePrinter(printers.PrintOptions{}).PrintObj(Table(header, nil, rows), w)
 }
 
-// Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
+// Printable makes a text that an agent may have written safe to print in one line: it replaces line ends and the characters that a terminal
+// would interpret.
 func Printable(cell string) string {
 	return cmp.Or(strings.TrimSpace(Visible(cell)), noValue)
 }
 
-// Visible replaces the characters of a text that a terminal would interpret, such as those that change the direction of writing, by spaces.
+// Visible replaces the characters of a text that a terminal would interpret, such as those that change the direction of writing, with spaces.
 func Visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -380,7 +371,7 @@ func Visible(text string) string {
 	}, text)
 }
 
-// Ago is the time since t: "5s ago".
+// Ago returns the time since t, such as "5s ago".
 func Ago(t *metav1.Time, now time.Time) string {
 	if t.IsZero() {
 		return noValue
@@ -388,7 +379,7 @@ func Ago(t *metav1.Time, now time.Time) string {
 	return duration.HumanDuration(max(0, now.Sub(t.Time))) + " ago"
 }
 
-// Until is the time until t: "in 3m".
+// Until returns the time until t, such as "in 3m".
 func Until(t *metav1.Time, now time.Time) string {
 	switch {
 	case t.IsZero():

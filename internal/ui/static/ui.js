@@ -1,4 +1,4 @@
-// Replaces the parts of the page that the server sends. Without it the page works, and shows the state of its last load.
+// Replaces the parts of the page that the server sends. Without this script the page shows the state of its last load.
 "use strict";
 
 const connection = document.getElementById("connection");
@@ -23,7 +23,7 @@ function connect() {
   source.onerror = () => show("lost", "disconnected: does muster ui still run?");
 }
 
-// A browser opens only six connections to one server, so a page that nobody sees has none.
+// A browser opens only six connections to one server, so a hidden page closes its connection.
 document.addEventListener("visibilitychange", () => {
   source?.close();
   if (!document.hidden) connect();
