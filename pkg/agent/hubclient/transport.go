@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// longestRetryAfter limits the Retry-After header of an answer. client-go waits as long as the header says, and a watch has no
-	// timeout: a load balancer's error page that says an hour would cut the agent off for an hour.
+	// longestRetryAfter limits the Retry-After header of an answer. client-go waits for that time, and a watch has no timeout: a load balancer's
+	// error page with an hour in the header would cut the agent off for an hour.
 	longestRetryAfter = 30 * time.Second
 	// dateGrain is the resolution of an HTTP date.
 	dateGrain = time.Second
@@ -54,10 +54,10 @@ func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) 
 	return response, nil
 }
 
-// WrappedRoundTripper returns the transport below, so that its connections can be closed.
+// WrappedRoundTripper lets client-go close the connections of the transport below.
 func (t *hubTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// explain adds to the error about a certificate what to correct. For an unknown CA it says which CAs are trusted and where they are configured.
+// explain adds to an error about a certificate what must be corrected, and for an unknown CA which CAs are trusted.
 func (t *hubTransport) explain(err error) error {
 	var unknownCA x509.UnknownAuthorityError
 	var badName x509.HostnameError
@@ -79,11 +79,12 @@ func (t *hubTransport) explain(err error) error {
 		err, t.endpoint.TLSMode(), trusted, t.endpoint.CASource)
 }
 
-// measureSkew assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding.
+// measureSkew assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding. Round(0) leaves
+// the reading of the wall clock: if the machine was suspended or the clock was set during the request, the date does not fit to the times.
 func (t *hubTransport) measureSkew(sent, received time.Time, date string) {
 	hubTime, err := http.ParseTime(date)
-	duration := received.Sub(sent)
-	if err != nil || duration > slowAnswer {
+	duration := received.Round(0).Sub(sent.Round(0))
+	if err != nil || duration.Abs() > slowAnswer {
 		return
 	}
 	t.mutex.Lock()
