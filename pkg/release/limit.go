@@ -34,8 +34,8 @@ type HistoryLimits struct {
 	transport.ResponseLimits
 	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. To the limits above each of them is one string.
 	Nodes int
-	// TrustProofs applies Nodes only to revisions without a proof, see WithHistoryKey. The hub must not set it: a member has its own key.
-	TrustProofs bool
+	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
+	TrustSigned bool
 	// Large, if not nil, is held from when a history turns out to be larger than Small; its owner releases it after each removal. Small.Values
 	// limits the YAML as well.
 	Small transport.ResponseLimits
@@ -147,7 +147,7 @@ func isDamaged(found release.Releaser) bool {
 func (s soundReleases) checkYAML(found ...release.Releaser) error {
 	limits := s.client.history
 	for _, revision := range found {
-		if limits.Nodes == 0 || limits.TrustProofs && s.client.isProved(revision) {
+		if limits.Nodes == 0 || limits.TrustSigned && s.client.isSigned(revision) {
 			continue
 		}
 		for text := range parsedTexts(revision) {

@@ -38,8 +38,8 @@ type deploymentState struct {
 	goneSince time.Time
 	// ignoredSince is the time since which the BundleDeployment is that of an agent in another namespace which has reported nothing; else zero.
 	ignoredSince time.Time
-	// unproved is the revision that was found to be unproved last, see release.ErrUnproved; "" if none was.
-	unproved string
+	// notSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
+	notSigned string
 	// sought is the release for which adopt has asked the member last.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
