@@ -129,7 +129,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	var history corev1client.SecretInterface = limitedSecrets{core.CoreV1().Secrets(namespace), c.history}
+	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history}
 	if c.key != nil {
 		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}

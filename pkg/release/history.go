@@ -321,7 +321,7 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
 	strict := *c
 	strict.history.TrustSigned = false
-	found, err := soundReleases{driver.NewSecrets(limitedSecrets{readSecret{secret: secret}, strict.history}), &strict, ctx}.Get(secret.Name)
+	found, err := soundReleases{driver.NewSecrets(&historySecrets{SecretInterface: readSecret{secret: secret}, limits: strict.history}), &strict, ctx}.Get(secret.Name)
 	if err != nil {
 		return nil // the Secret was read before, so its content is the cause
 	}

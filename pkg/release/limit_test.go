@@ -57,16 +57,16 @@ func TestLimitHistory(t *testing.T) {
 			for _, secret := range row.secrets {
 				require.NoError(t, client.Tracker().Add(secret))
 			}
-			_, err := limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.List(t.Context(), metav1.ListOptions{})
+			_, err := (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{ResponseLimits: limits}}).List(t.Context(), metav1.ListOptions{})
 			var tooLarge *transport.TooLargeError
 			if row.tooLarge {
 				require.ErrorAs(t, err, &tooLarge)
 			} else {
 				require.NoError(t, err)
 			}
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{}}.List(t.Context(), metav1.ListOptions{})
+			_, err = (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{}}).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err, "without limits")
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.Get(t.Context(), "a", metav1.GetOptions{})
+			_, err = (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{ResponseLimits: limits}}).Get(t.Context(), "a", metav1.GetOptions{})
 			assert.Equal(t, row.tooLarge && len(row.secrets) == 1, err != nil)
 		})
 	}

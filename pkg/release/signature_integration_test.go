@@ -202,6 +202,69 @@ func TestCorrect_notSigned(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Helm reads a history several times in one action. Another user writes into it after the first time, when the signatures have been checked.
+func TestSignature_historyChangesDuringAnAction(t *testing.T) {
+	invalid := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
+	for name, act := range map[string]func(*member, Request) error{
+		"a correction": func(m *member, r Request) error {
+			_, err := m.Correct(m.t.Context(), r)
+			return err
+		},
+		"an upgrade": func(m *member, r Request) error {
+			r.Resources[0].Content = configMap("a", "k", "two")
+			_, err := m.Deploy(m.t.Context(), r)
+			return err
+		},
+		"an upgrade that is rolled back": func(m *member, r Request) error {
+			r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalid})
+			r.Options.Helm = &fleet.HelmOptions{Atomic: true}
+			_, err := m.Deploy(m.t.Context(), r)
+			require.ErrorContains(m.t, err, "spec.ports[0].port")
+			return nil
+		},
+		"an uninstallation": func(m *member, _ Request) error {
+			return m.Uninstall(m.t.Context(), m.namespace, "app", m.removal(m.namespace))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := foreign(t)
+			var change func()
+			m := onMember(t, func(c *rest.Config) {
+				c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return roundTripper(func(r *http.Request) (*http.Response, error) {
+						response, err := next.RoundTrip(r)
+						if now := change; now != nil && strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
+							change = nil
+							now()
+						}
+						return response, err
+					})
+				})
+			})
+			m.keyed()
+			r := m.request("a.yaml", configMap("a", "k", "one"))
+			m.deploy(r)
+			theirs, err := f.core.CoreV1().ConfigMaps(f.namespace).Get(t.Context(), "theirs", metav1.GetOptions{})
+			require.NoError(t, err)
+			change = func() {
+				m.rewrite(func(r *helm.Release) {
+					r.Manifest += "---\n" + strings.Replace(configMap("theirs", "k", "forged"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
+					r.Hooks = append(r.Hooks, &helm.Hook{
+						Name: "hook", Kind: "ConfigMap", Path: "hook.yaml", Manifest: hookIn(f.namespace, "pre-delete,pre-rollback"),
+						Events: []helm.HookEvent{helm.HookPreDelete, helm.HookPreRollback},
+					})
+				})
+			}
+			require.NoError(t, act(m, r))
+			require.Nil(t, change, "the history has changed")
+			assert.Equal(t, []string{"theirs"}, f.configMaps(), "no object is deleted, and no hook runs")
+			now, err := f.core.CoreV1().ConfigMaps(f.namespace).Get(t.Context(), "theirs", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, theirs.Data, now.Data)
+		})
+	}
+}
+
 // rewrite changes the last revision as a user can who may write Secrets in the namespace.
 func (m *member) rewrite(change func(*helm.Release)) {
 	m.t.Helper()
