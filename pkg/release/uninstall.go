@@ -159,7 +159,6 @@ func isForbidden(err error) bool {
 
 func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
-	uninstall.IgnoreNotFound = true
 	uninstall.DisableHooks = o.cluster.onlyMarked != ""
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
@@ -169,7 +168,7 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, driver.ErrReleaseNotFound) { // with IgnoreNotFound, Helm would ignore every error of reading the history
 		return errors.Join(err, o.cluster.removeError)
 	}
 	if !deleteCRDs || latest.Chart == nil {
