@@ -22,7 +22,7 @@ import (
 // EncodingBase64Gzip is the encoding of a resource that is not plain text.
 const EncodingBase64Gzip = "base64+gz"
 
-// encodingBase64 is the encoding of a small resource that is not plain text. Only others write it.
+// encodingBase64 is the encoding of a small resource that is not plain text. This hub does not write it.
 const encodingBase64 = "base64"
 
 const (
@@ -30,7 +30,7 @@ const (
 	nameMax    = 63
 	// sizeMax bounds the unpacked size of a Content, and that of all its resources together: a small object must not fill the memory of an agent.
 	sizeMax = 64 << 20
-	// beginningMax is how much of a long name or encoding is kept for messages.
+	// beginningMax is the number of bytes of a long name or encoding that messages show.
 	beginningMax = 200
 )
 
@@ -69,8 +69,8 @@ func Digest(resources []fleet.BundleResource) (name, sum string, err error) {
 	return nameOf(sum), sum, err
 }
 
-// WithoutResources replaces the resources in the spec of a Bundle by their digest. Of resources that cannot be packed the first such one
-// remains without its content, so that DigestOf returns the error.
+// WithoutResources replaces the resources in the spec of a Bundle by their digest. The first resource with an unknown encoding stays, without
+// its content, so that DigestOf returns the error.
 func WithoutResources(spec *fleet.BundleSpec) {
 	if spec.ResourcesDigest != "" {
 		return
@@ -86,7 +86,7 @@ func WithoutResources(spec *fleet.BundleSpec) {
 	}
 }
 
-// DigestOf is Digest for the spec of a Bundle, also for one that WithoutResources has reduced.
+// DigestOf is Digest for the spec of a Bundle, even after WithoutResources has reduced it.
 func DigestOf(spec fleet.BundleSpec) (name, sum string, err error) {
 	if spec.ResourcesDigest != "" {
 		return nameOf(spec.ResourcesDigest), spec.ResourcesDigest, nil
@@ -94,13 +94,13 @@ func DigestOf(spec fleet.BundleSpec) (name, sum string, err error) {
 	return Digest(spec.Resources)
 }
 
-// beginning is what remains of a name or an encoding that may be as large as the Bundle.
+// beginning shortens a name or an encoding, which may be as large as the Bundle.
 func beginning(text string) string {
 	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), beginningMax)], ""))
 }
 
 // Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is not
-// the digest of its document: a deployment ID names the Content, and a changed one must not be deployed under the same ID.
+// the digest of its document: a deployment ID names the Content, and changed resources must not be deployed under the same ID.
 func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	data, err := unpack(c.Content, sizeMax)
 	if err != nil {
@@ -113,8 +113,8 @@ func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	return resources, nil
 }
 
-// DecodeDocument returns the resources of the JSON document in a Content or in an OCI artifact. It refuses a document that is not
-// the one of the ID.
+// DecodeDocument returns the resources of the JSON document in a Content or in an OCI artifact. It refuses a document
+// with another digest than the ID.
 func DecodeDocument(id string, data []byte) ([]fleet.BundleResource, error) {
 	if sum := sha256.Sum256(data); nameOf(hex.EncodeToString(sum[:])) != id {
 		return nil, fmt.Errorf("the name %s is not the digest of its resources; delete it, and the hub creates it again", id)
@@ -166,7 +166,7 @@ func nameOf(digest string) string { return (namePrefix + digest)[:nameMax] }
 // names matches the names of Contents in a text.
 var names = regexp.MustCompile(namePrefix + `[0-9a-f]{61}`)
 
-// WithoutNames shortens the names of Contents in a text to what a person needs to find one. Everybody who knows the whole name can read it.
+// WithoutNames shortens the names of Contents in a text, so that a person can still find a Content. A user who knows the whole name can read the Content.
 func WithoutNames(text string) string {
 	return names.ReplaceAllStringFunc(text, func(name string) string { return name[:len(namePrefix)+8] + "..." })
 }
@@ -179,7 +179,7 @@ func pack(data []byte) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// plain returns a resource as plain text, of which there may be as many bytes as limit if it is packed.
+// plain returns a resource as plain text. A packed resource may have limit bytes.
 func plain(r fleet.BundleResource, limit int) (fleet.BundleResource, error) {
 	switch r.Encoding {
 	case "":
@@ -200,7 +200,7 @@ func plain(r fleet.BundleResource, limit int) (fleet.BundleResource, error) {
 	return r, unknownEncoding(r)
 }
 
-// unpack decompresses what may be as large as limit, which is sizeMax or what earlier resources left of it.
+// unpack decompresses up to limit bytes: sizeMax, or what earlier resources have left of it.
 func unpack(data []byte, limit int) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {

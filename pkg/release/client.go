@@ -66,7 +66,7 @@ type Client struct {
 	meta    metadata.Interface
 	schema  *schemaCache
 	history HistoryLimits
-	key     []byte // of the proofs of revisions; nil if there is none
+	key     []byte // signs revisions; nil if there is none
 }
 
 // New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
@@ -129,9 +129,9 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	var history corev1client.SecretInterface = limitedSecrets{core.CoreV1().Secrets(namespace), c.history}
+	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history}
 	if c.key != nil {
-		history = provedSecrets{history, c.key, namespace, map[string]bool{}}
+		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
 	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }

@@ -23,8 +23,8 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
-	if !c.isProved(latest) {
-		return Deployed{}, ErrUnproved
+	if !c.isSigned(latest) {
+		return Deployed{}, ErrNotSigned
 	}
 	correct := ptr.Deref(r.Options.CorrectDrift, fleet.CorrectDrift{})
 	op.cluster.replace = r.helm().Force || correct.Force
@@ -55,9 +55,6 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	made, err := op.config.Releases.Last(r.Name)
 	if err != nil {
 		return Deployed{}, fmt.Errorf("reading Helm release %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	if !c.isProved(made) {
-		return Deployed{}, ErrUnproved // somebody stored another revision at the same time
 	}
 	return op.deployed(made)
 }

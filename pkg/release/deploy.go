@@ -47,7 +47,7 @@ type Request struct {
 	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
 	ServiceAccountNamespace string
 	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their
-	// objects, but not those of other owners or of none. Deploy ignores those whose revision is not proved,
+	// objects, but not those of other owners or of none. Deploy ignores those whose revision is not signed,
 	// except the recorded one.
 	HandOver []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
@@ -107,7 +107,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
-	if r.HandOver, err = c.provedHandOver(ctx, r); err != nil {
+	if r.HandOver, err = c.signedHandOver(ctx, r); err != nil {
 		return Deployed{}, err
 	}
 	op, err := c.actionFor(ctx, &r)
@@ -158,7 +158,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
 	// The upgrade removes objects that the last revision has and the new one lacks. A forged revision may name any object, and so may one that
 	// was deployed with the rights of another ServiceAccount.
-	isForged := func(r *helm.Release) bool { return !c.isProved(r) }
+	isForged := func(r *helm.Release) bool { return !c.isSigned(r) }
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = r.Name
 	}
@@ -201,8 +201,8 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
-	if !c.isProved(latest) {
-		return Deployed{}, ErrUnproved
+	if !c.isSigned(latest) {
+		return Deployed{}, ErrNotSigned
 	}
 	deployed, err := op.deployed(latest)
 	if err != nil {

@@ -317,11 +317,11 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
 }
 
-// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits, which apply whether it is proved or not.
+// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits, which apply to signed revisions too.
 func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
 	strict := *c
-	strict.history.TrustProofs = false
-	found, err := soundReleases{driver.NewSecrets(limitedSecrets{readSecret{secret: secret}, strict.history}), &strict, ctx}.Get(secret.Name)
+	strict.history.TrustSigned = false
+	found, err := soundReleases{driver.NewSecrets(&historySecrets{SecretInterface: readSecret{secret: secret}, limits: strict.history}), &strict, ctx}.Get(secret.Name)
 	if err != nil {
 		return nil // the Secret was read before, so its content is the cause
 	}
@@ -340,7 +340,7 @@ func (r readSecret) Get(context.Context, string, metav1.GetOptions) (*corev1.Sec
 	return r.secret, nil
 }
 
-// Get reads the objects of a revision, as Deploy returns them. It returns ErrUnproved for a revision that is not proved, see WithHistoryKey: it
+// Get reads the objects of a revision, as Deploy returns them. It returns ErrNotSigned for a revision that is not signed, see WithHistoryKey: it
 // may name any object, and Compare reads the objects with the client's own identity.
 func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
@@ -348,14 +348,14 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 		return nil, err
 	}
 	kept, err := op.config.Releases.Get(f.Name, f.Version)
-	if refused := new(YAMLError); c.history.TrustProofs && errors.As(err, &refused) {
-		return nil, ErrUnproved // it would not have been checked if it were proved
+	if refused := new(YAMLError); c.history.TrustSigned && errors.As(err, &refused) {
+		return nil, ErrNotSigned // the YAML of a signed revision is not checked
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
 	}
-	if !c.isProved(kept) {
-		return nil, ErrUnproved
+	if !c.isSigned(kept) {
+		return nil, ErrNotSigned
 	}
 	deployed, err := op.deployed(kept)
 	return &deployed, err

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"regexp"
 	"slices"
 	"unicode/utf8"
@@ -20,7 +21,9 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -34,8 +37,8 @@ type HistoryLimits struct {
 	transport.ResponseLimits
 	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. To the limits above each of them is one string.
 	Nodes int
-	// TrustProofs applies Nodes only to revisions without a proof, see WithHistoryKey. The hub must not set it: a member has its own key.
-	TrustProofs bool
+	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
+	TrustSigned bool
 	// Large, if not nil, is held from when a history turns out to be larger than Small; its owner releases it after each removal. Small.Values
 	// limits the YAML as well.
 	Small transport.ResponseLimits
@@ -57,14 +60,23 @@ func (l HistoryLimits) hold(ctx context.Context) error {
 	return l.Large.Hold(ctx)
 }
 
-// limitedSecrets are the Secrets of Helm releases. It fails if what Helm would decompress and decode is larger than the limits.
-type limitedSecrets struct {
+// historySecrets are the Secrets of the revisions of one release, for one action. A read fails if what Helm would decompress and decode is larger
+// than the limits. After the first List, every read returns what that List has returned, with the changes of the action itself: Helm reads
+// the history several times, and must not get a revision that another user has stored after its signature was checked.
+type historySecrets struct {
 	corev1client.SecretInterface
 	limits HistoryLimits
+	read   map[string]*corev1.Secret // by name; nil until the first List
 }
 
 // Get returns a Secret.
-func (s limitedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+func (s *historySecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+	if s.read != nil {
+		if secret, found := s.read[name]; found {
+			return secret.DeepCopy(), nil
+		}
+		return nil, apierrors.NewNotFound(secrets.GroupResource(), name)
+	}
 	secret, err := s.SecretInterface.Get(ctx, name, o)
 	if err != nil {
 		return nil, err
@@ -72,17 +84,62 @@ func (s limitedSecrets) Get(ctx context.Context, name string, o metav1.GetOption
 	return secret, s.check(ctx, *secret)
 }
 
-// List returns Secrets.
-func (s limitedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
-	list, err := s.SecretInterface.List(ctx, o)
+// List returns Secrets. The first List of an action must select all revisions of the release.
+func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	if s.read == nil {
+		list, err := s.SecretInterface.List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.check(ctx, list.Items...); err != nil {
+			return nil, err
+		}
+		s.read = map[string]*corev1.Secret{}
+		for i := range list.Items {
+			s.read[list.Items[i].Name] = &list.Items[i]
+		}
+	}
+	selector, err := labels.Parse(o.LabelSelector)
 	if err != nil {
 		return nil, err
 	}
-	return list, s.check(ctx, list.Items...)
+	selected := &corev1.SecretList{}
+	for _, name := range slices.Sorted(maps.Keys(s.read)) {
+		if secret := s.read[name]; selector.Matches(labels.Set(secret.Labels)) {
+			selected.Items = append(selected.Items, *secret.DeepCopy())
+		}
+	}
+	return selected, nil
+}
+
+// Create creates a Secret.
+func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
+	return s.keep(s.SecretInterface.Create(ctx, secret, o))
+}
+
+// Update changes a Secret.
+func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	return s.keep(s.SecretInterface.Update(ctx, secret, o))
+}
+
+func (s *historySecrets) keep(stored *corev1.Secret, err error) (*corev1.Secret, error) {
+	if err == nil && s.read != nil {
+		s.read[stored.Name] = stored.DeepCopy()
+	}
+	return stored, err
+}
+
+// Delete deletes a Secret.
+func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
+	err := s.SecretInterface.Delete(ctx, name, o)
+	if err == nil {
+		delete(s.read, name)
+	}
+	return err
 }
 
 // check decompresses the releases as Helm does, without keeping them.
-func (s limitedSecrets) check(ctx context.Context, secrets ...corev1.Secret) error {
+func (s *historySecrets) check(ctx context.Context, secrets ...corev1.Secret) error {
 	if s.limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
 	}
@@ -147,7 +204,7 @@ func isDamaged(found release.Releaser) bool {
 func (s soundReleases) checkYAML(found ...release.Releaser) error {
 	limits := s.client.history
 	for _, revision := range found {
-		if limits.Nodes == 0 || limits.TrustProofs && s.client.isProved(revision) {
+		if limits.Nodes == 0 || limits.TrustSigned && s.client.isSigned(revision) {
 			continue
 		}
 		for text := range parsedTexts(revision) {

@@ -57,16 +57,16 @@ func TestLimitHistory(t *testing.T) {
 			for _, secret := range row.secrets {
 				require.NoError(t, client.Tracker().Add(secret))
 			}
-			_, err := limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.List(t.Context(), metav1.ListOptions{})
+			_, err := (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{ResponseLimits: limits}}).List(t.Context(), metav1.ListOptions{})
 			var tooLarge *transport.TooLargeError
 			if row.tooLarge {
 				require.ErrorAs(t, err, &tooLarge)
 			} else {
 				require.NoError(t, err)
 			}
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{}}.List(t.Context(), metav1.ListOptions{})
+			_, err = (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{}}).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err, "without limits")
-			_, err = limitedSecrets{client.CoreV1().Secrets("ns"), HistoryLimits{ResponseLimits: limits}}.Get(t.Context(), "a", metav1.GetOptions{})
+			_, err = (&historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{ResponseLimits: limits}}).Get(t.Context(), "a", metav1.GetOptions{})
 			assert.Equal(t, row.tooLarge && len(row.secrets) == 1, err != nil)
 		})
 	}
@@ -134,13 +134,13 @@ func TestSoundReleases(t *testing.T) {
 	key := []byte("key")
 	for name, row := range map[string]struct {
 		release string
-		proved  bool
+		signed  bool
 		says    string
 		ignored bool
 	}{
 		"small":                                {release: `{"info":{},"manifest":"kind: X"}`},
 		"a large manifest":                     {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, says: "has more than 10 nodes"},
-		"a large manifest with a proof":        {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, proved: true},
+		"a large manifest, signed":             {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, signed: true},
 		"a large hook":                         {release: `{"info":{},"hooks":[{},{"manifest":"[,,,,,,,,,,]"}]}`, says: "has more than 10 nodes"},
 		"a large CustomResourceDefinition":     {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"crds/a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`, says: "has more than 10 nodes"},
 		"a large file that nobody parses":      {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`},
@@ -151,10 +151,10 @@ func TestSoundReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			secret := stored(t, "a", row.release, 1)
 			secret.Labels = map[string]string{"owner": "helm"}
-			if row.proved {
-				secret.Labels[provedLabel] = labelTrue
+			if row.signed {
+				secret.Labels[signedLabel] = labelTrue
 			}
-			client := &Client{key: key, history: HistoryLimits{Nodes: 10, TrustProofs: true}}
+			client := &Client{key: key, history: HistoryLimits{Nodes: 10, TrustSigned: true}}
 			releases := soundReleases{driver.NewSecrets(fake.NewClientset(secret).CoreV1().Secrets("ns")), client, t.Context()}
 			found, err := releases.Query(map[string]string{"owner": "helm"})
 			_, getErr := releases.Get("a")
@@ -173,9 +173,9 @@ func TestSoundReleases(t *testing.T) {
 				require.NoError(t, err)
 				assert.Len(t, found, 1)
 				require.NoError(t, getErr)
-				client.history.TrustProofs = false
+				client.history.TrustSigned = false
 				_, err = releases.Query(map[string]string{"owner": "helm"})
-				assert.Equal(t, row.proved, err != nil, "the hub trusts no proof")
+				assert.Equal(t, row.signed, err != nil, "the hub trusts no signature")
 			}
 		})
 	}

@@ -45,14 +45,14 @@ type Options struct {
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
 // client removes the objects that carry the marks of the release with its own. Hooks, CustomResourceDefinitions, the namespace and objects
 // without marks are removed with the rights of the ServiceAccount, or stay: the manifest may name what its author may not touch.
-// The same applies to a revision that is not proved, see WithHistoryKey; if it cannot be removed as it is, only its Secret is deleted, because
+// The same applies to a revision that is not signed, see WithHistoryKey; if it cannot be removed as it is, only its Secret is deleted, because
 // it would prevent the removal for ever. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
 	err := c.uninstall(ctx, namespace, name, options)
 	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) {
 		return err
 	}
-	forgotten, forgetErr := c.forgetUnproved(ctx, namespace, name, options)
+	forgotten, forgetErr := c.forgetUnsigned(ctx, namespace, name, options)
 	if forgetErr != nil || !forgotten {
 		return errors.Join(err, forgetErr)
 	}
@@ -69,7 +69,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		return err
 	}
 	if len(revisions) == 0 && c.key != nil { // Helm ignores what it cannot decode, and the options may be those of its labels
-		_, err := c.forgetUnproved(ctx, namespace, name, options)
+		_, err := c.forgetUnsigned(ctx, namespace, name, options)
 		return err
 	}
 	own := slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
@@ -84,7 +84,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
 	}
-	if latest := last(revisions); latest != nil && (!c.isProved(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
+	if latest := last(revisions); latest != nil && (!c.isSigned(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
 		return c.uninstallMarked(ctx, namespace, name, latest)
 	}
 	if len(revisions) > 0 {
@@ -118,9 +118,9 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, la
 	return op.uninstall(ctx, name, latest, false)
 }
 
-// forgetUnproved deletes the Secrets of revisions that have the labels of the owner and are not proved, whatever they contain. It reports
+// forgetUnsigned deletes the Secrets of revisions that have the labels of the owner and are not signed, whatever they contain. It reports
 // whether there were any.
-func (c *Client) forgetUnproved(ctx context.Context, namespace, name string, options Options) (forgotten bool, err error) {
+func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, options Options) (forgotten bool, err error) {
 	client := c.core.CoreV1().Secrets(namespace)
 	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
 		helmOwnerLabel: "helm", helmNameLabel: name, AgentLabel: options.Agent, DeploymentLabel: options.Deployment,
@@ -130,7 +130,7 @@ func (c *Client) forgetUnproved(ctx context.Context, namespace, name string, opt
 	}
 	for i := range list.Items {
 		secret := &list.Items[i]
-		if hasProof(c.key, secret) {
+		if hasSignature(c.key, secret) {
 			continue
 		}
 		err := client.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
@@ -159,7 +159,6 @@ func isForbidden(err error) bool {
 
 func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
-	uninstall.IgnoreNotFound = true
 	uninstall.DisableHooks = o.cluster.onlyMarked != ""
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
@@ -169,7 +168,7 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, driver.ErrReleaseNotFound) { // with IgnoreNotFound, Helm would ignore every error of reading the history
 		return errors.Join(err, o.cluster.removeError)
 	}
 	if !deleteCRDs || latest.Chart == nil {

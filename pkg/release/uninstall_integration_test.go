@@ -362,6 +362,33 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 	}
 }
 
+// Helm reads the history again for the removal with the client's own identity, and would take any error of that for a release that is gone.
+func TestUninstall_historyCannotBeRead(t *testing.T) {
+	reads, failing := 0, 0
+	m := onMember(t, func(c *rest.Config) {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				if strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
+					if reads++; reads == failing {
+						return nil, errCut
+					}
+				}
+				return next.RoundTrip(r)
+			})
+		})
+	})
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	options := m.mine()[0].Options()
+	options.ServiceAccount, options.ServiceAccountNamespace = "gone", m.namespace
+	for _, failing = range []int{1, 2} {
+		reads = 0
+		require.ErrorIs(t, m.Uninstall(t.Context(), m.namespace, "app", options), errCut)
+		require.Len(t, m.mine(), 1)
+	}
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+	assert.Empty(t, m.mine())
+}
+
 // Fleet's own agent labels no revision. Whichever agent deployed last, the release is removed.
 func TestUninstall_revisionsOfSeveralAgents(t *testing.T) {
 	for name, last := range map[string]func(*Request){

@@ -272,7 +272,7 @@ func TestSwitch(t *testing.T) {
 	for _, b := range bundles {
 		namespaces = append(namespaces, b.BundleDeployments[0].Spec.Options.DefaultNamespace)
 	}
-	// byFleet removes the labels and the signatures of the revisions, like Fleet's own agent, which writes neither.
+	// byFleet makes the revisions those of Fleet's own agent, which sets no labels and signs nothing.
 	byFleet := func(t *testing.T) {
 		t.Helper()
 		for _, namespace := range namespaces {
@@ -369,7 +369,7 @@ func TestSwitch(t *testing.T) {
 				require.NoError(t, err)
 				for _, s := range secrets.Items {
 					if len(s.Annotations) == 0 {
-						return false, fmt.Sprintf("Secret %s/%s has no proof", namespace, s.Name)
+						return false, fmt.Sprintf("Secret %s/%s is not signed", namespace, s.Name)
 					}
 				}
 			}

@@ -40,8 +40,8 @@ type deploymentState struct {
 	goneSince time.Time
 	// ignoredSince is the time since which the BundleDeployment is for an agent in another namespace that has reported nothing; otherwise zero.
 	ignoredSince time.Time
-	// unproved is the revision that was found to be unproved last, see release.ErrUnproved; "" if none was.
-	unproved string
+	// notSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
+	notSigned string
 	// sought is the release that adopt last looked for on the member.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.

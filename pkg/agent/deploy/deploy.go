@@ -79,12 +79,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	deployed, _ := state.release() // as this run has deployed or read it
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
-		if errors.Is(err, release.ErrUnproved) {
+		if errors.Is(err, release.ErrNotSigned) {
 			if f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 				return
 			}
 			d.log(key).Warnf("Deploying Helm release %s again unless it equals what is to be deployed: %v", revision, err)
-			state.unproved = revision.String()
+			state.notSigned = revision.String()
 			state.endConflict()
 			d.queue.Add(key)
 			return
@@ -139,7 +139,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.Replaced = !f.Current && (isRevision(deployed, revision) || state.unproved == revision.String())
+	f.Replaced = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -259,16 +259,16 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
-// requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
-// is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
-// run has deployed it: another BundleDeployment has taken over the release. Nor is one whose Secret the agent has not stored as it is.
+// requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
+// deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
+// if this run deployed it: another BundleDeployment took over the release. Nor is a revision that is not signed.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, state.unproved != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
+			return f, state.notSigned != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
 		}
 	}
 	return release.Found{}, false
@@ -308,10 +308,10 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		}
 		return made, err
 	case correct:
-		if made, err := d.releases.Correct(ctx, request); !errors.Is(err, release.ErrUnproved) {
+		if made, err := d.releases.Correct(ctx, request); !errors.Is(err, release.ErrNotSigned) {
 			return made, err
 		}
-		d.log(key).Warnf("Deploying again to undo a difference: %v", release.ErrUnproved)
+		d.log(key).Warnf("Deploying again to undo a difference: %v", release.ErrNotSigned)
 		request.Applied = false // the release differs, so it must not stay
 	default:
 	}
@@ -345,12 +345,12 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
 	if made.Kept {
-		what = "Kept and proved"
+		what = "Kept and signed"
 	}
 	d.log(key).Infof("%s Helm release %s", what, made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
-	state.unproved = ""
+	state.notSigned = ""
 	state.retries, state.retryAt = nil, time.Time{}
 	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""

@@ -79,11 +79,11 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 	require.NoError(t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(t.Context(), "sh.helm.release.v1.app.v2", metav1.DeleteOptions{}))
 	s.condition("app", fleet.ConditionDeployed, "True")
 	s.condition("app", fleet.ConditionReady, "True")
-	s.proved("app", 1)
+	s.signed("app", 1)
 }
 
 // A user who may write Secrets in the namespace adds a revision with an object of somebody else: what differs from it would be shown to them.
-func TestRun_unprovedRevision(t *testing.T) {
+func TestRun_revisionNotSigned(t *testing.T) {
 	s := onStage(t)
 	theirs := s.Namespace(t)
 	_, err := s.Kubernetes.CoreV1().ConfigMaps(theirs).Create(t.Context(), &corev1.ConfigMap{
@@ -151,7 +151,7 @@ func (s *stage) forgetHistoryKey() {
 }
 
 // An agent that sets no labels has worked after this one, whose key is still there.
-func TestRun_releaseOfAnotherAgent_unproved(t *testing.T) {
+func TestRun_releaseOfAnotherAgent_notSigned(t *testing.T) {
 	s := onStage(t)
 	stop := s.run()
 	names := []string{"same", "paused", "moved"}
@@ -170,20 +170,20 @@ func TestRun_releaseOfAnotherAgent_unproved(t *testing.T) {
 		at := s.get("moved").Status.Release
 		return at == s.target+"/renamed:1", "the release is " + at
 	})
-	s.proved("same", 1)
+	s.signed("same", 1)
 	s.still()
 	paused := s.get("paused")
 	require.Equal(t, s.target+"/paused:1", paused.Status.Release)
 	require.Equal(t, paused.Spec.DeploymentID, paused.Status.AppliedDeploymentID)
 	s.put("paused", configMap("paused", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = false })
-	s.proved("paused", 1)
+	s.signed("paused", 1)
 	for _, name := range []string{"same", "paused"} {
 		require.Equal(t, s.target+"/"+name+":1", s.state(name, fleet.Ready).Status.Release)
 	}
 }
 
-// proved waits until the last revision of a release is one with a valid proof.
-func (s *stage) proved(name string, version int) {
+// signed waits until the last revision of a release is a signed one.
+func (s *stage) signed(name string, version int) {
 	s.t.Helper()
 	client, err := release.New(s.RESTConfig())
 	require.NoError(s.t, err)
@@ -274,7 +274,7 @@ func TestRun_deployedByAnotherAgent(t *testing.T) {
 			was := hook()
 			s.run()
 			if row.kept == 0 {
-				s.proved("app", 3)
+				s.signed("app", 3)
 				testenv.Eventually(t, func() (bool, string) {
 					at := s.get("app").Status.Release
 					return at == s.target+"/app:3", "the release is " + at
@@ -283,7 +283,7 @@ func TestRun_deployedByAnotherAgent(t *testing.T) {
 				s.value("a", "two")
 				return
 			}
-			s.proved("app", row.kept)
+			s.signed("app", row.kept)
 			require.Equal(t, fmt.Sprintf("%s/app:%d", s.target, row.kept), s.state("app", fleet.Ready).Status.Release)
 			require.Equal(t, was, hook(), "no hook runs")
 

@@ -59,7 +59,7 @@ type reconciler struct {
 // a mebibyte, which charts fill with less than ten mebibytes of text, and that text has less than 500,000 nodes of YAML. Revisions that the agent has
 // stored have no limit of nodes: it has parsed their manifests before.
 var historyLimits = release.HistoryLimits{
-	ResponseLimits: transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}, Nodes: 500_000, TrustProofs: true,
+	ResponseLimits: transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}, Nodes: 500_000, TrustSigned: true,
 }
 
 // errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.

@@ -5,32 +5,32 @@ import (
 	"sync"
 )
 
-// Limits of what the caches of all plans keep, in bytes. More is computed again when it is needed.
+// Limits of the caches of all plans, in bytes. What is not kept is computed again when it is needed.
 const (
 	maxWorkspace = 16 << 20 // of the Bundles of one namespace
 	maxTotal     = 64 << 20
 )
 
-// memory counts what the caches of plans keep, for each workspace and in total. A workspace that keeps too much loses caches of its own, and
-// if all keep too much, the one that keeps most does: a tenant with large Bundles costs the others nothing.
+// memory counts the bytes in the caches of plans, for each workspace and in total. A workspace that exceeds its limit loses caches of its own.
+// If the total exceeds its limit, the workspace with most bytes does: a tenant with large Bundles costs the others nothing.
 type memory struct {
 	maxWorkspace, maxTotal int
 
 	mu         sync.Mutex // also guards the caches of the plans
 	total      int
-	workspaces map[string]*workspaceMemory // those that keep something, by namespace
+	workspaces map[string]*workspaceMemory // by namespace; those with entries in a cache
 }
 
 type workspaceMemory struct {
 	size   int
-	caches map[*planCache]bool // those that keep something
+	caches map[*planCache]bool // those with entries
 }
 
 func newMemory(maxWorkspace, maxTotal int) *memory {
 	return &memory{maxWorkspace: maxWorkspace, maxTotal: maxTotal, workspaces: map[string]*workspaceMemory{}}
 }
 
-// add counts bytes that a cache is about to keep, and makes room for them. The caller has locked m, and keeps nothing if add returns false:
+// add counts bytes that the caller is about to add to a cache, and makes room for them. The caller has locked m, and adds nothing if add returns false:
 // the bytes are too many for a workspace, the plan of the cache is no longer used, or the cache itself was emptied to make room.
 func (m *memory) add(c *planCache, size int) bool {
 	if c.isClosed || size > m.maxWorkspace {

@@ -24,11 +24,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// initialSilence is how long after its creation a Bundle may be without a status while no agent has reported.
+// initialSilence is the time after its creation for which a Bundle may have no status while no agent has reported.
 const initialSilence = 30 * time.Second
 
-// onBundle enqueues the Clusters that a change of a Bundle affects, and keeps the Bundle's status. The queue of Bundles also has the keys of
-// workspaces in which something else has changed.
+// onBundle enqueues the Clusters that a change of a Bundle affects, and updates the Bundle's status. The queue of Bundles also has the keys of
+// workspaces in which other objects have changed.
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
@@ -69,8 +69,8 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	return d.updateStatus(ctx, b, p, matches, rollout)
 }
 
-// forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a
-// BundleDeployment of it: somebody may have removed the finalizer.
+// forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a BundleDeployment of it: a user may have removed
+// the finalizer.
 func (d *Deployer) forgetBundle(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	bundle := key{Namespace: namespace, Name: name}
@@ -89,7 +89,7 @@ func (d *Deployer) forgetBundle(k string) {
 // parallelDeletes is how many BundleDeployments of one Bundle are deleted at the same time.
 const parallelDeletes = 16
 
-// uninstallPoll is how often the Bundle of an agent that uninstalls is looked at.
+// uninstallPoll is the interval at which the deleted Bundle of an agent is processed while the agent uninstalls itself.
 const uninstallPoll = 10 * time.Second
 
 // finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone.
@@ -106,7 +106,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 	}
 
 	// An agent's Bundle may be deleted while the agent has to uninstall itself, for example together with its namespace. The
-	// agent reads its BundleDeployment for that, so it stays and goes later, with the cluster namespace.
+	// agent reads its BundleDeployment for that, so the BundleDeployment stays until the cluster namespace is deleted.
 	unused := left
 	if agentspec.IsBundle(b) {
 		unused = d.withoutUninstalling(unused, false)
@@ -146,7 +146,7 @@ func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceD
 	})
 }
 
-// revision is the part of a Bundle that the BundleDeployments follow from.
+// revision is the part of a Bundle that determines its BundleDeployments.
 type revision struct {
 	uid        types.UID
 	generation int64
@@ -180,7 +180,7 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
 	}
 }
 
-// updateStatus writes the status of a Bundle, at most once in the time settle.
+// updateStatus writes the status of a Bundle, at most once in each interval settle.
 func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, rollout rolloutStatus) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
@@ -233,17 +233,13 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	return latest, nil
 }
 
-// summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and those BundleDeployments that
-// are to be deleted. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: what its agent
-// reports is not about the Bundle as it is now. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
-// apart. unavailable counts the Clusters without a BundleDeployment of this revision, and those with one for which isUnavailable is true.
+// summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
+// for any more. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: the report of its agent is about an
+// older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
+// Clusters without a BundleDeployment of this revision, and those for which isUnavailable is true.
 func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary fleet.BundleSummary, unavailable, quarantined int) {
-	deployments := map[string]*fleet.BundleDeployment{} // by namespace
-	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
-	for _, deployment := range deployed {
-		deployments[deployment.Namespace] = deployment
-	}
-	waiting := d.waitingForRollout(keyOf(b))
+	deployments := d.deploymentsOf(b)
+	postponed := d.postponedByRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
 	for _, m := range matches {
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
@@ -263,7 +259,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 		if err != nil {
 			entry.State, entry.Message = fleet.ErrApplied, err.Error()
 		} else if deployment == nil {
-			entry.Message = waiting[keyOf(m.cluster)]
+			entry.Message = postponed[keyOf(m.cluster)]
 		}
 		rollup.Count(&summary, entry.State, 1)
 		unavailable++
@@ -278,7 +274,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 		if state != fleet.Ready {
 			entry := nonReady(clusterOf(deployment).String(), deployment, state)
 			if state == fleet.OutOfSync && entry.Message == "" {
-				entry.Message = waiting[clusterOf(deployment)]
+				entry.Message = postponed[clusterOf(deployment)]
 			}
 			unready = append(unready, entry)
 		}
@@ -287,7 +283,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 	return summary, unavailable, quarantined
 }
 
-// bundleResult is the condition Ready of a Bundle.
+// bundleResult returns condition Ready of a Bundle.
 func bundleResult(p *problem, summary fleet.BundleSummary, quarantined int) result.Result {
 	switch {
 	case p != nil:

@@ -15,7 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// settled is a Bundle to alice that was handled before noon.
+// settled returns a Bundle to alice that was handled before noon.
 func settled() *fleet.Bundle {
 	b := toAlice()
 	b.ResourceVersion, b.Finalizers, b.CreationTimestamp = "5", []string{fleet.BundleFinalizer}, metav1.NewTime(noon.Add(-time.Hour))

@@ -23,11 +23,11 @@ import (
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
-// contentGrace is how long a Content is kept that no BundleDeployment names. It is longer than a pass over a Cluster may take,
+// contentGrace is the time for which a Content is kept that no BundleDeployment names. It is longer than a pass over a Cluster may take,
 // so that no Content is deleted between the time it is found and the time a BundleDeployment names it.
 const contentGrace = 40 * time.Second
 
-// contents creates Contents and deletes those that no BundleDeployment needs. It knows them by their metadata.
+// contents creates Contents and deletes those that no BundleDeployment needs. Its cache has their metadata.
 type contents struct {
 	*app.Context
 	users fleetcontrollers.BundleDeploymentCache
@@ -129,8 +129,8 @@ func (c *contents) start(ctx context.Context) {
 	})
 }
 
-// checkLater has a Content collected after the grace period unless it is needed then. It does not check itself: it is called
-// for each BundleDeployment that changes, and ten thousand may need one Content.
+// checkLater enqueues a Content for collect after the grace period. It checks nothing itself: it is called for each BundleDeployment that
+// changes, and ten thousand may need one Content.
 func (c *contents) checkLater(name string) { c.queue.AddAfter(name, c.grace) }
 
 // digestName matches the names of Contents, which are digests.
@@ -143,7 +143,7 @@ func (c *contents) collect(ctx context.Context, name string) (again time.Duratio
 	if known == nil || known.DeletionTimestamp != nil || len(c.usersOf(name)) > 0 {
 		return 0, nil
 	}
-	// A Content with such a name was made by a fleet controller whose work the hub continues.
+	// Fleet's controllers, whose work the hub continues, give Contents such names and no label.
 	if known.Labels[fleet.ManagedLabel] != fleet.ManagedValue && !digestName.MatchString(name) {
 		return 0, nil
 	}
@@ -175,7 +175,7 @@ func (c *contents) find(name string) *metav1.PartialObjectMetadata {
 	return index.Metadata(c.Contents, name)
 }
 
-// usersOf are the BundleDeployments that need a Content.
+// usersOf returns the BundleDeployments that need a Content.
 func (c *contents) usersOf(name string) []*fleet.BundleDeployment {
 	users, _ := c.users.GetByIndex(byContent, name)
 	return users

@@ -37,7 +37,7 @@ type copySource struct {
 
 func (s copySource) String() string { return s.kind + " " + s.name }
 
-// field is the field of a Bundle that names the source.
+// field returns the name of the field of a Bundle that names the source.
 func (s copySource) field() string {
 	switch s.loginType {
 	case registration.SecretTypeHelmOp:
@@ -49,7 +49,7 @@ func (s copySource) field() string {
 	}
 }
 
-// loginsOf are the Secrets with the logins for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact has the
+// loginsOf returns the Secrets with the logins for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact has the
 // name of the artifact.
 func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) {
 	for _, artifact := range artifacts {
@@ -65,7 +65,7 @@ func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) 
 	return all
 }
 
-// sourcesOf are the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
+// sourcesOf returns the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
 func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	all = loginsOf(deployment.Spec.HelmChartOptions)
 	if deployment.Spec.OCIContents {
@@ -79,7 +79,7 @@ func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	return all
 }
 
-// sourcesOfBundle are the Secrets and ConfigMaps that a Bundle or one of its targets names.
+// sourcesOfBundle returns the Secrets and ConfigMaps that a Bundle or one of its targets names.
 func sourcesOfBundle(b *fleet.Bundle) (all []copySource) {
 	all = loginsOf(b.Spec.HelmOpOptions, b.Spec.ContentsID)
 	for _, named := range b.Spec.DownstreamResources {
@@ -103,8 +103,8 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 }
 
 // copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
-// of a copy is another one, and deletes copies that none names any more. It returns the names of the copies. BundleDeployments that are
-// kept as they are keep their copies. A Secret or ConfigMap that does not exist holds up the agent, and not the hub.
+// of a copy has changed, and deletes copies that none names any more. It returns the names of the copies. BundleDeployments that stay as
+// they are keep their copies. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
 func (d *Deployer) copySources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
 ) (secrets, configMaps []string, failures []error) {
@@ -141,7 +141,7 @@ func (d *Deployer) copySources(
 		if err != nil {
 			failures = append(failures, err)
 			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known == nil || !isCopy(known) {
-				continue // it may be an object that the agent must not read
+				continue // the agent may have no right to read the object of that name
 			}
 		}
 		if s.kind == secretKind {
@@ -167,8 +167,8 @@ func (d *Deployer) copySources(
 	return secrets, configMaps, failures
 }
 
-// copies copies the Secrets and ConfigMaps that BundleDeployments name from the namespace of the Bundle to the cluster namespace. It
-// knows sources and copies by their metadata. An annotation of a copy has the version of the source, so a pass that changes nothing
+// copies copies the Secrets and ConfigMaps that BundleDeployments name from the namespace of the Bundle to the cluster namespace.
+// The caches have the metadata of sources and copies. An annotation of a copy has the version of the source, so a pass that changes nothing
 // reads neither.
 type copies struct{ *app.Context }
 
@@ -183,7 +183,7 @@ func (v copyVersion) String() string {
 	return strconv.FormatInt(v.generation, 10) + " " + v.sourceVersion
 }
 
-// parseCopyVersion returns the annotation of a copy, and false if an object is none.
+// parseCopyVersion returns the annotation of a copy, and false if the object is not a copy.
 func parseCopyVersion(object metav1.Object) (copyVersion, bool) {
 	generation, source, found := strings.Cut(object.GetAnnotations()[fleet.CopyAnnotation], " ")
 	n, err := strconv.ParseInt(generation, 10, 64)
@@ -197,9 +197,9 @@ const (
 	ownersAnnotation = "muster.fleet.cattle.io/copy-owners"
 )
 
-// CopyAnnotations are the annotations that the caches of metadata keep of an object in a cluster namespace. Anybody who may create a Namespace
-// can give it such a name and put objects with any number of owners into it. So a digest stands for the owners, of which a copy may have one
-// for each BundleDeployment, and other objects keep nothing.
+// CopyAnnotations returns the annotations that the caches of metadata keep of an object in a cluster namespace. Any user who may create a
+// Namespace can give it such a name and put objects with many owners into it. So the caches keep a digest of the owners of a copy, which has
+// one for each BundleDeployment, and no annotation of other objects.
 func CopyAnnotations(object metav1.Object) map[string]string {
 	version := object.GetAnnotations()[fleet.CopyAnnotation]
 	if !isCopy(object) || len(version) > maxCopyVersion {
@@ -223,7 +223,7 @@ func isCopy(object metav1.Object) bool {
 }
 
 // ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
-// content: if the content is another one, that is higher than the generation of each of them.
+// content: if the content has changed, that is higher than the generation of each of them.
 func (c *copies) ensure(ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment) (generation int64, err error) {
 	target := key{Namespace: users[0].Namespace, Name: s.name}
 	source := c.find(s.kind, key{Namespace: namespace, Name: s.name})

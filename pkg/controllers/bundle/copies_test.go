@@ -23,7 +23,7 @@ func credential(namespace, version, password string) *corev1.Secret {
 	}
 }
 
-// copyOf is the copy of a credential for the BundleDeployment app.
+// copyOf returns the copy of a credential for the BundleDeployment app.
 func copyOf(annotation, password string) *corev1.Secret {
 	secret := credential(home, "9", password)
 	secret.UID = "copy"

@@ -25,7 +25,7 @@ func (c *changedObjects) markAll() {
 	c.sources.MarkAll()
 }
 
-// enqueueDependents enqueues the Bundles and Clusters that depend on what has changed in a workspace. When ctx ends it enqueues the others
+// enqueueDependents enqueues the Bundles and Clusters that depend on the changes in a workspace. When ctx ends it enqueues the others
 // without matching them: a pass over an object that does not depend on the changes writes nothing.
 func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c changedObjects) {
 	if c.clusters.All || len(c.clusters.ByName) > 0 {
@@ -39,8 +39,8 @@ func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c ch
 	}
 }
 
-// enqueueBundlesOfClusters enqueues the Bundles that target one of the Clusters, or have targeted it with the labels that it had before. Most
-// Bundles with selectors match one of the first Clusters, and are not matched with the others.
+// enqueueBundlesOfClusters enqueues the Bundles that target one of the Clusters, with its current labels or with earlier ones. Most Bundles
+// with selectors match one of the first Clusters, and are not matched with the others.
 func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace string, clusters enqueue.EarlierVersions[map[string]string]) {
 	end, err := d.Matching.Begin(ctx, workspace)
 	if err != nil {

@@ -58,7 +58,7 @@ func countLists(s *stage) *lists {
 	return counted
 }
 
-// selecting is a Bundle for the Clusters with the label env.
+// selecting returns a Bundle for the Clusters with the label env.
 func selecting(name, env string) *fleet.Bundle {
 	b := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterSelector: selector("env", env)}} })
 	b.Name = name

@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reconcile makes the BundleDeployments of a Cluster what its Bundles ask for, and reports their state in the Cluster's status.
+// Reconcile brings the BundleDeployments of a Cluster up to date with its Bundles, and reports their state in the Cluster's status.
 func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	existing, err := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
 	if err != nil {
@@ -34,7 +34,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	var after time.Duration
 	if cluster.Spec.Quarantined {
 		// The BundleDeployments of a quarantined Cluster stay as they are. The API server checks rights when a request begins,
-		// so that an agent without rights may still have a watch open: whatever is written would reach it.
+		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		current = slices.DeleteFunc(slices.Clone(existing), func(deployment *fleet.BundleDeployment) bool {
 			return !isFrom(deployment, cluster.Namespace)
 		})
@@ -61,13 +61,13 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 // assignment is a Bundle that a Cluster should have.
 type assignment struct {
-	bundle   *fleet.Bundle
-	plan     *plan
-	variant  variant
-	values   helmValues
-	isHeld   bool                    // the Cluster may not have the deployment ID of the variant yet
-	existing *fleet.BundleDeployment // nil if there is none
-	wanted   *fleet.BundleDeployment
+	bundle      *fleet.Bundle
+	plan        *plan
+	variant     variant
+	values      helmValues
+	isPostponed bool                    // the Cluster may not have the deployment ID of the variant yet
+	existing    *fleet.BundleDeployment // nil if there is none
+	wanted      *fleet.BundleDeployment
 }
 
 // deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
@@ -78,8 +78,8 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		existing[deployment.Name] = deployment
 	}
 
-	// Find the Bundles that target the Cluster, and merge the options of the targets into those of the Bundle. What is
-	// deployed of a Bundle that cannot be carried out stays.
+	// Find the Bundles that target the Cluster, and merge the options of the targets into those of the Bundle. The BundleDeployment of an
+	// invalid Bundle stays as it is.
 	var assignments []assignment
 	var failures []error
 	keep := func(deployment *fleet.BundleDeployment) {
@@ -103,20 +103,20 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))
 			continue
 		}
-		isHeld := isPaused(b, cluster)
-		if !isHeld && !d.mayUpdate(b, plan, keyOf(cluster), old, v.deploymentID) {
-			if isHeld = true; old == nil {
+		isPostponed := isPaused(b, cluster)
+		if !isPostponed && !d.mayUpdate(b, plan, keyOf(cluster), old, v.deploymentID) {
+			if isPostponed = true; old == nil {
 				continue // its partition has not begun
 			}
 		}
-		values, err := d.valuesFor(ctx, b, v, isHeld, cluster, old)
+		values, err := d.valuesFor(ctx, b, v, isPostponed, cluster, old)
 		if err != nil {
 			keep(old)
 			failures = append(failures, err)
 			continue
 		}
 		assignments = append(assignments, assignment{
-			bundle: b, plan: plan, variant: v, values: values, isHeld: isHeld, existing: old, wanted: desired(b, v, values, isHeld, cluster, old),
+			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, wanted: desired(b, v, values, isPostponed, cluster, old),
 		})
 	}
 
@@ -155,7 +155,8 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	}
 	keepOld := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
 
-	// Create the BundleDeployments and the Secrets with their Helm values. One that cannot be written counts, and keeps what it has.
+	// Create the BundleDeployments and the Secrets with their Helm values. A BundleDeployment that cannot be written is still reported, and keeps
+	// its Secret.
 	failed := func(a assignment, err error) {
 		failures = append(failures, err)
 		keepOld(a)
@@ -175,7 +176,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
 			current, after = append(current, a.wanted), expectations.Timeout
 			if !d.values.hasWritten(keyOf(a.wanted)) {
-				continue // a Secret of that name may be one of somebody else
+				continue // another owner may have created a Secret of that name
 			}
 		} else if a, err = d.create(ctx, cluster, a); err != nil {
 			failed(a, err)
@@ -228,7 +229,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	return current, after, joinErrors(failures...)
 }
 
-// candidates are the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
+// candidates returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
 // messages the same in each pass, so that a pass that changes nothing writes nothing.
 func (d *Deployer) candidates(cluster *fleet.Cluster) []*fleet.Bundle {
 	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
@@ -236,7 +237,7 @@ func (d *Deployer) candidates(cluster *fleet.Cluster) []*fleet.Bundle {
 	return bundles
 }
 
-// bundlesByTargets are the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.
+// bundlesByTargets returns the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.
 func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
 	seen := map[string]bool{}
 	for _, k := range keys {
@@ -288,7 +289,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		if err != nil {
 			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
 		}
-		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, a.isHeld, cluster, made)
+		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made)
 	}
 	return a, d.values.ensure(ctx, a.existing, a.values)
 }
@@ -299,7 +300,7 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 		return a.existing, nil
 	}
 	if maps.Equal(a.existing.Labels, a.wanted.Labels) && equality.Semantic.DeepEqual(a.existing.Spec, a.wanted.Spec) {
-		return a.existing, nil // so it is in most passes, and to compare costs far less than to encode both
+		return a.existing, nil // as in most passes; a comparison costs far less than encoding both
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
 		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
@@ -316,7 +317,7 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 	return latest, nil
 }
 
-// isOutdated reports whether a BundleDeployment is being deleted, or older than what this hub wrote last. The event of its next version
+// isOutdated reports whether a BundleDeployment is being deleted, or older than the version that this hub wrote last. The event of its next version
 // enqueues the Cluster.
 func (d *Deployer) isOutdated(deployment *fleet.BundleDeployment) bool {
 	return d.isDeleted(deployment) || d.written.IsStale(deployment)
@@ -342,8 +343,8 @@ func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeplo
 	return latest, nil
 }
 
-// lacksDisplay reports whether a BundleDeployment has another display than its conditions imply. One without a report needs none, and
-// conditions with other reasons than those of Fleet's agent are of an agent that sets the display itself.
+// lacksDisplay reports whether a BundleDeployment has another display than its conditions imply. Without a report it needs none, and an agent that
+// writes other reasons into the conditions than Fleet's agent sets the display itself.
 func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	if len(deployment.Status.Conditions) == 0 {
 		return false
@@ -357,8 +358,7 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
-// isCacheCurrent reports whether the caches contain what the API server has of a Bundle and, if its targets select ClusterGroups, of the
-// groups. A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
+// isCacheCurrent reports whether the caches have the current version of a Bundle and, if its targets select ClusterGroups, of the groups. A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
 func (d *Deployer) isCacheCurrent(ctx context.Context, bundle key) (bool, error) {
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -407,11 +407,11 @@ func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeploymen
 	return nil
 }
 
-// desired is the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
-// hub does not set keep their values. While the Bundle or the Cluster is paused, or the Cluster waits for the rollout strategy, only the
-// staged fields follow the Bundle. The agent of a Cluster that waits acts on the other fields, so that all of them stay.
+// desired returns the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
+// hub does not set keep their values. While it is postponed, because the Bundle or the Cluster is paused or the rollout has not
+// come to the Cluster yet, only the staged fields follow the Bundle. Unless it is paused, the agent acts on the other fields, so all of them stay.
 func desired(
-	b *fleet.Bundle, v variant, values helmValues, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+	b *fleet.Bundle, v variant, values helmValues, isPostponed bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) *fleet.BundleDeployment {
 	deployment := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: b.Name,
@@ -422,7 +422,7 @@ func desired(
 	spec := &deployment.Spec
 	spec.Paused = isPaused(b, cluster)
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
-	if !isHeld {
+	if !isPostponed {
 		spec.Options, spec.DeploymentID = v.options, v.deploymentID
 	} else {
 		spec.Paused = spec.Paused || spec.DeploymentID == "" // there is nothing yet that the agent could deploy
@@ -431,7 +431,7 @@ func desired(
 		}
 	}
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
-	if !isHeld || spec.Paused {
+	if !isPostponed || spec.Paused {
 		spec.DependsOn = b.Spec.DependsOn
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
@@ -464,7 +464,7 @@ func isPaused(b *fleet.Bundle, cluster *fleet.Cluster) bool {
 	return b.Spec.Paused || cluster.Spec.Paused
 }
 
-// secretsOf are the names of the Secrets that the agent reads for a BundleDeployment.
+// secretsOf returns the names of the Secrets that the agent reads for a BundleDeployment.
 func secretsOf(deployment *fleet.BundleDeployment) []string {
 	if deployment.Spec.ValuesHash == "" {
 		return nil
@@ -472,7 +472,7 @@ func secretsOf(deployment *fleet.BundleDeployment) []string {
 	return []string{deployment.Name}
 }
 
-// unusableError reports an object that has a name which the hub needs and is not of the hub, or that cannot be copied. A retry does not help.
+// unusableError reports an object of another owner whose name the hub needs, or an object that cannot be copied. A retry does not help.
 type unusableError struct {
 	kind string
 	key
@@ -516,8 +516,8 @@ func (l bundleErrors) Error() string {
 // Unwrap makes errors.Is and errors.As consider each error.
 func (l bundleErrors) Unwrap() []error { return l }
 
-// stalledReason is the reason of a condition if a retry helps none of the errors: each is about an object of somebody else, or about a
-// template that a person has to correct.
+// stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
+// owner, a source is missing, or a person has to correct a template.
 func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {

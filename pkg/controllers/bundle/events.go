@@ -17,12 +17,12 @@ import (
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
-// settle is the time between the first change of something and the write of the status that shows it, so that many changes
-// make one write.
+// settle is the time between the first change of an object and the write of the status that shows it, so that many changes
+// cause one write.
 const settle = time.Second
 
-// deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment for what their status shows. At the start of the
-// hub all Bundles and Clusters are enqueued anyway.
+// deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment that changes their status. At the start of the hub all Bundles
+// and Clusters are enqueued anyway.
 func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	return eventHandler[*fleet.BundleDeployment]{
 		added: func(deployment *fleet.BundleDeployment, atStart bool) {
@@ -33,12 +33,12 @@ func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 			}
 		},
 		changed: func(before, after *fleet.BundleDeployment) {
-			shown := showsOther(before, after)
-			if shown {
+			inStatus := changesStatus(before, after)
+			if inStatus {
 				d.bundleChanged(bundleOf(before))
 				d.bundleChanged(bundleOf(after))
 			}
-			if shown || lacksDisplay(after) || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
+			if inStatus || lacksDisplay(after) || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 				d.enqueueCluster(after.Namespace, settle)
 			}
@@ -61,17 +61,16 @@ func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	}
 }
 
-// showsOther reports whether a BundleDeployment adds something else to the status of its Bundle or of its Cluster. Of most
-// reports of an agent the status shows nothing.
-func showsOther(before, after *fleet.BundleDeployment) bool {
+// changesStatus reports whether a change of a BundleDeployment changes the status of its Bundle or of its Cluster. Most reports of an agent do not.
+func changesStatus(before, after *fleet.BundleDeployment) bool {
 	stateBefore, stateAfter := fleetstatus.BundleState(before.Spec, before.Status), fleetstatus.BundleState(after.Spec, after.Status)
 	return bundleOf(before) != bundleOf(after) || clusterOf(before) != clusterOf(after) || before.Status.ResourceCounts != after.Status.ResourceCounts ||
 		before.Spec.DeploymentID != after.Spec.DeploymentID || // the rollout of the Bundle goes on
 		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
 }
 
-// clusterEvents notes a Cluster for changes that write no BundleDeployment: a Cluster that is quarantined, deleted or selected no more before
-// something was deployed to it, and one that the rollout of a Bundle waits for no more.
+// clusterEvents notes a Cluster for changes after which no BundleDeployment is written: a Cluster to which nothing is deployed yet is quarantined,
+// deleted or no longer selected, or the rollout of a Bundle no longer waits for a Cluster.
 func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 	note := func(before *fleet.Cluster) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) { c.clusters.Add(before.Name, before.Labels, len(before.Labels), maps.Equal) })
@@ -93,7 +92,7 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 	}
 }
 
-// groupEvents notes a ClusterGroup that selects other Clusters, or that targets and partitions select no more.
+// groupEvents notes a ClusterGroup that may select other Clusters, or that other targets and partitions may select.
 func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 	note := func(before *fleet.ClusterGroup) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) {
@@ -135,7 +134,7 @@ func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
-// secretEvents enqueues the Cluster of a BundleDeployment if somebody else changes or deletes the Secret with its Helm values.
+// secretEvents enqueues the Cluster of a BundleDeployment if another client changes or deletes the Secret with its Helm values.
 func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	return eventHandler[*metav1.PartialObjectMetadata]{
 		changed: func(_, after *metav1.PartialObjectMetadata) {
@@ -152,8 +151,8 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
-// copyEvents notes a Secret or ConfigMap of which Bundles may need copies, and enqueues the Cluster of a copy that is deleted. A copy that
-// somebody else changes stays so until its source changes.
+// copyEvents notes a Secret or ConfigMap that may have to be copied, and enqueues the Cluster of a copy that is deleted. A copy that another
+// client changes stays changed until its source changes.
 func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
 	note := func(object *metav1.PartialObjectMetadata) {
 		d.changes.Note(object.Namespace, func(c *changedObjects) {
@@ -219,7 +218,7 @@ func enqueueClusterOf(namespace string, clusters fleetcontrollers.ClusterCache, 
 }
 
 // eventHandler calls functions with the typed objects of events. client-go calls them one after the other, for the objects of all
-// workspaces, so that they must be quick: they enqueue what an index finds, and note in changes what takes a match with many objects.
+// workspaces, so they must be quick: they enqueue objects that an index finds, and note changes that have to be matched with many objects.
 type eventHandler[T metav1.Object] struct {
 	added   func(object T, atStart bool)
 	changed func(before, after T)

@@ -78,7 +78,7 @@ func FuzzEvents(f *testing.F) {
 		hasPartitionOfGroup(b.Spec.RolloutStrategy)
 		targetKeys(&b)
 		sourcesOfBundle(&b)
-		showsOther(&before, &after)
+		changesStatus(&before, &after)
 		lacksDisplay(&after)
 		isUnprocessed(&cluster)
 		contentsOf(&before)

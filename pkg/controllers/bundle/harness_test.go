@@ -275,7 +275,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 	require.NoError(t, err)
 }
 
-// matching are the Clusters that a Bundle targets.
+// matching returns the Clusters that a Bundle targets.
 func (s *stage) matching(b *fleet.Bundle) []match {
 	matches, err := s.matches(context.Background(), b, s.plans.of(b))
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *stage) matching(b *fleet.Bundle) []match {
 	return matches
 }
 
-// shown is the summary of a Bundle as text.
+// shown returns the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
 	summary, _, _ := s.summarize(b, s.plans.of(b), s.matching(b))
 	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
@@ -298,12 +298,12 @@ func bundleWith(change func(*fleet.BundleSpec)) *fleet.Bundle {
 	return b
 }
 
-// toAlice is a Bundle that targets the Cluster alice.
+// toAlice returns a Bundle that targets the Cluster alice.
 func toAlice() *fleet.Bundle {
 	return bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}} })
 }
 
-// everywhere is a Bundle that targets all Clusters.
+// everywhere returns a Bundle that targets all Clusters.
 func everywhere() *fleet.Bundle {
 	return bundleWith(func(s *fleet.BundleSpec) {
 		s.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
@@ -314,7 +314,7 @@ func clusterNamed(name string) *fleet.Cluster {
 	return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name, ResourceVersion: "5"}}
 }
 
-// deployed is the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
+// deployed returns the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
 func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
 	t.Helper()
 	v, err := planOf(b).variant([]int{0}, &fleet.Cluster{})

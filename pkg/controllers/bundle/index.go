@@ -16,7 +16,7 @@ import (
 var (
 	// bundlesByTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
 	bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
-	// clustersByClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because anybody may write a status.
+	// clustersByClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because other clients may write status.namespace.
 	clustersByClusterNamespace = index.Bucketed[*fleet.Cluster]{Name: "muster.fleet.cattle.io/clusters-by-cluster-namespace", Keys: clusterNamespaceKeys}
 )
 
@@ -65,7 +65,7 @@ func clusterNamespaceKeys(c *fleet.Cluster) []string {
 // Bundles of all workspaces: one with hundreds of names would be in all of them, and slow down the look-ups of other tenants.
 const maxNames = 4
 
-// targetKeys are the keys of a Bundle in bundlesByTarget. Each agent has a Bundle that names its Cluster, so that a pass
+// targetKeys returns the keys of a Bundle in bundlesByTarget. Each agent has a Bundle that names its Cluster, so that a pass
 // over one Cluster must not visit the Bundles that name another.
 func targetKeys(b *fleet.Bundle) []string {
 	keys := make([]string, 0, min(len(b.Spec.Targets), maxNames))
@@ -78,10 +78,10 @@ func targetKeys(b *fleet.Bundle) []string {
 	return keys
 }
 
-// nameKey is the key of the Bundles all of whose few targets name a Cluster, one of them this one.
+// nameKey returns the key of the Bundles with up to maxNames targets that all name a Cluster, one of them this one.
 func nameKey(namespace, cluster string) string { return index.Key(namespace, "name/"+cluster) }
 
-// nameKeys are the keys of the Bundles all of whose few targets name a Cluster, one of them this one by its name or its display name.
+// nameKeys returns the keys of nameKey for the name and for the display name of a Cluster.
 func nameKeys(cluster *fleet.Cluster) []string {
 	keys := []string{nameKey(cluster.Namespace, cluster.Name)}
 	if displayName := cluster.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" && displayName != cluster.Name {
@@ -90,10 +90,10 @@ func nameKeys(cluster *fleet.Cluster) []string {
 	return keys
 }
 
-// anyKey is the key of the Bundles of a namespace that have a target without a name, or many targets.
+// anyKey returns the key of the Bundles of a namespace that have a target without a name, or more than maxNames targets.
 func anyKey(namespace string) string { return index.Key(namespace, "*") }
 
-// sourceKey is the key of the Bundles that name a Secret or ConfigMap of their namespace.
+// sourceKey returns the key of the Bundles that name a Secret or ConfigMap of their namespace.
 func sourceKey(namespace string, s copySource) string { return index.Key(namespace, s.kind+"/"+s.name) }
 
 // key is the namespace and name of an object.
@@ -101,7 +101,7 @@ type key = types.NamespacedName
 
 func keyOf(o metav1.Object) key { return key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
-// contentOf is the name of the Content in a deployment ID.
+// contentOf returns the name of the Content in a deployment ID.
 func contentOf(deploymentID string) string {
 	name, _, found := strings.Cut(deploymentID, ":")
 	if !found {
@@ -110,7 +110,7 @@ func contentOf(deploymentID string) string {
 	return name
 }
 
-// contentsOf are the names of all Contents that a BundleDeployment needs, by its label and by its deployment IDs.
+// contentsOf returns the names of all Contents that a BundleDeployment needs, by its label and by its deployment IDs.
 func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
 	if deployment.Spec.OCIContents {
 		return nil
@@ -130,8 +130,8 @@ func isFrom(deployment *fleet.BundleDeployment, namespace string) bool {
 	return bundleOf(deployment) != key{} && deployment.Labels[fleet.BundleNamespaceLabel] == namespace
 }
 
-// bundleOf is the Bundle that a BundleDeployment was made from, or the empty key if the hub did not make it. The name is that
-// of the BundleDeployment, because the value of a label may be a shortened one.
+// bundleOf returns the Bundle that a BundleDeployment was made from, or the empty key if the hub did not make it. The name is that
+// of the BundleDeployment, because a label may have a shortened name.
 func bundleOf(deployment *fleet.BundleDeployment) key {
 	namespace := deployment.Labels[fleet.BundleNamespaceLabel]
 	if deployment.Labels[fleet.ManagedLabel] != fleet.ManagedValue || namespace == "" ||
@@ -141,7 +141,7 @@ func bundleOf(deployment *fleet.BundleDeployment) key {
 	return key{Namespace: namespace, Name: deployment.Name}
 }
 
-// clusterOf is the Cluster of a BundleDeployment.
+// clusterOf returns the Cluster of a BundleDeployment.
 func clusterOf(deployment *fleet.BundleDeployment) key {
 	return key{Namespace: deployment.Labels[fleet.ClusterNamespaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
 }

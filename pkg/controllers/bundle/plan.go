@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/Masterminds/semver/v3"
+	"github.com/rancher/wrangler/v3/pkg/data"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -19,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 )
 
-// plan is what one generation of a Bundle asks for. It is computed once for all Clusters, and after that nothing of it changes but the cache.
+// plan is the spec of one generation of a Bundle, read and checked. It is computed once for all Clusters; afterwards only its cache changes.
 type plan struct {
 	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
@@ -39,11 +40,11 @@ type plan struct {
 
 	cache planCache
 
-	mu     sync.Mutex // of isRead, and held by read
+	mu     sync.Mutex // guards isRead; read locks it
 	isRead bool
 }
 
-// planCache has what follows from a plan for Clusters. memory guards it, and may empty it at any time.
+// planCache has the options and variants that were computed from a plan. memory guards it, and may empty it at any time.
 type planCache struct {
 	memory    *memory
 	namespace string // of the Bundle
@@ -52,11 +53,11 @@ type planCache struct {
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
 	rendered map[key]renderedVariant  // by Cluster, if the values have templates
 	size     int                      // in bytes
-	isClosed bool                     // it keeps nothing any more
+	isClosed bool                     // nothing is added any more
 }
 
-// variantSize is what a variant takes beside its values and what it shares with the mergedOptions. The shared part is counted once, with the
-// mergedOptions, so a variant is kept only together with them.
+// variantSize is the memory of a variant without its values and without the part that it shares with its mergedOptions. The shared part is
+// counted once, with the mergedOptions, so a variant is kept only together with them.
 const variantSize = 1 << 10
 
 // maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
@@ -65,11 +66,11 @@ const maxSelecting = 1000
 // mergedOptions are the options of several targets in one.
 type mergedOptions struct {
 	options     fleet.BundleDeploymentOptions
-	labelNames  []string // labels of the Cluster for which Helm values stand
+	labelNames  []string // labels of the Cluster whose values replace Helm values
 	hasTemplate bool     // the Helm values have templates
 }
 
-// renderedVariant is the variant that follows from templates and the fields of a Cluster that templates may use.
+// renderedVariant is a variant whose templates were rendered for one Cluster.
 type renderedVariant struct {
 	inputs  [sha256.Size]byte // digest of the indexes of the targets and the fields of the Cluster
 	variant variant
@@ -86,8 +87,8 @@ type target struct {
 	options     fleet.BundleDeploymentOptions
 }
 
-// variant is the options for the Clusters that match the same targets and have the same labels in their options, and the deployment ID
-// that follows from them. The Helm values are apart from the options: they are in a Secret.
+// variant is the options and the deployment ID for the Clusters that match the same targets and have the same values of the labels in the
+// options. The Helm values are separate from the options: they are in a Secret.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
 	values       []byte // a JSON object, nil if it is empty
@@ -100,7 +101,7 @@ const (
 	allMatches = "AllMatches"
 )
 
-// newPlan returns the plan of a Bundle without the fields that read fills.
+// newPlan returns the plan of a Bundle, which read has to complete.
 func newPlan(b *fleet.Bundle, m *memory) *plan {
 	return &plan{uid: b.UID, generation: b.Generation, cache: planCache{memory: m, namespace: b.Namespace}}
 }
@@ -174,8 +175,8 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 		p.problem = &problem{fleet.ReasonBundleInvalid, err.Error()}
 		return
 	}
-	if fields := unsupportedFields(b.Spec); len(fields) > 0 {
-		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support " + strings.Join(fields, ", ") + "; what was deployed before stays as it is"}
+	if b.Spec.ValuesHash != "" { // without its values, another deployment would follow than the Bundle asks for
+		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support spec.valuesHash; what was deployed before stays as it is"}
 		return
 	}
 	switch {
@@ -379,34 +380,22 @@ func (c *planCache) forgetRendered(k key) {
 func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
 	all := map[string]any{}
 	for _, o := range append([]fleet.BundleDeploymentOptions{base}, overrides...) {
-		data, err := json.Marshal(o)
+		text, err := json.Marshal(o)
 		if err != nil {
 			return merged, err
 		}
 		var fields map[string]any
-		if err := json.Unmarshal(data, &fields); err != nil {
+		if err := json.Unmarshal(text, &fields); err != nil {
 			return merged, err
 		}
-		overlay(all, fields)
+		all = data.MergeMaps(all, fields)
 	}
-	data, err := json.Marshal(all)
+	text, err := json.Marshal(all)
 	if err != nil {
 		return merged, err
 	}
-	err = json.Unmarshal(data, &merged)
+	err = json.Unmarshal(text, &merged)
 	return merged, err
-}
-
-func overlay(into, from map[string]any) {
-	for key, value := range from {
-		inner, isObject := value.(map[string]any)
-		existing, wasObject := into[key].(map[string]any)
-		if isObject && wasObject {
-			overlay(existing, inner)
-			continue
-		}
-		into[key] = value
-	}
 }
 
 func versionOf(helm *fleet.HelmOptions) string {
@@ -414,18 +403,6 @@ func versionOf(helm *fleet.HelmOptions) string {
 		return ""
 	}
 	return helm.Version
-}
-
-// unsupportedFields are the fields of a Bundle that this hub does not support. To ignore them would deploy something else than
-// the Bundle asks for.
-func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
-	check := func(unsupported bool, field string) {
-		if unsupported {
-			fields = append(fields, "spec."+field)
-		}
-	}
-	check(spec.ValuesHash != "", "valuesHash")
-	return fields
 }
 
 // plans has the plan of each Bundle.

@@ -5,10 +5,10 @@
 //	deploy.go     Reconcile: the BundleDeployments of one Cluster, from its Bundles to its status
 //	bundle.go     onBundle: the status of one Bundle, and which Clusters to enqueue if the Bundle changes
 //	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
-//	events.go     which event of a watched object enqueues which Clusters and Bundles, or is noted for a pass over the workspace
-//	dependents.go that pass: which Clusters and Bundles depend on what has changed
-//	plan.go       what one generation of a Bundle asks for, and the options for a Cluster
-//	budget.go     how much the hub keeps of what follows from plans
+//	events.go     the event handlers: they enqueue Clusters and Bundles, or note a change for a pass over the workspace
+//	dependents.go the pass over a workspace: which Clusters and Bundles depend on the changes
+//	plan.go       the plan of one generation of a Bundle, and the options for a Cluster
+//	budget.go     the limit of the memory of the caches of plans
 //	targets.go    which targets of a Bundle match a Cluster
 //	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
 //	templates.go  Helm values with templates
@@ -56,21 +56,20 @@ type Deployer struct {
 	roles    roles
 	plans    *plans
 
-	// Expectations about BundleDeployments: written has the keys of those created and the versions of those patched, deleted the
-	// UIDs of those deleted.
+	// Expectations about BundleDeployments: written has the keys of created and the versions of patched ones, deleted the UIDs of deleted ones.
 	written, deleted *expectations.Expectations
 	// writtenBundles has the versions of Bundles.
 	writtenBundles *expectations.Expectations
 
-	// changes has what events have changed, for enqueueDependents.
+	// changes are the objects that event handlers have noted for enqueueDependents.
 	changes *enqueue.Changes[changedObjects]
 
 	mu sync.Mutex
-	// seen has the revision of each Bundle whose Clusters were enqueued last.
+	// seen has the revision of each Bundle for which its Clusters were enqueued last.
 	seen map[key]revision
 	// changedAt has the Bundles whose status is out of date, with the time of the first change that it does not show.
 	changedAt map[key]time.Time
-	// rollouts has, by Bundle and Cluster, what was decided last about the Clusters that are not updated yet.
+	// rollouts has, by Bundle and Cluster, the last decision about each Cluster that is not updated yet.
 	rollouts map[key]map[key]rolloutStep
 }
 
@@ -128,11 +127,11 @@ func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 // Wait returns when the goroutines of Start have ended.
 func (d *Deployer) Wait() { d.contents.running.Wait() }
 
-// Forget drops the variants of a deleted Cluster. The events of deleted BundleDeployments and Secrets drop what else the Deployer keeps of it.
+// Forget drops the variants of a deleted Cluster. The events of deleted BundleDeployments and Secrets drop the rest of its state.
 func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	d.plans.memory.forgetCluster(key{Namespace: namespace, Name: name})
 }
 
-// Condition is the condition of a Cluster that Reconcile reports.
+// Condition returns the type of the condition that Reconcile reports.
 func (d *Deployer) Condition() string { return fleet.ConditionReady }

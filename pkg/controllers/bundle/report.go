@@ -18,9 +18,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. It takes the place of the
-// Deployer beside those controllers. It writes exactly what Fleet's own Cluster controller writes, so that the two agree if both work
-// on a Cluster.
+// Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. A hub that runs
+// beside those controllers uses it in place of the Deployer. It writes exactly what Fleet's own Cluster controller writes, so that the two
+// agree if both work on a Cluster.
 type Reporter struct {
 	clusters        enqueue.Enqueuer
 	clusterCache    fleetcontrollers.ClusterCache
@@ -37,7 +37,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 	return r
 }
 
-// deploymentEvents enqueues the Cluster of a BundleDeployment for what its status shows.
+// deploymentEvents enqueues the Cluster of a BundleDeployment that changes the status of the Cluster.
 func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
 		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, settle)
@@ -49,7 +49,7 @@ func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 			}
 		},
 		changed: func(before, after *fleet.BundleDeployment) {
-			if showsOther(before, after) || before.Labels[fleet.RepoLabel] != after.Labels[fleet.RepoLabel] ||
+			if changesStatus(before, after) || before.Labels[fleet.RepoLabel] != after.Labels[fleet.RepoLabel] ||
 				before.Labels[fleet.HelmOpLabel] != after.Labels[fleet.HelmOpLabel] {
 				enqueueCluster(after)
 			}
@@ -86,7 +86,7 @@ func (r *Reporter) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	return result.Stalled("", rollup.FleetMessage("Bundle", summary)).WithoutEvent()
 }
 
-// fleetSummary is the summary of one BundleDeployment as Fleet's controllers make it.
+// fleetSummary returns the summary of one BundleDeployment, as Fleet's controllers compute it.
 func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (s fleet.BundleSummary) {
 	rollup.Count(&s, state, 1)
 	if state == fleet.Ready {
@@ -112,5 +112,5 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 // Forget drops nothing.
 func (r *Reporter) Forget(string) {}
 
-// Condition is the condition of a Cluster that Reconcile reports.
+// Condition returns the type of the condition that Reconcile reports.
 func (r *Reporter) Condition() string { return fleet.ConditionReady }

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// defaultTolerated is how many Clusters of a partition may be unavailable when the next partition begins, if nothing sets maxUnavailable.
+// defaultTolerated limits the unavailable Clusters of a partition when the next partition begins, if nothing sets maxUnavailable.
 var defaultTolerated = intstr.FromString("10%")
 
 // Limits of the partitions, so that the status of a Bundle stays small. A name is limited in bytes.
@@ -85,7 +85,7 @@ type rolloutTarget struct {
 	isUpdated    bool // it has that deployment ID, or nothing can be deployed to it now
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
 	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
-	mayUpdate    bool // the result
+	mayUpdate    bool // the result: it may be updated now
 }
 
 // partitioned is a partition with its Clusters.
@@ -129,9 +129,9 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
 // in its partition and in all, or while there are none, so that a rollout progresses. In all, only Clusters count that have the new
-// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them. A Cluster that is
-// unavailable anyway has nothing to lose: it is updated when its partition begins. Thus a correction reaches all Clusters that a bad version
-// has broken.
+// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them. A Cluster
+// that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
+// version has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	all := s.divide(targets)
 	room := len(targets)
@@ -200,7 +200,7 @@ type rolloutStatus struct {
 	partitions                                                      []fleet.PartitionStatus
 }
 
-// rolloutStep is what was decided last about a Cluster that is not updated yet.
+// rolloutStep is the last decision about a Cluster that is not updated yet.
 type rolloutStep struct {
 	deploymentID string
 	mayUpdate    bool
@@ -216,14 +216,14 @@ func isUnprocessed(cluster *fleet.Cluster) bool {
 	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
 }
 
-// isUnavailable reports whether what a Cluster is to have is not deployed, or not ready. Drift makes nothing unavailable.
+// isUnavailable reports whether the version in the spec is not deployed, or not ready. Drift does not make a Cluster unavailable.
 func isUnavailable(deployment *fleet.BundleDeployment) bool {
 	return deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
 }
 
-// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
-// at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed. A Cluster
-// to which nothing can be deployed now delays no other, whatever its state.
+// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were postponed before. The queue calls it for one Bundle
+// at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable than allowed. A
+// Cluster to which nothing can be deployed now delays no other, whatever its state.
 func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -236,11 +236,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	before := d.rollouts[k]
 	d.mu.Unlock()
 
-	deployments := map[string]*fleet.BundleDeployment{} // by namespace
-	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
-	for _, deployment := range deployed {
-		deployments[deployment.Namespace] = deployment
-	}
+	deployments := d.deploymentsOf(b)
 	var targets []*rolloutTarget
 	for _, m := range matches {
 		if m.cluster.Spec.Quarantined {
@@ -293,6 +289,16 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	return status, nil
 }
 
+// deploymentsOf returns the BundleDeployments of a Bundle by their namespaces.
+func (d *Deployer) deploymentsOf(b *fleet.Bundle) map[string]*fleet.BundleDeployment {
+	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	byNamespace := make(map[string]*fleet.BundleDeployment, len(deployed))
+	for _, deployment := range deployed {
+		byNamespace[deployment.Namespace] = deployment
+	}
+	return byNamespace
+}
+
 // mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.
 func (d *Deployer) mayUpdate(b *fleet.Bundle, p *plan, cluster key, existing *fleet.BundleDeployment, deploymentID string) bool {
 	if !hasRollout(b, p) || existing != nil && existing.Spec.DeploymentID == deploymentID {
@@ -308,8 +314,8 @@ func (d *Deployer) mayUpdate(b *fleet.Bundle, p *plan, cluster key, existing *fl
 	return step.mayUpdate
 }
 
-// waitingForRollout returns a message for each Cluster that gets the new version of a Bundle later.
-func (d *Deployer) waitingForRollout(bundle key) map[key]string {
+// postponedByRollout returns a message for each Cluster that gets the new version of a Bundle later.
+func (d *Deployer) postponedByRollout(bundle key) map[key]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	messages := map[key]string{}

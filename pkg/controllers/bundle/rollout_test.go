@@ -123,7 +123,7 @@ func TestDecideLimitsTheStatus(t *testing.T) {
 	assert.Equal(t, strings.Repeat("ä", 31), status.partitions[0].Name)
 }
 
-// oneAtATime is a Bundle that is deployed to one Cluster after the other.
+// oneAtATime returns a Bundle that is deployed to one Cluster after the other.
 func oneAtATime(version string) *fleet.Bundle {
 	b := bundleWith(func(s *fleet.BundleSpec) {
 		s.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}

@@ -54,7 +54,7 @@ func countApps(deployments []*fleet.BundleDeployment, label string) (ready, desi
 	return ready, len(apps)
 }
 
-// ready is the condition Ready of a summary over objects of a kind. It is False whenever something is not ready: management
+// ready returns condition Ready for a summary over objects of a kind. It is False whenever something is not ready: management
 // servers show Unknown as broken and False as in progress.
 func ready(kind string, s fleet.BundleSummary) result.Result {
 	switch rollup.Worst(s) {
@@ -100,7 +100,7 @@ func describe(kind string, s fleet.BundleSummary) string {
 	return strings.Join(parts, "; ")
 }
 
-// worstFirst are the first of the resources, sorted by state and name so that equal resources give an equal list.
+// worstFirst sorts the resources by state and name, so that equal resources give an equal list, and returns the first rollup.MaxListed.
 func worstFirst(all []fleet.NonReadyResource) []fleet.NonReadyResource {
 	slices.SortFunc(all, func(a, b fleet.NonReadyResource) int {
 		return cmp.Or(slices.Index(rollup.UnreadyStates, a.State)-slices.Index(rollup.UnreadyStates, b.State), strings.Compare(a.Name, b.Name))
@@ -114,17 +114,17 @@ func worstFirst(all []fleet.NonReadyResource) []fleet.NonReadyResource {
 // maxMessage is how many bytes one BundleDeployment adds to a message that lists many.
 const maxMessage = 400
 
-// nonReady is the entry of a BundleDeployment in the status of its Cluster or Bundle.
+// nonReady returns the entry of a BundleDeployment in the status of its Cluster or Bundle.
 func nonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
 	return fleet.NonReadyResource{
 		Name: name, State: state, Message: message(deployment, state),
-		// A cache that an embedding server shares, and the answer to a write, have them whole.
+		// They are not shortened in the cache of an embedding server, nor in the response to a write.
 		ModifiedStatus: fleetstatus.ShortenModified(deployment.Status.ModifiedStatus),
 		NonReadyStatus: fleetstatus.ShortenNonReady(deployment.Status.NonReadyStatus),
 	}
 }
 
-// message is why a BundleDeployment is not ready, empty if the state says it all.
+// message returns why a BundleDeployment is not ready, or "" if its state is enough.
 func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string {
 	of := func(conditionType string) string {
 		return fleetstatus.Condition(deployment.Status.Conditions, conditionType).Message
@@ -157,7 +157,7 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 		if deployment.Spec.Paused {
 			text = "paused"
 		}
-	default: // the state says it
+	default: // the state is enough
 	}
 	text = content.WithoutNames(text) // more people may read Clusters than Contents
 	if len(text) > maxMessage {

@@ -53,7 +53,7 @@ func TestMessage(t *testing.T) {
 	assert.True(t, strings.HasSuffix(long, "ä..."))
 }
 
-// counted is a summary with these numbers of BundleDeployments.
+// counted returns a summary with these numbers of BundleDeployments.
 func counted(states map[fleet.BundleState]int) (s fleet.BundleSummary) {
 	for state, n := range states {
 		rollup.Count(&s, state, n)

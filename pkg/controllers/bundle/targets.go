@@ -22,7 +22,7 @@ type match struct {
 	targets []int
 }
 
-// matches are the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
+// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
 func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, err error) {
 	end, err := d.Matching.Begin(ctx, b.Namespace)
 	if err != nil {
@@ -47,7 +47,7 @@ type targeting struct {
 	targets []int
 }
 
-// targetingBundles are the Bundles that target a Cluster, and those of its candidates that cannot be carried out.
+// targetingBundles returns the Bundles that target a Cluster, and its candidates with a problem.
 func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster) (all []targeting, err error) {
 	end, err := d.Matching.Begin(ctx, cluster.Namespace)
 	if err != nil {
@@ -64,8 +64,8 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 	return all, nil
 }
 
-// mayMatch are the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the
-// namespace if a target has no name. Each is there once, although several targets may name it, or its name may be its display name too.
+// mayMatch returns the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the
+// namespace if a target has no name. It returns each once, even if several targets name it by its name and its display name.
 func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 	seen := map[key]bool{}
 	add := func(cluster *fleet.Cluster) {

@@ -20,7 +20,7 @@ func group(name string, labels map[string]string, selects *metav1.LabelSelector)
 	return &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: fleet.ClusterGroupSpec{Selector: selects}}
 }
 
-// alice is a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin).
+// alice returns a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin).
 func alice() candidate {
 	return candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}, groups: func() []*fleet.ClusterGroup {
 		return []*fleet.ClusterGroup{group("edge", map[string]string{"tier": "gold"}, nil), group("north", map[string]string{"tier": "tin"}, nil)}
@@ -113,7 +113,7 @@ func TestCandidateOf_groups(t *testing.T) {
 	}
 }
 
-// notInMany is a selector with one expression and so many values.
+// notInMany returns a selector with one expression and so many values.
 func notInMany(values int) *metav1.LabelSelector {
 	e := metav1.LabelSelectorRequirement{Key: "env", Operator: metav1.LabelSelectorOpNotIn}
 	for n := range values {

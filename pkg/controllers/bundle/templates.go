@@ -54,7 +54,7 @@ var lookups = []string{"dig", "get", "hasKey", "pluck"}
 // templateError reports that the Helm values of a Bundle cannot be rendered for a Cluster. A retry does not help.
 type templateError struct{ error }
 
-// Error says what is wrong. The text of a template names the place.
+// Error returns the problem. The error of a template names the place.
 func (e *templateError) Error() string {
 	return fmt.Sprintf("the Helm values cannot be rendered: %v", e.error)
 }
@@ -107,7 +107,7 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 	return &fleet.GenericMap{Data: rendered}, nil
 }
 
-// templateData are the fields of a Cluster that templates may use.
+// templateData returns the fields of a Cluster that templates may use.
 func templateData(cluster *fleet.Cluster) map[string]any {
 	values := map[string]any{}
 	if cluster.Spec.TemplateValues != nil {
@@ -282,7 +282,7 @@ func isMap(value reflect.Value) bool {
 	return value.Kind() == reflect.Map
 }
 
-// sizeOf is about the number of bytes that a value takes.
+// sizeOf estimates the number of bytes that a value takes.
 func sizeOf(value reflect.Value) (size int) {
 	switch value.Kind() {
 	case reflect.Interface:

@@ -37,7 +37,7 @@ func (v helmValues) isEmpty() bool {
 	return len(v.current) == 0 && len(v.staged) == 0 && v.unread == ""
 }
 
-// hash is spec.valuesHash. Other hubs and agents compute the same.
+// hash returns the value of spec.valuesHash. Other hubs and agents compute the same.
 func (v helmValues) hash() string {
 	switch {
 	case v.unread != "":
@@ -53,12 +53,12 @@ func (v helmValues) digest() [sha256.Size]byte {
 	return sha256.Sum256(slices.Concat(v.current, v.staged))
 }
 
-// valuesFor returns the wanted Helm values of a BundleDeployment. While it is held, the current ones stay.
+// valuesFor returns the wanted Helm values of a BundleDeployment. While it is postponed, the current ones stay.
 func (d *Deployer) valuesFor(
-	ctx context.Context, b *fleet.Bundle, v variant, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+	ctx context.Context, b *fleet.Bundle, v variant, isPostponed bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) (helmValues, error) {
 	switch {
-	case !isHeld || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
+	case !isPostponed || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
 		return helmValues{current: v.values, staged: v.values}, nil
 	case existing == nil || !isFrom(existing, cluster.Namespace):
 		return helmValues{staged: v.values}, nil
@@ -69,13 +69,13 @@ func (d *Deployer) valuesFor(
 	if hash := d.values.hashOf(keyOf(existing), v.values); hash != "" {
 		return helmValues{unread: hash}, nil
 	}
-	held, err := d.values.read(ctx, keyOf(existing))
+	values, err := d.values.read(ctx, keyOf(existing))
 	// The agent of a Cluster that is not paused acts on the Secret: without its values it would deploy something else.
-	if err == nil && held.isEmpty() && !isPaused(b, cluster) && existing.Spec.DeploymentID != "" {
+	if err == nil && values.isEmpty() && !isPaused(b, cluster) && existing.Spec.DeploymentID != "" {
 		err = fmt.Errorf("Secret %s with the deployed Helm values is missing, and the rollout strategy of Bundle %s does not allow new ones yet; "+
 			"restore the Secret, or wait until the Cluster gets the new version", keyOf(existing), keyOf(b))
 	}
-	return helmValues{current: held.current, staged: v.values}, err
+	return helmValues{current: values.current, staged: v.values}, err
 }
 
 // takeValues removes the Helm values from options, and returns them as a JSON object, nil if there are none.
@@ -91,43 +91,43 @@ func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// valueSecrets writes the Secrets with the Helm values of BundleDeployments. It knows them by their metadata, and remembers which
-// values a version has, so that a pass that changes nothing reads no Secret.
+// valueSecrets writes the Secrets with the Helm values of BundleDeployments. Its cache has their metadata, and it remembers which values a
+// version has, so that a pass that changes nothing reads no Secret.
 type valueSecrets struct {
 	*app.Context
 	created *expectations.Expectations // Secrets, by the key
 	written *expectations.Expectations // versions of Secrets
 
-	mu   sync.Mutex
-	held map[key]heldValues
+	mu    sync.Mutex
+	known map[key]knownValues
 }
 
-// heldValues identify the values that one version of a Secret has by their digests: the values of all Clusters would take the memory of the
+// knownValues identify the values that one version of a Secret has by their digests: the values of all Clusters would take the memory of the
 // hub. The version is empty if this hub has neither written nor read the Secret.
-type heldValues struct {
+type knownValues struct {
 	both, staged [sha256.Size]byte // both is the digest of spec.valuesHash
 	hasValues    bool
 	version      string
 }
 
-func (h heldValues) equal(values helmValues) bool {
-	return h.both == values.digest() && h.staged == sha256.Sum256(values.staged)
+func (k knownValues) equal(values helmValues) bool {
+	return k.both == values.digest() && k.staged == sha256.Sum256(values.staged)
 }
 
 func newValueSecrets(c *app.Context) *valueSecrets {
-	return &valueSecrets{Context: c, created: expectations.New(c.Clock), written: expectations.New(c.Clock), held: map[key]heldValues{}}
+	return &valueSecrets{Context: c, created: expectations.New(c.Clock), written: expectations.New(c.Clock), known: map[key]knownValues{}}
 }
 
-// ensure creates or corrects the Secret of a BundleDeployment. Of a Secret that this hub has neither written nor seen change, it relies
-// on spec.valuesHash, which is written after the Secret.
+// ensure creates or corrects the Secret of a BundleDeployment. For a Secret that this hub has neither written nor seen change, it relies on
+// spec.valuesHash, which is written after the Secret.
 func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeployment, values helmValues) error {
 	if values.isEmpty() || values.unread != "" {
 		return nil
 	}
 	k := keyOf(deployment)
-	held, seen := s.recall(k)
+	known, seen := s.recall(k)
 	cached := s.find(k)
-	if seen && s.isCurrent(held, cached, k) && held.equal(values) {
+	if seen && s.isCurrent(known, cached, k) && known.equal(values) {
 		return nil
 	}
 	if !seen && cached != nil && deployment.Spec.ValuesHash == values.hash() {
@@ -170,17 +170,17 @@ func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeplo
 	return nil
 }
 
-// hashOf returns the hash of the values that the Secret of a BundleDeployment has, if this hub knows them without reading the Secret and
-// the staged ones are these; otherwise "".
+// hashOf returns the hash of the values in the Secret of a BundleDeployment, or "" if this hub would have to read the Secret, or if the Secret
+// has other staged values.
 func (s *valueSecrets) hashOf(k key, staged []byte) string {
-	held, _ := s.recall(k)
-	if !held.hasValues || held.staged != sha256.Sum256(staged) || !s.isCurrent(held, s.find(k), k) {
+	known, _ := s.recall(k)
+	if !known.hasValues || known.staged != sha256.Sum256(staged) || !s.isCurrent(known, s.find(k), k) {
 		return ""
 	}
-	return hex.EncodeToString(held.both[:])
+	return hex.EncodeToString(known.both[:])
 }
 
-// read returns the values that the Secret of a BundleDeployment has, and none if there is no Secret.
+// read returns the values in the Secret of a BundleDeployment, and none if there is no Secret.
 func (s *valueSecrets) read(ctx context.Context, k key) (helmValues, error) {
 	secret, err := s.Kubernetes.CoreV1().Secrets(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
 	switch {
@@ -212,42 +212,42 @@ func (s *valueSecrets) find(k key) *metav1.PartialObjectMetadata {
 }
 
 // isCurrent reports whether a Secret still is the version with these values, or the cache does not show that version yet.
-func (s *valueSecrets) isCurrent(held heldValues, cached *metav1.PartialObjectMetadata, k key) bool {
+func (s *valueSecrets) isCurrent(known knownValues, cached *metav1.PartialObjectMetadata, k key) bool {
 	if cached == nil {
 		return s.created.IsExpected(k.String())
 	}
-	return cached.ResourceVersion == held.version || s.written.IsStale(cached)
+	return cached.ResourceVersion == known.version || s.written.IsStale(cached)
 }
 
-func (s *valueSecrets) recall(k key) (held heldValues, seen bool) {
+func (s *valueSecrets) recall(k key) (known knownValues, seen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held, seen = s.held[k]
-	return held, seen
+	known, seen = s.known[k]
+	return known, seen
 }
 
-// hasWritten reports whether this hub has written the Secret, or read it and found that it is one with Helm values.
+// hasWritten reports whether this hub has written the Secret, or read Helm values from it.
 func (s *valueSecrets) hasWritten(k key) bool {
-	held, _ := s.recall(k)
-	return held.hasValues
+	known, _ := s.recall(k)
+	return known.hasValues
 }
 
 func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
 	s.written.Wrote(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held[keyOf(secret)] = heldValues{values.digest(), sha256.Sum256(values.staged), !values.isEmpty(), secret.ResourceVersion}
+	s.known[keyOf(secret)] = knownValues{values.digest(), sha256.Sum256(values.staged), !values.isEmpty(), secret.ResourceVersion}
 }
 
-// noteChange notes that a Secret has another version, and reports whether somebody else may have written it.
+// noteChange notes that a Secret has another version, and reports whether another client may have written it.
 func (s *valueSecrets) noteChange(secret *metav1.PartialObjectMetadata) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held, seen := s.held[keyOf(secret)]
+	known, seen := s.known[keyOf(secret)]
 	if !seen {
-		s.held[keyOf(secret)] = heldValues{}
+		s.known[keyOf(secret)] = knownValues{}
 	}
-	return held.version != secret.ResourceVersion && !s.written.IsStale(secret)
+	return known.version != secret.ResourceVersion && !s.written.IsStale(secret)
 }
 
 // forget drops the state of a deleted Secret.
@@ -255,7 +255,7 @@ func (s *valueSecrets) forget(k key) {
 	s.created.Observed(k.String())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.held, k)
+	delete(s.known, k)
 }
 
 var deploymentKind = fleet.SchemeGroupVersion.WithKind("BundleDeployment")

@@ -25,14 +25,14 @@ func TestHelmValuesHash(t *testing.T) {
 	}
 }
 
-// withValues is a Bundle with one Helm value, to the Cluster alice.
+// withValues returns a Bundle with one Helm value, to the Cluster alice.
 func withValues(value any) *fleet.Bundle {
 	b := toAlice()
 	b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"v": value}}}
 	return b
 }
 
-// valuesSecret is the Secret of a BundleDeployment.
+// valuesSecret returns the Secret of a BundleDeployment.
 func valuesSecret(current, staged string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -58,7 +58,7 @@ func (s *stage) showSecret(t *testing.T, secret *corev1.Secret) {
 	require.NoError(t, s.Deployer.Secrets.GetStore().Add(cached))
 }
 
-// liveSecret is the Secret as the API server has it, nil if there is none.
+// liveSecret returns the Secret as the API server has it, nil if there is none.
 func (s *stage) liveSecret(t *testing.T) *corev1.Secret {
 	t.Helper()
 	object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), home, "app")
@@ -68,7 +68,7 @@ func (s *stage) liveSecret(t *testing.T) *corev1.Secret {
 	return object.(*corev1.Secret)
 }
 
-// requests are the requests since the last call, in their order and without their bodies.
+// requests returns the requests since the last call, in their order and without their bodies.
 func (s *stage) requests() (verbs []string) {
 	for _, line := range s.log {
 		if !strings.HasPrefix(line, "enqueue") && !strings.HasPrefix(line, "create Content") {

@@ -147,7 +147,7 @@ func TestWire(t *testing.T) {
 	assert.Greater(t, compared, 60)
 }
 
-// wireStage is a stage with the recorded Cluster and ClusterGroup.
+// wireStage returns a stage with the recorded Cluster and ClusterGroup.
 func wireStage(t *testing.T) (*stage, *fleet.Cluster) {
 	t.Helper()
 	s := newStage(t)

@@ -100,7 +100,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 
 // relabelReleases transfers the Helm releases of the agent in namespace from to the agent in namespace to. Agents find their
 // releases by labels that contain the agent's namespace, because agents of two hubs may run on one member. Revisions that the earlier agent
-// proved are proved to the later one, which would otherwise deploy them again.
+// has signed are signed for the later one, which would otherwise deploy them again.
 func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
 	before := release.Owner{Namespace: from, Workspace: cluster.Namespace, ClusterName: cluster.Name}
 	after := release.Owner{Namespace: to, Workspace: cluster.Namespace, ClusterName: cluster.Name}
@@ -134,8 +134,8 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 			return err
 		}
 		metadata := map[string]any{"labels": after.Labels()}
-		if proof := release.MoveProof(stored, earlierKey, laterKey); proof != nil {
-			metadata["annotations"] = proof
+		if signature := release.MoveSignature(stored, earlierKey, laterKey); signature != nil {
+			metadata["annotations"] = signature
 		}
 		patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
 		if err != nil {
@@ -149,7 +149,7 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 	return nil
 }
 
-// historyKey returns the Secret with which the agent in a namespace proves its revisions; it is empty if the agent has none.
+// historyKey returns the Secret with which the agent in a namespace signs its revisions; it is empty if the agent has none.
 func (m *memberClient) historyKey(ctx context.Context, namespace string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	secrets, err := m.resource("Secret", namespace)

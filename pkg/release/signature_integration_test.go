@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// keyed lets the client of a test prove what it stores, with a key in the test's namespace.
+// keyed makes the client of a test sign what it stores, with a key in the test's namespace.
 func (m *member) keyed() {
 	m.t.Helper()
 	client, err := m.EnsureHistoryKey(m.t.Context(), Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"})
@@ -40,12 +40,12 @@ func (m *member) forge(change func(*corev1.Secret), files ...string) {
 	m.changeHistory(change)
 }
 
-func TestUninstall_unproved(t *testing.T) {
+func TestUninstall_notSigned(t *testing.T) {
 	for name, forge := range map[string]func(*corev1.Secret){
-		"no proof":           func(*corev1.Secret) {},
-		"an invented proof":  func(s *corev1.Secret) { s.Annotations = map[string]string{proofAnnotation: "00"} },
-		"an invented label":  func(s *corev1.Secret) { s.Labels[provedLabel] = labelTrue },
-		"a failed operation": func(s *corev1.Secret) { s.Labels["status"] = "failed" },
+		"no signature":          func(*corev1.Secret) {},
+		"an invented signature": func(s *corev1.Secret) { s.Annotations = map[string]string{signatureAnnotation: "00"} },
+		"an invented label":     func(s *corev1.Secret) { s.Labels[signedLabel] = labelTrue },
+		"a failed operation":    func(s *corev1.Secret) { s.Labels["status"] = "failed" },
 	} {
 		t.Run(name+": no hooks, and only what carries its marks", func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
@@ -92,7 +92,7 @@ func TestUninstall_damaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
 			m.keyed()
-			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustProofs: true})
+			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustSigned: true})
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
 			forged := stored(t, secretName("app", 2), text, 1)
@@ -101,7 +101,7 @@ func TestUninstall_damaged(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 			assert.Empty(t, m.mine())
-			assert.Empty(t, m.configMaps(), "the proved revision is uninstalled")
+			assert.Empty(t, m.configMaps(), "the signed revision is uninstalled")
 		})
 	}
 	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestUninstall_damaged(t *testing.T) {
 }
 
 // A forged older release must not keep a failed deployment from being rolled back.
-func TestDeploy_unprovedHandOver(t *testing.T) {
+func TestDeploy_handOverNotSigned(t *testing.T) {
 	m := onMember(t)
 	m.keyed()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
@@ -155,7 +155,7 @@ func TestDeploy_unprovedHandOver(t *testing.T) {
 	assert.True(t, m.mine()[0].Deployed, "it is rolled back")
 }
 
-func TestDeploy_unproved(t *testing.T) {
+func TestDeploy_notSigned(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
 		t.Run("an upgrade removes only what carries its marks"+name, func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
@@ -174,12 +174,12 @@ func TestDeploy_unproved(t *testing.T) {
 			revisions := m.mine()
 			require.Len(t, revisions, 1)
 			_, err = m.Correct(t.Context(), r)
-			require.NoError(t, err, "the new revision is proved")
+			require.NoError(t, err, "the new revision is signed")
 		})
 	}
 }
 
-func TestCorrect_unproved(t *testing.T) {
+func TestCorrect_notSigned(t *testing.T) {
 	m := onMember(t)
 	m.keyed()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
@@ -190,16 +190,79 @@ func TestCorrect_unproved(t *testing.T) {
 	}
 	m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil })
 	_, err := m.Correct(t.Context(), r)
-	require.ErrorIs(t, err, ErrUnproved)
+	require.ErrorIs(t, err, ErrNotSigned)
 	_, err = m.Sweep(t.Context(), r)
-	require.ErrorIs(t, err, ErrUnproved)
+	require.ErrorIs(t, err, ErrNotSigned)
 	_, err = m.Get(t.Context(), m.mine()[0])
-	require.ErrorIs(t, err, ErrUnproved)
+	require.ErrorIs(t, err, ErrNotSigned)
 	m.deploy(r)
 	_, err = m.Get(t.Context(), m.mine()[0])
 	require.NoError(t, err)
 	_, err = m.Correct(t.Context(), r)
 	require.NoError(t, err)
+}
+
+// Helm reads a history several times in one action. Another user writes into it after the first time, when the signatures have been checked.
+func TestSignature_historyChangesDuringAnAction(t *testing.T) {
+	invalid := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
+	for name, act := range map[string]func(*member, Request) error{
+		"a correction": func(m *member, r Request) error {
+			_, err := m.Correct(m.t.Context(), r)
+			return err
+		},
+		"an upgrade": func(m *member, r Request) error {
+			r.Resources[0].Content = configMap("a", "k", "two")
+			_, err := m.Deploy(m.t.Context(), r)
+			return err
+		},
+		"an upgrade that is rolled back": func(m *member, r Request) error {
+			r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalid})
+			r.Options.Helm = &fleet.HelmOptions{Atomic: true}
+			_, err := m.Deploy(m.t.Context(), r)
+			require.ErrorContains(m.t, err, "spec.ports[0].port")
+			return nil
+		},
+		"an uninstallation": func(m *member, _ Request) error {
+			return m.Uninstall(m.t.Context(), m.namespace, "app", m.removal(m.namespace))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := foreign(t)
+			var change func()
+			m := onMember(t, func(c *rest.Config) {
+				c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return roundTripper(func(r *http.Request) (*http.Response, error) {
+						response, err := next.RoundTrip(r)
+						if now := change; now != nil && strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
+							change = nil
+							now()
+						}
+						return response, err
+					})
+				})
+			})
+			m.keyed()
+			r := m.request("a.yaml", configMap("a", "k", "one"))
+			m.deploy(r)
+			theirs, err := f.core.CoreV1().ConfigMaps(f.namespace).Get(t.Context(), "theirs", metav1.GetOptions{})
+			require.NoError(t, err)
+			change = func() {
+				m.rewrite(func(r *helm.Release) {
+					r.Manifest += "---\n" + strings.Replace(configMap("theirs", "k", "forged"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
+					r.Hooks = append(r.Hooks, &helm.Hook{
+						Name: "hook", Kind: "ConfigMap", Path: "hook.yaml", Manifest: hookIn(f.namespace, "pre-delete,pre-rollback"),
+						Events: []helm.HookEvent{helm.HookPreDelete, helm.HookPreRollback},
+					})
+				})
+			}
+			require.NoError(t, act(m, r))
+			require.Nil(t, change, "the history has changed")
+			assert.Equal(t, []string{"theirs"}, f.configMaps(), "no object is deleted, and no hook runs")
+			now, err := f.core.CoreV1().ConfigMaps(f.namespace).Get(t.Context(), "theirs", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, theirs.Data, now.Data)
+		})
+	}
 }
 
 // rewrite changes the last revision as a user can who may write Secrets in the namespace.
@@ -242,7 +305,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 		return r
 	}
 	for _, deployments := range []int{1, 2} {
-		t.Run(fmt.Sprintf("recorded as revision %d: it stays, and is proved", deployments), func(t *testing.T) {
+		t.Run(fmt.Sprintf("recorded as revision %d: it stays, and is signed", deployments), func(t *testing.T) {
 			m, r, objects := setUp(t)
 			r = byAnother(m, r, deployments)
 			m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
@@ -304,7 +367,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 		})
 	}
 	other := Owner{Namespace: owner.Namespace, Workspace: "fleet-default", ClusterName: "two"}
-	t.Run("proved, of another Cluster: it stays", func(t *testing.T) {
+	t.Run("signed, of another Cluster: it stays", func(t *testing.T) {
 		m, r, objects := setUp(t)
 		r.Labels = other.LabelsFor("app", "one")
 		m.deploy(r)
@@ -321,7 +384,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 	for name, change := range map[string]func(*member, *Request){
 		"of another deployment ID": func(_ *member, r *Request) { r.Labels[DeploymentIDLabel] = DeploymentIDValue("two") },
 		"with other copies":        func(_ *member, r *Request) { r.Labels[CopiesLabel] = "2" },
-		"not proved":               func(m *member, _ *Request) { m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil }) },
+		"not signed":               func(m *member, _ *Request) { m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil }) },
 	} {
 		t.Run("of another Cluster, "+name+": it is deployed again", func(t *testing.T) {
 			m, r, _ := setUp(t)
@@ -361,7 +424,7 @@ func TestEnsureHistoryKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", found[0].Options()))
-	assert.Equal(t, []string{"hook", "theirs"}, f.configMaps(), "what an earlier version of the agent has stored is proved")
+	assert.Equal(t, []string{"hook", "theirs"}, f.configMaps(), "what an earlier version of the agent has stored is signed")
 
 	require.NoError(t, m.core.CoreV1().Secrets(m.namespace).Delete(t.Context(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
 	client, err := m.WithHistoryKey(t.Context(), m.namespace)
@@ -383,27 +446,27 @@ func TestMoveProof(t *testing.T) {
 	}
 	earlier, later := read(m.namespace, registration.HistoryKeySecret), read(there.namespace, registration.HistoryKeySecret)
 	revision := read(m.namespace, secretName("app", 1))
-	assert.Nil(t, MoveProof(revision, &corev1.Secret{}, later))
-	assert.Nil(t, MoveProof(revision, earlier, &corev1.Secret{}))
+	assert.Nil(t, MoveSignature(revision, &corev1.Secret{}, later))
+	assert.Nil(t, MoveSignature(revision, earlier, &corev1.Secret{}))
 	forged := revision.DeepCopy()
 	forged.Labels[deleteNamespaceLabel] = labelTrue
-	assert.Nil(t, MoveProof(forged, earlier, later))
+	assert.Nil(t, MoveSignature(forged, earlier, later))
 
-	proof := MoveProof(revision, earlier, later)
+	moved := MoveSignature(revision, earlier, later)
 	_, err := there.Get(t.Context(), m.mine()[0])
-	require.ErrorIs(t, err, ErrUnproved)
-	m.changeHistory(func(s *corev1.Secret) { s.Annotations, s.Labels[AgentLabel] = proof, there.namespace })
+	require.ErrorIs(t, err, ErrNotSigned)
+	m.changeHistory(func(s *corev1.Secret) { s.Annotations, s.Labels[AgentLabel] = moved, there.namespace })
 	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
 	require.NoError(t, err)
 	m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
 	_, err = there.Get(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 1})
-	require.ErrorIs(t, err, ErrUnproved)
+	require.ErrorIs(t, err, ErrNotSigned)
 }
 
-// An agent proves what it finds at its first start, but not what it would never have stored: it parses what is proved.
+// At its first start an agent signs the revisions that it finds, except those that it would never have stored: it parses signed ones.
 func TestEnsureHistoryKey_large(t *testing.T) {
 	m := onMember(t)
-	m.Client = m.LimitHistory(HistoryLimits{Nodes: 100, TrustProofs: true})
+	m.Client = m.LimitHistory(HistoryLimits{Nodes: 100, TrustSigned: true})
 	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
 	for name, manifest := range map[string]string{"small": "kind: X", "large": "kind: [" + strings.Repeat(",", 100) + "]"} {
 		forged := stored(t, secretName(name, 1), `{"name":"`+name+`","version":1,"info":{"status":"deployed"},"manifest":"`+manifest+`"}`, 1)
@@ -413,10 +476,10 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 		require.NoError(t, err)
 	}
 	m.keyed()
-	for name, proved := range map[string]bool{"small": true, "large": false} {
+	for name, signed := range map[string]bool{"small": true, "large": false} {
 		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName(name, 1), metav1.GetOptions{})
 		require.NoError(t, err)
-		assert.Equal(t, proved, hasProof(m.key, secret), name)
+		assert.Equal(t, signed, hasSignature(m.key, secret), name)
 	}
 }
 

@@ -29,29 +29,29 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ErrUnproved is the error of Get, Correct and Sweep for a revision that the agent cannot have stored as it is. Another deployment replaces it.
-var ErrUnproved = errors.New("the Secret of the last revision of the Helm release was not written by this agent, or was changed since")
+// ErrNotSigned is the error of Get, Correct and Sweep if the last revision is not a signed one. Another deployment replaces the revision.
+var ErrNotSigned = errors.New("the Secret of the last revision of the Helm release was not written by this agent, or was changed since")
 
 const (
-	// proofAnnotation is on the Secret of a revision that the agent has stored: an HMAC of the Secret with the agent's history key.
-	proofAnnotation = labelPrefix + "proof"
-	// provedLabel is on the revisions in memory whose Secret has a valid proof. It is never stored.
-	provedLabel = labelPrefix + "proved"
+	// signatureAnnotation is the annotation of a signed revision: the HMAC of its Secret with the agent's history key.
+	signatureAnnotation = labelPrefix + "proof"
+	// signedLabel marks a signed revision in memory. It is never stored.
+	signedLabel = labelPrefix + "signed"
 	// historyKey is the key of Secret registration.HistoryKeySecret.
 	historyKey = "key"
 	keyLength  = 32
 )
 
-// WithHistoryKey returns a client that proves the revisions that it stores, and distinguishes those with a proof from others. A user who may
-// write Secrets in one namespace of the member could otherwise forge or change a revision, and have the agent apply it or run its hooks. The
-// key is in Secret registration.HistoryKeySecret in the namespace of the agent. Without that Secret, every revision counts as proved.
+// WithHistoryKey returns a client that signs the revisions that it stores: it annotates their Secrets with an HMAC. A user who may write Secrets
+// in one namespace of the member could otherwise forge or change a revision, and have the agent apply it or run its hooks. The key is in Secret
+// registration.HistoryKeySecret in the namespace of the agent. Without that Secret, every revision counts as signed.
 func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Client, error) {
 	secret, err := c.core.CoreV1().Secrets(agentNamespace).Get(ctx, registration.HistoryKeySecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return c, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the key that proves the history of Helm releases: %w", err)
+		return nil, fmt.Errorf("reading the history key, which signs the revisions of Helm releases: %w", err)
 	}
 	if len(secret.Data[historyKey]) < keyLength {
 		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes; delete it and restart the agent", agentNamespace, registration.HistoryKeySecret, keyLength)
@@ -59,9 +59,9 @@ func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Cl
 	return c.withKey(secret.Data[historyKey]), nil
 }
 
-// EnsureHistoryKey returns the client of WithHistoryKey, and creates the Secret with the key if it does not exist. Before, it proves the
-// revisions that the agent, or one that sets no labels, has stored until now, apart from those that are damaged or exceed the limits; the Secret
-// comes last, so that an interrupted call is repeated.
+// EnsureHistoryKey returns the client of WithHistoryKey, and creates the Secret with the key if it does not exist. Before that, it signs the
+// revisions that the agent, or an agent that sets no labels, has stored until now, except damaged ones and those that exceed the limits. The
+// Secret comes last, so that an interrupted call is repeated.
 func (c *Client) EnsureHistoryKey(ctx context.Context, owner Owner) (*Client, error) {
 	keyed, err := c.WithHistoryKey(ctx, owner.Namespace)
 	if err != nil || keyed.key != nil {
@@ -87,15 +87,15 @@ func (c *Client) EnsureHistoryKey(ctx context.Context, owner Owner) (*Client, er
 		}
 	}
 	for _, f := range found {
-		if err := c.prove(ctx, key, f); err != nil {
-			return nil, fmt.Errorf("proving the history of Helm release %s/%s: %w", f.Namespace, f.Name, err)
+		if err := c.sign(ctx, key, f); err != nil {
+			return nil, fmt.Errorf("signing the history of Helm release %s/%s: %w", f.Namespace, f.Name, err)
 		}
 	}
 	_, err = c.core.CoreV1().Secrets(owner.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: registration.HistoryKeySecret}, Data: map[string][]byte{historyKey: key},
 	}, metav1.CreateOptions{FieldManager: registration.FieldManager})
 	if err != nil {
-		return nil, fmt.Errorf("storing the key that proves the history of Helm releases: %w", err)
+		return nil, fmt.Errorf("storing the history key, which signs the revisions of Helm releases: %w", err)
 	}
 	return c.withKey(key), nil
 }
@@ -106,7 +106,7 @@ func (c *Client) withKey(key []byte) *Client {
 	return &keyed
 }
 
-func (c *Client) prove(ctx context.Context, key []byte, f Found) error {
+func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 	client := c.core.CoreV1().Secrets(f.Namespace)
 	secret, err := client.Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -116,10 +116,10 @@ func (c *Client) prove(ctx context.Context, key []byte, f Found) error {
 		return err
 	}
 	if c.decode(ctx, secret) == nil {
-		return nil // it stays without a proof, and is never parsed
+		return nil // it stays unsigned, and is never parsed
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{proofAnnotation: proof(key, f.Namespace, secret)},
+		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{signatureAnnotation: signature(key, f.Namespace, secret)},
 	}})
 	if err != nil {
 		return err
@@ -133,18 +133,18 @@ func secretName(release string, version int) string {
 	return fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version)
 }
 
-// isProved reports whether the agent has stored a revision as it is. Without a key every revision counts.
-func (c *Client) isProved(kept helmrelease.Releaser) bool {
+// isSigned reports whether a revision is a signed one, which means that the agent has stored it as it is. Without a key every revision counts.
+func (c *Client) isSigned(kept helmrelease.Releaser) bool {
 	r, ok := kept.(*helm.Release)
-	return c.key == nil || ok && r.Labels[provedLabel] == labelTrue
+	return c.key == nil || ok && r.Labels[signedLabel] == labelTrue
 }
 
-// proof computes the HMAC of the Secret of a revision: its place, its content, and the labels that an agent reads. The labels of the
-// agent change when a release follows it to another namespace.
-func proof(key []byte, namespace string, secret *corev1.Secret) string {
+// signature computes the HMAC of the Secret of a revision: of its namespace and name, its content, and the labels that an agent reads, except
+// AgentLabel, which changes when the agent moves to another namespace.
+func signature(key []byte, namespace string, secret *corev1.Secret) string {
 	signed := map[string]string{}
 	for name, value := range secret.Labels {
-		isRead := strings.HasPrefix(name, labelPrefix) && name != AgentLabel && name != provedLabel
+		isRead := strings.HasPrefix(name, labelPrefix) && name != AgentLabel && name != signedLabel
 		if isRead || name == helmOwnerLabel || name == helmNameLabel || name == helmVersionLabel || name == helmStatusLabel {
 			signed[name] = value
 		}
@@ -155,31 +155,31 @@ func proof(key []byte, namespace string, secret *corev1.Secret) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-func hasProof(key []byte, secret *corev1.Secret) bool {
-	return hmac.Equal([]byte(secret.Annotations[proofAnnotation]), []byte(proof(key, secret.Namespace, secret)))
+func hasSignature(key []byte, secret *corev1.Secret) bool {
+	return hmac.Equal([]byte(secret.Annotations[signatureAnnotation]), []byte(signature(key, secret.Namespace, secret)))
 }
 
-// MoveProof returns the annotations that prove a revision to the agent that it moves to, or nil if the earlier agent cannot have stored the
-// revision as it is. The keys are those of Secret registration.HistoryKeySecret in the namespaces of the two agents. The proof is of the
-// revision as it was read, so it does not hold for one that somebody changes at the same time.
-func MoveProof(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
+// MoveSignature returns the annotations that sign a revision for the agent that takes it over, or nil if the earlier agent has not signed it.
+// The keys are Secrets registration.HistoryKeySecret in the namespaces of the two agents. The signature covers the revision as it was read, so
+// it is not valid if another user changes the Secret at the same time.
+func MoveSignature(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
 	earlier, later := earlierKey.Data[historyKey], laterKey.Data[historyKey]
-	if len(earlier) < keyLength || len(later) < keyLength || !hasProof(earlier, revision) {
+	if len(earlier) < keyLength || len(later) < keyLength || !hasSignature(earlier, revision) {
 		return nil
 	}
-	return map[string]string{proofAnnotation: proof(later, revision.Namespace, revision)}
+	return map[string]string{signatureAnnotation: signature(later, revision.Namespace, revision)}
 }
 
-// provedHandOver returns the older releases of a request whose revision is proved, and the one that the status of the BundleDeployment records,
-// which may be of an agent that proves nothing.
-func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found, err error) {
+// signedHandOver returns the releases in r.HandOver whose revision is signed, and the one that the status of the BundleDeployment records: an
+// agent that signs nothing may have stored that.
+func (c *Client) signedHandOver(ctx context.Context, r Request) (signed []Found, err error) {
 	if c.key == nil {
 		return r.HandOver, nil
 	}
 	recorded := ParseRecord(r.Recorded)
 	for _, f := range r.HandOver {
 		if f.Namespace == recorded.Namespace && f.Name == recorded.Name {
-			proved = append(proved, f)
+			signed = append(signed, f)
 			continue
 		}
 		secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
@@ -187,21 +187,21 @@ func (c *Client) provedHandOver(ctx context.Context, r Request) (proved []Found,
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
-		case hasProof(c.key, secret):
-			proved = append(proved, f)
+		case hasSignature(c.key, secret):
+			signed = append(signed, f)
 		}
 	}
-	return proved, nil
+	return signed, nil
 }
 
-// mayBeSame reports whether the last revision may be what a request would deploy, by a source that a user who may write Secrets in the namespace
-// cannot forge: the status of the BundleDeployment, which only agents of this cluster write; or the proof of a revision that this agent
-// deployed for another Cluster.
+// mayBeSame reports whether the last revision may be what a request would deploy. It relies only on what a user who may write Secrets in the
+// namespace cannot forge: the status of the BundleDeployment, which only agents of this cluster write, or the signature of a revision that this
+// agent deployed for another Cluster.
 func (c *Client) mayBeSame(r Request, latest *helm.Release) bool {
 	if c.key == nil || latest == nil || latest.Info.Status != common.StatusDeployed || len(r.HandOver) > 0 || !r.hasDeployed(latest) {
 		return false
 	}
-	if c.isProved(latest) {
+	if c.isSigned(latest) {
 		isEqual := func(label string) bool { return latest.Labels[label] == r.Labels[label] }
 		return !isEqual(ClusterLabel) && isEqual(DeploymentIDLabel) && isEqual(CopiesLabel)
 	}
@@ -211,10 +211,10 @@ func (c *Client) mayBeSame(r Request, latest *helm.Release) bool {
 	return r.Applied && r.Recorded == Found{Namespace: latest.Namespace, Name: latest.Name, Version: latest.Version}.String()
 }
 
-// keepRevision keeps the last revision in place of deploying the same again: after Fleet's own agent has deployed meanwhile, or after the agent
+// keepRevision keeps the last revision if the request would deploy the same: after Fleet's own agent has deployed it meanwhile, or after the agent
 // has registered as another Cluster. It renders the request, and if the revision has the same objects, hooks and values, stores what it
-// rendered under the number of that revision, with a proof. The agent then trusts nothing that somebody else has stored, but for texts that
-// only people and Fleet's agent read. The result is nil if the revision is another one; so it is if the output of a chart differs each time.
+// rendered under the number of that revision, signed. The agent then trusts nothing that others have stored, except texts that only people and
+// Fleet's agent read. The result is nil if the revision is not the same, or if the output of the chart differs each time.
 func (o *helmAction) keepRevision(ctx context.Context, r Request, source chartSource, values map[string]any, latest *helm.Release) (*helm.Release, error) {
 	if !o.client.mayBeSame(r, latest) {
 		return nil, nil
@@ -236,14 +236,14 @@ func (o *helmAction) keepRevision(ctx context.Context, r Request, source chartSo
 	made.SetStatus(common.StatusDeployed, latest.Info.Description)
 	made.Info.FirstDeployed, made.Info.LastDeployed = latest.Info.FirstDeployed, latest.Info.LastDeployed
 	delete(made.Labels, FieldManagerLabel) // another agent may have applied the objects
-	if manager := latest.Labels[FieldManagerLabel]; manager != "" && o.client.isProved(latest) {
+	if manager := latest.Labels[FieldManagerLabel]; manager != "" && o.client.isSigned(latest) {
 		made.Labels[FieldManagerLabel] = manager
 	}
-	made.Labels[provedLabel] = labelTrue
+	made.Labels[signedLabel] = labelTrue
 	err = o.config.Releases.Update(made)
-	delete(made.Labels, provedLabel)
+	delete(made.Labels, signedLabel)
 	if err != nil {
-		return nil, fmt.Errorf("proving revision %d of Helm release %s/%s: %w", made.Version, made.Namespace, made.Name, err)
+		return nil, fmt.Errorf("signing revision %d of Helm release %s/%s: %w", made.Version, made.Namespace, made.Name, err)
 	}
 	return made, nil
 }
@@ -264,9 +264,9 @@ func isSame(a, b *helm.Release) bool {
 	return areSameValues && slices.EqualFunc(a.Hooks, b.Hooks, areSameHooks) && areSame(a.Manifest, b.Manifest)
 }
 
-// provedSecrets are the Secrets of Helm releases. Reading, it labels those with a valid proof; writing, it proves those that it has created
-// or that were labelled when they were read. What was forged stays without a proof, whatever Helm changes of it.
-type provedSecrets struct {
+// signedSecrets are the Secrets of Helm releases. A read sets signedLabel on signed revisions; a write signs a revision that the action has
+// created, or that has signedLabel. A forged revision stays unsigned, whatever Helm changes in it.
+type signedSecrets struct {
 	corev1client.SecretInterface
 	key       []byte
 	namespace string
@@ -274,7 +274,7 @@ type provedSecrets struct {
 }
 
 // Get returns a Secret.
-func (s provedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
+func (s signedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error) {
 	secret, err := s.SecretInterface.Get(ctx, name, o)
 	if err == nil {
 		s.label(secret)
@@ -283,7 +283,7 @@ func (s provedSecrets) Get(ctx context.Context, name string, o metav1.GetOptions
 }
 
 // List returns Secrets.
-func (s provedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+func (s signedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
 	list, err := s.SecretInterface.List(ctx, o)
 	if err == nil {
 		for i := range list.Items {
@@ -293,31 +293,31 @@ func (s provedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.
 	return list, err
 }
 
-func (s provedSecrets) label(secret *corev1.Secret) {
+func (s signedSecrets) label(secret *corev1.Secret) {
 	secret.Labels = maps.Clone(secret.Labels)
-	delete(secret.Labels, provedLabel)
-	if hasProof(s.key, secret) {
-		metav1.SetMetaDataLabel(&secret.ObjectMeta, provedLabel, labelTrue)
+	delete(secret.Labels, signedLabel)
+	if hasSignature(s.key, secret) {
+		metav1.SetMetaDataLabel(&secret.ObjectMeta, signedLabel, labelTrue)
 	}
 }
 
 // Create creates a Secret.
-func (s provedSecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
+func (s signedSecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
 	s.created[secret.Name] = true
 	s.sign(secret)
 	return s.SecretInterface.Create(ctx, secret, o)
 }
 
 // Update changes a Secret.
-func (s provedSecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+func (s signedSecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
 	s.sign(secret)
 	return s.SecretInterface.Update(ctx, secret, o)
 }
 
-func (s provedSecrets) sign(secret *corev1.Secret) {
-	isOurs := s.created[secret.Name] || secret.Labels[provedLabel] == labelTrue
-	delete(secret.Labels, provedLabel)
+func (s signedSecrets) sign(secret *corev1.Secret) {
+	isOurs := s.created[secret.Name] || secret.Labels[signedLabel] == labelTrue
+	delete(secret.Labels, signedLabel)
 	if isOurs {
-		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, proofAnnotation, proof(s.key, s.namespace, secret))
+		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, signatureAnnotation, signature(s.key, s.namespace, secret))
 	}
 }
