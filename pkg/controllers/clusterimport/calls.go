@@ -186,7 +186,7 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 // pass is one pass over a Cluster, which may make calls with these keys. When it ends, the slots of calls that it has not begun are free: it
 // could not prepare them, because it returned early or panicked. Calls that wait for a slot, or have been offered one, do not go on if the pass
 // did not ask for them: the Cluster needs them no more. After a pass that failed they do, because its repetition may ask for them.
-func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
+func (c *memberCalls) pass(run func() error, keys ...callKey) error {
 	c.mu.Lock()
 	for _, key := range keys {
 		if call := c.byKey[key]; call != nil {
@@ -200,9 +200,9 @@ func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Res
 			c.endPass(key, failed)
 		}
 	}()
-	out := run()
-	failed = out.Err != nil
-	return out
+	err := run()
+	failed = err != nil
+	return err
 }
 
 func (c *memberCalls) endPass(key callKey, failed bool) {

@@ -453,9 +453,15 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 		case "new image pull Secrets":
 			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.PullSecretsHash = "", "changed"
 		case "a removal":
-			return h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)), c
+			state, err := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+			require.NoError(t, err)
+			return result.Stalled(state.Reason, state.Message), c
 		case "a question to the member":
-			return h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c}), c
+			belongs, canAsk, err := h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c})
+			require.NoError(t, err)
+			assert.False(t, belongs)
+			assert.True(t, canAsk)
+			return result.Stalled(fleet.ReasonKubeconfigNotAllowed, ""), c
 		}
 		return h.Reconcile(t.Context(), c), c
 	}
