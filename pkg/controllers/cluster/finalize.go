@@ -274,9 +274,6 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 			}
 		}
 	}
-	if len(withAgent) == 0 {
-		return false, nil
-	}
 	belongs, canAsk, err := h.subReconcilers.Import.AgentBelongsTo(ctx, cluster, withAgent)
 	return belongs || err == nil && !canAsk, err
 }

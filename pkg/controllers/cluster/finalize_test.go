@@ -450,6 +450,23 @@ func TestAgentStays_patience(t *testing.T) {
 	})
 }
 
+// A question to the member keeps its slot while AgentBelongsTo is not called.
+func TestAgentStays_claimEnds(t *testing.T) {
+	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
+	}}
+	other.Status.AgentDeployedGeneration = new(int64)
+	d := newDeletion(config.Hub{}, other)
+	d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = other.Labels, "kubeconfig"
+	for _, claims := range []int{1, 0} {
+		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
+		d.importer.askedFor = -1
+		_, _, err := d.agentStays(t.Context(), d.cluster, noon)
+		require.NoError(t, err)
+		assert.Equal(t, claims, d.importer.askedFor)
+	}
+}
+
 func TestAskAgent(t *testing.T) {
 	deadline := noon.Add(grace)
 	asks := func(t *testing.T, d *deletion) removal.State {

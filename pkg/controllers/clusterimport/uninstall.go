@@ -99,8 +99,12 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 }
 
 // AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the
-// other Clusters. A failed call is retried.
+// other Clusters. A failed call is retried. Without other Clusters it ends the call, which would keep its slot.
 func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
+	if len(others) == 0 { // the Clusters of an earlier pass claim the agent no longer
+		i.calls.cancel(callKey{nameOf(cluster), asking})
+		return false, true, nil
+	}
 	err = i.calls.pass(func() error {
 		belongs, canAsk, err = i.agentBelongsTo(ctx, cluster, others)
 		return err

@@ -403,6 +403,45 @@ func TestAgentBelongsTo(t *testing.T) {
 		assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
 		assert.Empty(t, m.requests)
 	})
+	for _, name := range []string{"the claims end while the call waits for a slot", "while a slot is offered", "while the member is asked"} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+			h := newHarness(t, secret)
+			key := callKey{types.NamespacedName{Namespace: secret.Namespace, Name: "old"}, asking}
+			c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
+			taken := 0
+			begun := make(chan struct{})
+			if name == "while the member is asked" {
+				m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+					m.mu.Unlock()
+					close(begun)
+					<-r.Context().Done()
+					m.mu.Lock()
+					return true
+				}
+			} else {
+				for ; taken < removalsPerWorkspace; taken++ {
+					require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+				}
+			}
+			h.belongs(t, c, stranger)
+			switch name {
+			case "while a slot is offered":
+				h.calls.removals.release(c.Namespace)
+				taken--
+				require.Eventually(t, func() bool { return h.calls.isOffered(key) }, patience, pause)
+			case "while the member is asked":
+				<-begun
+			}
+			belongs, canAsk := h.belongs(t, c)
+			assert.False(t, belongs)
+			assert.True(t, canAsk)
+			h.Wait()
+			assert.Equal(t, taken, h.calls.removals.asked(c.Namespace))
+			assert.False(t, h.calls.isKnown(key))
+		})
+	}
 }
 
 func TestUninstall_notStarted(t *testing.T) {
