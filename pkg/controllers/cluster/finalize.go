@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -37,6 +38,13 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
 	}
+	defer func() {
+		if err != nil { // an error that lasts keeps the Cluster from being deleted
+			var unwritten error
+			latest, unwritten = h.writeProcessed(ctx, cluster, result.Retry(fleet.ReasonError, err))
+			err = errors.Join(err, unwritten)
+		}
+	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
 	began := h.finalizing.since(cluster, h.Clock.Now())
@@ -146,9 +154,18 @@ func without(list []string, item string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
-// waitFinalizing writes for what the deletion waits into condition Processed, and enqueues the Cluster after a time.
+// waitFinalizing reports for what the deletion waits, and enqueues the Cluster after a time.
 func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, message string, again time.Duration) (*fleet.Cluster, error) {
-	out, after := result.Wait(fleet.ReasonFarewell, message), cluster.DeepCopy()
+	latest, err := h.writeProcessed(ctx, cluster, result.Wait(fleet.ReasonFarewell, message))
+	if err == nil && again > 0 {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, again)
+	}
+	return latest, err
+}
+
+// writeProcessed writes condition Processed of a deleted Cluster. It is no error if the Cluster is gone.
+func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
+	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
 	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, after)
 	switch {
@@ -159,9 +176,6 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, me
 	case written:
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
-	}
-	if again > 0 {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, again)
 	}
 	return latest, nil
 }

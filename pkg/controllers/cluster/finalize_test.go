@@ -33,6 +33,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -293,13 +294,50 @@ func TestFinalize_member(t *testing.T) {
 		assert.Empty(t, d.patches())
 		assert.Empty(t, d.events.Events)
 	})
-	t.Run("the hub's own API server fails", func(t *testing.T) {
-		d := newDeletion(config.Hub{})
-		agentFails(d)
-		d.importer.err = errCause
-		_, err := d.finalize(t.Context(), d.cluster)
-		assert.ErrorIs(t, err, errCause)
-	})
+	for name, change := range map[string]func(*deletion){
+		"removing the agent": func(d *deletion) {
+			agentFails(d)
+			d.importer.err = errCause
+		},
+		"asking the member for its Cluster": func(d *deletion) {
+			other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
+			}}
+			other.Status.AgentDeployedGeneration = new(int64)
+			d.clusterCache, d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = known{all: []*fleet.Cluster{other}}, other.Labels, "kubeconfig"
+			d.importer.answer.err = errCause
+		},
+		"reading the kubeconfig": func(d *deletion) {
+			d.cluster.Spec.KubeConfigSecret = "kubeconfig"
+			d.clusterCache = known{all: []*fleet.Cluster{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new"},
+				Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "ws"},
+			}}}
+			d.Kubernetes.(*fake.Clientset).PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errCause })
+		},
+		"deleting the Bundle": func(d *deletion) {
+			agentFails(d)
+			d.bundles = cachedBundle{err: errCause}
+		},
+	} {
+		t.Run("the hub's own API server fails: "+name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			change(d)
+			for range 3 {
+				latest, err := d.finalize(t.Context(), d.cluster)
+				require.ErrorIs(t, err, errCause)
+				condition := fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed)
+				assert.Equal(t, corev1.ConditionFalse, condition.Status)
+				assert.Equal(t, fleet.ReasonError, condition.Reason)
+				assert.Contains(t, condition.Message, "cause")
+				assert.Empty(t, d.patches(), "the agent is not asked to remove what it deployed")
+				d.cluster.Status = latest.Status
+				d.clock.Step(time.Hour)
+			}
+			require.Len(t, d.events.Events, 1, "the error is reported once")
+			assert.Contains(t, <-d.events.Events, "Warning Error")
+		})
+	}
 }
 
 func TestAgentStays(t *testing.T) {
