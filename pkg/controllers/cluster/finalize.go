@@ -272,7 +272,7 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 			return true, nil
 		case sameKubeconfig:
 			workspaces[other.Namespace] = other
-		case other.Status.AgentDeployedGeneration != nil || hadAgent(other):
+		case hadAgent(other):
 			withAgent = append(withAgent, other)
 		}
 	}
@@ -292,8 +292,11 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 	return belongs || err == nil && !canAsk, err
 }
 
-// hadAgent reports whether an agent of the Cluster has sent a heartbeat since the last import that made it register.
-func hadAgent(cluster *fleet.Cluster) bool { return !cluster.Status.Agent.LastSeen.IsZero() }
+// hadAgent reports whether an agent of the Cluster has sent a heartbeat, or the hub has installed one. An import that requires another
+// registration clears the heartbeat.
+func hadAgent(cluster *fleet.Cluster) bool {
+	return !cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.AgentDeployedGeneration != nil
+}
 
 // askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Removed when
 // the agent has answered that it did so, and NotNeeded if there never was an agent. After the deadline it does not return UnderWay.

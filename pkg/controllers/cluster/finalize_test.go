@@ -476,6 +476,8 @@ func TestAgentStays_patience(t *testing.T) {
 		d = newDeletion(config.Hub{})
 		d.cluster.Labels, d.cluster.Status.Agent.LastSeen = label, metav1.Time{}
 		assert.Zero(t, waits(t, d), "there is no agent")
+		d.cluster.Status.AgentDeployedGeneration = new(int64)
+		assert.Equal(t, takeoverPatience, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
 	})
 	t.Run("for the proof of a claim", func(t *testing.T) {
 		other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
@@ -564,6 +566,9 @@ func TestAskAgent(t *testing.T) {
 		reason string
 	}{
 		{"no agent has checked in", func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, ""},
+		{"no heartbeat since the hub has installed the agent", func(d *deletion) {
+			d.cluster.Status.Agent, d.cluster.Status.Conditions, d.cluster.Status.AgentDeployedGeneration = fleet.AgentStatus{}, nil, new(int64)
+		}, fleet.ReasonDisconnected},
 		{"agent disconnected", func(d *deletion) {
 			result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), noon)
 		}, fleet.ReasonDisconnected},
