@@ -220,11 +220,12 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	status.APIServerCAHash = registration.CAHash(info.apiServerCA)
 	status.AgentTLSMode = string(info.tlsMode)
 	status.GarbageCollectionInterval = &interval
+	last := importStatus(cluster, hub, secret, info, namespace)
 	if plan.reregister {
+		last.UnlabelledReleases = hasUnlabelledReleases(status)
 		status.Agent = fleet.AgentStatus{Namespace: cluster.Spec.AgentNamespace}
 	}
-	last := importStatus(cluster, hub, secret, info, namespace)
-	last.Registration, last.RegistrationOf = plan.registrationKey, plan.registrationID
+	last.RegistrationKey, last.RegistrationID = plan.registrationKey, plan.registrationID
 	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
 	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
 	last.StaleAgentNamespaces = stale

@@ -226,20 +226,32 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 		}
 	}
 
-	// Fleet's own agents and early versions of Muster's do not label their Helm releases, so the hub cannot find these. Such agents report
-	// neither a version nor a generation.
-	agent := u.cluster.Status.Agent
+	agent, unlabelled := u.cluster.Status.Agent, hasUnlabelledReleases(&u.cluster.Status)
 	switch {
-	case agent.LastSeen.IsZero():
+	case agent.LastSeen.IsZero() && !unlabelled:
 		return nil
 	case !found:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent is not in the namespace in which it was installed on the member; what it deployed may be left")
-	case agent.Version == "" && agent.Generation == "":
+	case unlabelled:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent was of a version that does not label what it deploys: the agent is removed, its Helm releases may be left")
 	}
 	return nil
+}
+
+// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent: Fleet's own agents and early versions of Muster's do
+// not label them. Such agents report neither a version nor a generation. An import that requires another registration clears the report.
+func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
+	if status.Agent.LastSeen.IsZero() {
+		return status.Import != nil && status.Import.UnlabelledReleases
+	}
+	return isOtherVersion(status.Agent)
+}
+
+// isOtherVersion reports whether an agent that has sent a heartbeat is Fleet's own, or of an early version of Muster's.
+func isOtherVersion(agent fleet.AgentStatus) bool {
+	return agent.Version == "" && agent.Generation == ""
 }
 
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
@@ -321,7 +333,7 @@ func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
 		// The token of an import is named after its Cluster. The agent's chart may have delivered another token, for the
 		// registration that the hub recorded.
 		last := cluster.Status.Import
-		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistrationKey] == last.Registration
+		recorded := last != nil && last.RegistrationKey != "" && a.bootstrap[registration.BootstrapRegistrationKey] == last.RegistrationKey
 		ours := recorded || a.bootstrap[registration.BootstrapTokenName] == registration.ImportTokenName(cluster.Name)
 		if a.bootstrap[registration.BootstrapWorkspace] != cluster.Namespace || !ours {
 			return false

@@ -29,7 +29,7 @@ func deletedCluster() *fleet.Cluster {
 	return &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "m", UID: "uid"},
 		Spec:       fleet.ClusterSpec{ClientID: "client", KubeConfigSecret: "kubeconfig"},
-		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{Registration: "digest/0", AgentNamespace: system}},
+		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{RegistrationKey: "digest/0", AgentNamespace: system}},
 	}
 }
 
@@ -151,21 +151,24 @@ func TestUninstallation(t *testing.T) {
 
 func TestUninstallation_agentUnaware(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		agent fleet.AgentStatus
-		moved bool
-		left  string
+		name     string
+		agent    fleet.AgentStatus
+		replaced bool // status.import.unlabelledReleases
+		moved    bool
+		left     string
 	}{
 		{name: "an agent that labels what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Generation: "managed/0"}},
 		{name: "an agent that reports only its version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
 		{name: "an agent of another version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
+		{name: "an agent of another version, before the heartbeat of its successor", replaced: true, left: "its Helm releases may be left"},
+		{name: "an agent of another version, and its successor has sent a heartbeat", replaced: true, agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
 		{name: "an agent that is no longer there", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}, moved: true, left: "may be left"},
 		{name: "an agent that never checked in", moved: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			m := newFakeMember(t)
 			w, c := newWorkloads(m), deletedCluster()
-			c.Status.Agent = row.agent
+			c.Status.Agent, c.Status.Import.UnlabelledReleases = row.agent, row.replaced
 			var namespaces []string
 			if row.moved {
 				namespaces = []string{"an-earlier-one"}
