@@ -154,7 +154,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if call.running {
+	if call.isRunning() {
 		// AgentConfigChanged causes another import. Without it, the Cluster would look up to date if its settings changed back while this
 		// call runs.
 		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil
@@ -314,7 +314,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if !call.running {
+	if !call.isRunning() {
 		changed := cluster.Status.Import.DeepCopy()
 		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
 		cluster.Status.Import = changed

@@ -81,13 +81,13 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		})
 	}
 	switch {
-	case call.running && remaining > 0:
+	case call.isRunning() && remaining > 0:
 		return removal.UnderWay(fmt.Sprintf(
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339)), remaining), nil
-	case call.running && call.slot != started && call.failure == nil:
+	case call.isRunning() && call.state != begun && call.failure == nil:
 		return removal.Left(fleet.ReasonFarewellTimeout,
 			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace"), nil
-	case call.running && call.failure == nil:
+	case call.isRunning() && call.failure == nil:
 		return removal.Left(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
 	case mayRepeat():
 		return removal.UnderWay(fmt.Sprintf(
@@ -138,7 +138,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 			})
 		})
 	}
-	return !call.running && call.failure == nil, true, nil
+	return !call.isRunning() && call.failure == nil, true, nil
 }
 
 // unreportedFor is longer than the time for which the controller of Clusters withholds the first status of a Cluster, by so much that a
