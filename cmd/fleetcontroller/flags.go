@@ -25,7 +25,7 @@ type raw struct {
 	kubeconfig, namespace                            string
 	metricsAddress, healthAddress, profilesAddress   string
 	disableBootstrap, disableBundles, debug          bool
-	leaveAdmission, clusternet, clusternetAdopt      bool
+	leaveAdmission, clusternet                       bool
 	disableAgentProbes, serveAgentMetrics            bool
 	debugLevel                                       int
 	logFormat                                        string
@@ -121,7 +121,6 @@ func (r *raw) environment() []cli.Flag {
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that never expire"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.BoolFlag{Name: "clusternet", Destination: &r.clusternet, EnvVars: []string{"FLEET_CLUSTERNET"}, Usage: "let unchanged agents of Clusternet register with this hub"},
-		&cli.BoolFlag{Name: "clusternet-adopt", Destination: &r.clusternetAdopt, EnvVars: []string{"FLEET_CLUSTERNET_ADOPT"}, Usage: "with --clusternet: keep the credentials of an administrator that agents of Clusternet offer for their clusters"},
 		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of the agents the hub installs", DefaultText: "1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "install agents without probes, for an agent image that does not serve /healthz and /readyz"},
@@ -152,7 +151,6 @@ func (r *raw) config() (config, error) {
 			DisableBootstrap: r.disableBootstrap,
 			DisableBundles:   r.disableBundles,
 			Clusternet:       r.clusternet,
-			ClusternetAdopt:  r.clusternetAdopt,
 			LeaveAdmission:   r.leaveAdmission,
 			TokenTTLRequired: r.ttlNeeds,
 			Agent:            r.agents(agents),

@@ -96,12 +96,6 @@ func TestFlags(t *testing.T) {
 			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.Clusternet) },
 		},
-		"--clusternet-adopt": {nil, []string{"--clusternet", "--clusternet-adopt"}, func(t *testing.T, c config) { assert.True(t, c.hub.ClusternetAdopt) }},
-		"FLEET_CLUSTERNET_ADOPT": {
-			map[string]string{"FLEET_CLUSTERNET_ADOPT": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.ClusternetAdopt) },
-		},
 		"--disable-bundles": {nil, []string{"--disable-bundles"}, func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) }},
 		"FLEET_DISABLE_BUNDLES": {
 			map[string]string{"FLEET_DISABLE_BUNDLES": "true"},

@@ -76,8 +76,6 @@ type Options struct {
 	HeartbeatNow <-chan struct{}
 	// Forge changes the status of each heartbeat before it is sent, as an agent that lies.
 	Forge func(status map[string]any)
-	// Offers replaces data of the Secret in which the agent offers a credential for its cluster.
-	Offers map[string]string
 	// Through changes the configuration of each client, such as for a recorder.
 	Through func(*rest.Config) *rest.Config
 	// Sent, if given, records the requests.

@@ -29,9 +29,6 @@ func (a *agent) writeDeployerSecret(ctx context.Context, hub dynamic.Interface, 
 		"service-account.name": encode("clusternet-app-deployer"), "service-account.uid": encode(a.id),
 		"apiserver-advertise-url": encode("https://10.43.0.1:443"),
 	}
-	for key, value := range a.Offers {
-		data[key] = encode(value)
-	}
 	secret := object(secrets, "Secret", map[string]any{
 		"name":        DeployerSecret,
 		"labels":      map[string]any{CreatedByLabel: AgentName, IDLabel: a.id, bootstrappingLabel: "credentials-auto"},

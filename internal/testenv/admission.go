@@ -33,10 +33,10 @@ func (c *Cluster) AwaitAdmission(t testing.TB) {
 	c.awaitPolicies(t, admission.Options{})
 }
 
-// AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents, and adopts their clusters or not.
-func (c *Cluster) AwaitClusternetAdmission(t testing.TB, adopt bool) {
+// AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents.
+func (c *Cluster) AwaitClusternetAdmission(t testing.TB) {
 	t.Helper()
-	c.awaitPolicies(t, admission.Options{Clusternet: true, ClusternetAdopt: adopt})
+	c.awaitPolicies(t, admission.Options{Clusternet: true})
 }
 
 func (c *Cluster) awaitPolicies(t testing.TB, o admission.Options) {
@@ -79,7 +79,7 @@ func policiesFor(config *rest.Config) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	clusternet, err := admission.ClusternetObjects(version, false)
+	clusternet, err := admission.ClusternetObjects(version)
 	return append(policies, clusternet...), err
 }
 

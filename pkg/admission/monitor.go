@@ -38,8 +38,6 @@ type Options struct {
 	Install bool
 	// Clusternet adds the policies of ClusternetObjects.
 	Clusternet bool
-	// ClusternetAdopt lets these policies keep the credentials that Clusternet agents offer.
-	ClusternetAdopt bool
 	// Clock defaults to the real one.
 	Clock clock.WithTicker
 }
@@ -415,7 +413,7 @@ func (m *Monitor) objects(mutatingVersion string) ([]*unstructured.Unstructured,
 	if err != nil || !m.options.Clusternet {
 		return policies, err
 	}
-	further, err := ClusternetObjects(mutatingVersion, m.options.ClusternetAdopt)
+	further, err := ClusternetObjects(mutatingVersion)
 	return append(policies, further...), err
 }
 

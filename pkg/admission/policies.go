@@ -92,7 +92,6 @@ func provesOrigin(object *unstructured.Unstructured) bool {
 type rendering struct {
 	file     string
 	mutating bool // the API server serves MutatingAdmissionPolicies
-	adopt    bool // the hub stores the credentials of the clusters of Clusternet agents
 }
 
 // renderings caches the result of render, which takes some milliseconds.
@@ -106,7 +105,7 @@ func (r rendering) render() ([]*unstructured.Unstructured, error) {
 	if r.mutating {
 		kubernetes = "" // the newest
 	}
-	values := map[string]any{"clusternet": map[string]any{"enabled": true, "adopt": r.adopt}}
+	values := map[string]any{"clusternet": map[string]any{"enabled": true}}
 	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, values)
 	if err != nil {
 		return nil, err
@@ -133,10 +132,9 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	return inVersion(mutatingVersion, rendering{file: file, mutating: mutatingVersion != ""})
 }
 
-// ClusternetObjects returns the further policies of a hub that serves Clusternet agents. With adopt it stores the credentials of their
-// clusters.
-func ClusternetObjects(mutatingVersion string, adopt bool) ([]*unstructured.Unstructured, error) {
-	return inVersion(mutatingVersion, rendering{file: clusternetFile, mutating: mutatingVersion != "", adopt: adopt})
+// ClusternetObjects returns the further policies of a hub that serves Clusternet agents.
+func ClusternetObjects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
+	return inVersion(mutatingVersion, rendering{file: clusternetFile, mutating: mutatingVersion != ""})
 }
 
 func inVersion(mutatingVersion string, policies rendering) ([]*unstructured.Unstructured, error) {

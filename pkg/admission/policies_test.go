@@ -3,7 +3,6 @@ package admission_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -144,23 +143,17 @@ func TestClusternetObjects(t *testing.T) {
 	} {
 		validating = append(validating, group+"v1 ValidatingAdmissionPolicy "+name, group+"v1 ValidatingAdmissionPolicyBinding "+name)
 	}
-	older, err := admission.ClusternetObjects("", false)
+	older, err := admission.ClusternetObjects("")
 	require.NoError(t, err)
 	assert.ElementsMatch(t, validating, names(older), "nothing may require an annotation that nobody writes")
-	newer, err := admission.ClusternetObjects("v1beta1", false)
+	newer, err := admission.ClusternetObjects("v1beta1")
 	require.NoError(t, err)
 	assert.ElementsMatch(t, append([]string{
 		group + "v1 ValidatingAdmissionPolicy " + admission.ClusternetCreatorPolicy, group + "v1 ValidatingAdmissionPolicyBinding " + admission.ClusternetCreatorPolicy,
 		group + "v1beta1 MutatingAdmissionPolicy " + admission.ClusternetCreatorPolicy, group + "v1beta1 MutatingAdmissionPolicyBinding " + admission.ClusternetCreatorPolicy,
 		group + "v1beta1 MutatingAdmissionPolicy " + admission.ClusternetSecretPolicy, group + "v1beta1 MutatingAdmissionPolicyBinding " + admission.ClusternetSecretPolicy,
 	}, validating...), names(newer))
-	adopting, err := admission.ClusternetObjects("v1", true)
-	require.NoError(t, err)
-	for i, policy := range adopting {
-		kept := policy.GetName() == admission.ClusternetSecretPolicy && !strings.HasSuffix(policy.GetKind(), "Binding")
-		assert.Equal(t, kept, !reflect.DeepEqual(newer[i].Object["spec"], policy.Object["spec"]), "%s %s", policy.GetKind(), policy.GetName())
-	}
-	for _, policy := range slices.Concat(newer, older, adopting) {
+	for _, policy := range slices.Concat(newer, older) {
 		assert.Equal(t, fleet.ManagedValue, policy.GetLabels()[fleet.ManagedLabel], policy.GetName())
 		if !strings.HasSuffix(policy.GetKind(), "Binding") {
 			assert.Equal(t, "Fail", policy.Object["spec"].(map[string]any)["failurePolicy"], policy.GetName())

@@ -167,7 +167,7 @@ func (h *hub) work(ctx context.Context) error {
 
 	policies, err := admission.New(admission.Options{
 		RESTConfig: h.config, Namespace: c.SystemNamespace, Install: !h.options.LeaveAdmission, Clock: h.options.Clock,
-		Clusternet: h.options.Clusternet, ClusternetAdopt: h.options.ClusternetAdopt,
+		Clusternet: h.options.Clusternet,
 	})
 	if err != nil {
 		return err

@@ -39,9 +39,6 @@ type Options struct {
 	// admission policies, and lets the holders of ClusterRegistrationTokens create ClusterRegistrationRequests. It requires an API server
 	// that serves MutatingAdmissionPolicies, as Kubernetes 1.36 and later do; on others such requests wait.
 	Clusternet bool
-	// ClusternetAdopt keeps the credential that each Clusternet agent offers: a Secret in its cluster namespace with the token of an
-	// administrator of the member, with which the hub can install Muster's agent there. Without it, the Secret is stored empty.
-	ClusternetAdopt bool
 	// LeaveAdmission leaves the admission policies to others, such as the chart fleet. The hub then only watches them. Otherwise it
 	// installs them, and restores them when somebody changes or deletes them.
 	LeaveAdmission bool

@@ -226,10 +226,6 @@ maps are those of other components.
 {{- if (.Values.clusternet).enabled }}
 - name: FLEET_CLUSTERNET
   value: "true"
-{{- if (.Values.clusternet).adopt }}
-- name: FLEET_CLUSTERNET_ADOPT
-  value: "true"
-{{- end }}
 {{- end }}
 {{- if eq (.Values.logFormat | default "text") "json" }}
 - name: FLEET_LOG_FORMAT

@@ -82,7 +82,7 @@ func withClusternet(o *muster.Options) { o.Clusternet = true }
 func (s *stage) start(t *testing.T, change ...func(*muster.Options)) {
 	t.Helper()
 	s.startHub(t, change...)
-	s.Hub.AwaitClusternetAdmission(t, false)
+	s.Hub.AwaitClusternetAdmission(t)
 }
 
 func (s *stage) startHub(t *testing.T, change ...func(*muster.Options)) {

@@ -117,7 +117,7 @@ func TestSchedulingCustomizationOfAnAgentWithItsBundle(t *testing.T) {
 	after := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
 		return c.Status.AgentSchedulingCustomizationHash != "", "the import has not ended"
 	})
-	assert.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	assert.Equal(t, before.Status.Import.RegistrationKey, after.Status.Import.RegistrationKey)
 	assert.Equal(t, before.Status.Agent.Generation, after.Status.Agent.Generation, "the agent stays registered")
 	env := s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env
 	assert.Contains(t, env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"}, "so that it restarts once")
@@ -128,7 +128,7 @@ func TestImportDeliversSettings(t *testing.T) {
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
 	s.registerWith(t, "m", agentNamespace, "m")
-	s.beat(t, "m", agentNamespace, s.Cluster(t, "m").Status.Import.Registration)
+	s.beat(t, "m", agentNamespace, s.Cluster(t, "m").Status.Import.RegistrationKey)
 	s.PatchSpec(t, "m", `{"agentEnvVars":[{"name":"HTTPS_PROXY","value":"http://proxy"}]}`)
 	s.awaitBundle(t, "m", says("http://proxy"))
 	testenv.Eventually(t, func() (bool, string) {
@@ -157,9 +157,9 @@ func TestAddressOfTheHubChanges(t *testing.T) {
 	s.Hub.Configure(t, settings)
 	s.requireDelivered(t, agentNamespace, "https://moved.example:6443", s.Hub.CA())
 	after := s.Cluster(t, "m")
-	assert.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	assert.Equal(t, before.Status.Import.RegistrationKey, after.Status.Import.RegistrationKey)
 	assert.Equal(t, before.Status.Agent, after.Status.Agent)
-	assert.Equal(t, before.Status.Import.Registration, s.bootstrapSecret(t, agentNamespace)["registration"])
+	assert.Equal(t, before.Status.Import.RegistrationKey, s.bootstrapSecret(t, agentNamespace)["registration"])
 	template := s.deployment(t, agentNamespace).Spec.Template
 	assert.Contains(t, template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"})
 	assert.Greater(t, s.deployment(t, agentNamespace).Generation, deployed.Generation)
@@ -170,7 +170,7 @@ func TestAddressOfTheHubChanges(t *testing.T) {
 
 	s.PatchSpec(t, "m", `{"redeployAgentGeneration":1}`)
 	s.awaitGeneration(t, 1)
-	assert.NotEqual(t, before.Status.Import.Registration, s.Cluster(t, "m").Status.Import.Registration, "a redeployment requires a new registration")
+	assert.NotEqual(t, before.Status.Import.RegistrationKey, s.Cluster(t, "m").Status.Import.RegistrationKey, "a redeployment requires a new registration")
 	s.awaitBundle(t, "m", says("managed/1"))
 	assert.Contains(t, s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/1"})
 }
@@ -179,15 +179,15 @@ func TestRevokedCredential(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, r := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
-	key := s.Cluster(t, "m").Status.Import.Registration
+	key := s.Cluster(t, "m").Status.Import.RegistrationKey
 	secrets := s.Member.Kubernetes.CoreV1().Secrets(agentNamespace)
 	require.NoError(t, secrets.Delete(t.Context(), registration.BootstrapSecret, metav1.DeleteOptions{}), "as the agent does")
 
 	s.revoke(t, "m")
 	healed := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Import.Registration != key, "no new registration is required; " + s.imported(t)
+		return c.Status.Import.RegistrationKey != key, "no new registration is required; " + s.imported(t)
 	})
-	assert.Equal(t, healed.Status.Import.Registration, s.bootstrapSecret(t, agentNamespace)["registration"])
+	assert.Equal(t, healed.Status.Import.RegistrationKey, s.bootstrapSecret(t, agentNamespace)["registration"])
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "False CredentialRevoked")
 	again := s.registerWith(t, "m", agentNamespace, "again")
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", r.Request.Name)

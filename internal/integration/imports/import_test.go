@@ -102,7 +102,7 @@ func (s *stage) requireBootstrapSecret(t *testing.T, cluster *fleet.Cluster, sec
 		"systemRegistrationNamespace": testenv.RegistrationNamespace,
 		"token":                       values.Token,
 		"tokenName":                   token,
-		"registration":                cluster.Status.Import.Registration,
+		"registration":                cluster.Status.Import.RegistrationKey,
 	}, asText(secret.Data))
 	made := testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, token)
 	assert.Equal(t, "12h0m0s", made.Spec.TTL.Duration.String())
@@ -131,7 +131,7 @@ func requireAgentEnv(t *testing.T, cluster *fleet.Cluster, deployment *appsv1.De
 		values[env.Name] = env.Value
 	}
 	assert.Equal(t, scope, values["AGENT_SCOPE"])
-	assert.Equal(t, cluster.Status.Import.Registration, values["GENERATION"])
+	assert.Equal(t, cluster.Status.Import.RegistrationKey, values["GENERATION"])
 	assert.Equal(t, "2", values["TWO"])
 }
 
@@ -160,11 +160,11 @@ func TestAddressOfTheHubInTheKubeconfigSecret(t *testing.T) {
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: "own", AgentNamespace: agentNamespace},
 	})
 	s.requireDelivered(t, agentNamespace, "https://own.example:6443", s.Member.CA())
-	first := s.Cluster(t, "m").Status.Import.Registration
+	first := s.Cluster(t, "m").Status.Import.RegistrationKey
 
 	s.patchSecret(t, "own", `{"stringData":{"apiServerURL":"https://moved.example:6443"}}`)
 	s.requireDelivered(t, agentNamespace, "https://moved.example:6443", s.Member.CA())
-	assert.Equal(t, first, s.Cluster(t, "m").Status.Import.Registration, "another address requires no new registration")
+	assert.Equal(t, first, s.Cluster(t, "m").Status.Import.RegistrationKey, "another address requires no new registration")
 
 	settings := s.Hub.Reachable()
 	settings["apiServerURL"] = "https://config.example:6443"
@@ -230,7 +230,7 @@ func TestRedeployGeneration(t *testing.T) {
 	assert.Equal(t, old.Data, s.credentialOf(t, agentNamespace).Data, "the old credential stays until the new one has worked")
 	assert.Equal(t, request.UID, s.onlyRequest(t).UID)
 	env := s.agentSet(t, agentNamespace).deployment.Spec.Template.Spec.Containers[0].Env
-	assert.Contains(t, env, corev1.EnvVar{Name: "GENERATION", Value: s.Cluster(t, "m").Status.Import.Registration})
+	assert.Contains(t, env, corev1.EnvVar{Name: "GENERATION", Value: s.Cluster(t, "m").Status.Import.RegistrationKey})
 
 	s.Member.Agent(t, agentNamespace)
 	second := s.requireReplaced(t, agentNamespace, request, old)
@@ -258,7 +258,7 @@ func (s *stage) requireReplaced(t *testing.T, agentNamespace string, before *fle
 	assert.NotEqual(t, before.UID, after.UID)
 	stored := s.credentialOf(t, agentNamespace)
 	assert.NotEqual(t, old.Data["kubeconfig"], stored.Data["kubeconfig"])
-	assert.Equal(t, s.Cluster(t, "m").Status.Import.Registration, string(stored.Data["registration"]))
+	assert.Equal(t, s.Cluster(t, "m").Status.Import.RegistrationKey, string(stored.Data["registration"]))
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True")
 	return after
 }
@@ -271,7 +271,7 @@ func TestSchedulingCustomization(t *testing.T) {
 	budgets := s.Member.Kubernetes.PolicyV1().PodDisruptionBudgets(agentNamespace)
 	const class, budget = "fleet-agent-priority-class", "fleet-agent-pod-disruption-budget"
 	testenv.RequireGone(t, classes.Get, "PriorityClass", class)
-	registrationBefore := s.Cluster(t, "m").Status.Import.Registration
+	registrationBefore := s.Cluster(t, "m").Status.Import.RegistrationKey
 
 	s.PatchSpec(t, "m", `{"agentSchedulingCustomization":{"priorityClass":{"value":7,"preemptionPolicy":"Never"},"podDisruptionBudget":{"minAvailable":"1"}}}`)
 	made := testenv.EventuallyThere(t, classes.Get, class)
@@ -293,7 +293,7 @@ func TestSchedulingCustomization(t *testing.T) {
 
 	s.PatchSpec(t, "m", `{"agentSchedulingCustomization":null}`)
 	testenv.RequireGone(t, budgets.Get, "PodDisruptionBudget", budget)
-	assert.Equal(t, registrationBefore, s.Cluster(t, "m").Status.Import.Registration, "no new registration")
+	assert.Equal(t, registrationBefore, s.Cluster(t, "m").Status.Import.RegistrationKey, "no new registration")
 }
 
 // imported is the condition Imported of Cluster m.

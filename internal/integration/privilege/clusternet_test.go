@@ -28,7 +28,7 @@ func TestRightsOfClusternetAgents(t *testing.T) {
 	})
 	s := &testenv.Stage{Hub: hub, Namespace: hub.Namespace(t)}
 	s.Running = hub.Hub(t, install, func(o *muster.Options) { o.Clusternet = true })
-	hub.AwaitClusternetAdmission(t, false)
+	hub.AwaitClusternetAdmission(t)
 
 	// Register a cluster, and read its answer.
 	const id = "6a5ba9ed-1b5f-4b3e-9a4e-0d6a5f0f4a11"

@@ -191,7 +191,7 @@ func (s *serverStory) requireNotImported(t *testing.T, m *rancherlike.Managed, b
 		return after.Status.Import.KubeConfigSecretVersion == string(secret.UID)+"/"+secret.ResourceVersion, "the hub has not read the Secret"
 	})
 	require.Equal(t, before.Status.Import.Time, after.Status.Import.Time, "the agent was installed again")
-	require.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	require.Equal(t, before.Status.Import.RegistrationKey, after.Status.Import.RegistrationKey)
 	require.True(t, strings.HasPrefix(testenv.Condition(after.Status.Conditions, fleet.ConditionImported), "True"))
 }
 

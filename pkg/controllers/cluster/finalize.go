@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -32,10 +34,17 @@ const (
 
 // finalize removes what belongs to a deleted Cluster, on the member and on the hub, and then the finalizer. It runs again from the
 // start whenever the Cluster is enqueued; each step does nothing if it has been done.
-func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest *fleet.Cluster, err error) {
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
 	}
+	defer func() {
+		if err != nil { // an error that lasts keeps the Cluster from being deleted
+			var unwritten error
+			latest, unwritten = h.writeProcessed(ctx, cluster, result.Retry(fleet.ReasonError, err))
+			err = errors.Join(err, unwritten)
+		}
+	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
 	began := h.finalizing.since(cluster, h.Clock.Now())
@@ -47,17 +56,25 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 
 	// On the member: the agent stays if another Cluster takes it over. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	byAgent, byHub := result.Skip(), result.Skip()
-	stays, out := h.agentStays(ctx, cluster, began)
-	if !out.IsDone() {
-		return h.waitFinalizing(ctx, cluster, out)
+	stays, undecided, err := h.agentStays(ctx, cluster, began)
+	switch {
+	case err != nil:
+		return cluster, err
+	case undecided > 0:
+		return h.waitFinalizing(ctx, cluster,
+			"checking whether the management server moves the cluster to another namespace, in which case its agent stays", undecided)
 	}
+	byAgent, byHub := removal.NotNeeded(), removal.NotNeeded()
 	if !stays {
-		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.IsWait() || byAgent.Err != nil {
-			return h.waitFinalizing(ctx, cluster, byAgent)
+		if byAgent, err = h.askAgent(ctx, cluster, agentDeadline); err != nil {
+			return cluster, err
+		} else if byAgent.IsUnderWay() {
+			return h.waitFinalizing(ctx, cluster, byAgent.Message, byAgent.After)
 		}
-		if byHub = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); byHub.IsWait() || byHub.Err != nil {
-			return h.waitFinalizing(ctx, cluster, byHub)
+		if byHub, err = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); err != nil {
+			return cluster, err
+		} else if byHub.IsUnderWay() {
+			return h.waitFinalizing(ctx, cluster, byHub.Message, byHub.After)
 		}
 	}
 
@@ -73,7 +90,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	}
 	// Report what may be left on the member before the finalizer is removed: afterwards the Cluster is gone, and nobody would report it.
 	h.reportLeft(cluster, byAgent, byHub)
-	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
+	latest, err = writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
 		"metadata": map[string]any{
 			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
 			"resourceVersion": cluster.ResourceVersion,
@@ -137,11 +154,17 @@ func without(list []string, item string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
-// waitFinalizing writes the reason of a wait into condition Processed. It does not write an error, which is retried and logged.
-func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
-	if out.Err != nil {
-		return cluster, out.Err
+// waitFinalizing reports for what the deletion waits, and enqueues the Cluster after a time.
+func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, message string, again time.Duration) (*fleet.Cluster, error) {
+	latest, err := h.writeProcessed(ctx, cluster, result.Wait(fleet.ReasonFarewell, message))
+	if err == nil && again > 0 {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, again)
 	}
+	return latest, err
+}
+
+// writeProcessed writes condition Processed of a deleted Cluster. It is no error if the Cluster is gone.
+func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
 	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, after)
@@ -154,22 +177,18 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, ou
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
-	if out.After > 0 {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)
-	}
 	return latest, nil
 }
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
-// of them says why. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Result) {
-	nothingLeft := byAgent.IsDone() || byHub.IsDone() || byAgent.IsSkip() && byHub.IsSkip()
-	if nothingLeft || !h.finalizing.mustReport(cluster) {
-		return
-	}
+// of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.State) {
 	left := byHub
-	if left.IsSkip() {
+	if !left.IsLeft() {
 		left = byAgent
+	}
+	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsLeft() || !h.finalizing.mustReport(cluster) {
+		return
 	}
 	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
 	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventMemberLeft, fmt.Sprintf(
@@ -177,29 +196,25 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 }
 
 // agentStays decides whether the agent stays on the member because it belongs to another Cluster, another controller or nobody. The
-// other Cluster gives the agent a new identity; the old one is deleted with the namespace of this Cluster. out is Done if the
-// decision is final.
-func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, out result.Result) {
+// other Cluster gives the agent a new identity; the old one is deleted with the namespace of this Cluster. If undecided is positive, the
+// decision must be repeated after that time.
+func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
 		hub.Bootstrap.Enabled() && hub.Bootstrap.Namespace != cluster.Namespace
 	if managedElsewhere(cluster) || agentspec.LocalDisabled(hub, cluster) || localMoved {
-		return true, result.Done("", "")
+		return true, 0, nil
 	}
 	claims, err := h.takeoverClaims(cluster)
 	if err != nil {
-		return false, result.Retry(fleet.ReasonError, err)
+		return false, 0, err
 	}
-	proof := h.provesTakeover(ctx, cluster, claims)
-	if proof.Err != nil {
-		return false, proof
-	}
-	if proof.IsDone() {
-		return true, result.Done("", "")
+	if stays, err = h.confirmsTakeover(ctx, cluster, claims); stays || err != nil {
+		return stays, 0, err
 	}
 
-	// Wait for a Cluster that the management server may create, or for a Cluster that exists to prove its claim.
+	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
 	claimed, patience := len(claims) > 0, h.FarewellGrace/3
 	if !claimed {
 		patience = min(takeoverPatience, patience)
@@ -207,13 +222,12 @@ func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began 
 	remaining := began.Add(patience).Sub(h.Clock.Now())
 	mayMove := claimed || cluster.Labels[fleet.ManagementClusterLabel] != ""
 	if !mayMove || !hadAgent(cluster) || remaining <= 0 {
-		return false, result.Done("", "")
+		return false, 0, nil
 	}
 	if claimed {
 		remaining = min(remaining, pollInterval)
 	}
-	return false, result.Wait(fleet.ReasonFarewell,
-		"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(remaining)
+	return false, remaining, nil
 }
 
 // takeoverClaims are the Clusters that may take over the agent: Clusters with the same kubeconfig, or with the same cluster ID of a
@@ -239,15 +253,15 @@ func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluste
 	}), nil
 }
 
-// provesTakeover is Done if one of the Clusters proves its claim to the agent. Without a proof any user who may create Clusters could keep
-// the agents of other Clusters from being removed. A Cluster that names the same kubeconfig must have the right to use it. A Cluster that
+// confirmsTakeover reports whether the claim of one of the Clusters to the agent is confirmed. Otherwise any user who may create Clusters could
+// keep the agents of other Clusters from being removed. A Cluster that names the same kubeconfig must have the right to use it. A Cluster that
 // names the same cluster of a management server must own the agent that is on the member of the deleted Cluster: a user can register any
 // other cluster with that name. If the kubeconfig of the deleted Cluster is gone, the hub cannot ask the member; then it is enough that
 // the other Cluster has an agent.
-func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, claims []*fleet.Cluster) result.Result {
+func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, claims []*fleet.Cluster) (bool, error) {
 	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
 	if name == "" { // a management server has a kubeconfig of each cluster that it moves
-		return result.Skip()
+		return false, nil
 	}
 	var withAgent []*fleet.Cluster
 	workspaces := map[string]*fleet.Cluster{} // one Cluster of each that names the same kubeconfig: a Secret allows namespaces
@@ -255,10 +269,10 @@ func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, cl
 		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
 		switch {
 		case sameKubeconfig && access.Nearby(other):
-			return result.Done("", "")
+			return true, nil
 		case sameKubeconfig:
 			workspaces[other.Namespace] = other
-		case other.Status.AgentDeployedGeneration != nil || hadAgent(other):
+		case hadAgent(other):
 			withAgent = append(withAgent, other)
 		}
 	}
@@ -266,65 +280,61 @@ func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, cl
 		// Once for all of them: any user can create thousands of Clusters that name this Secret.
 		secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return result.Retry(fleet.ReasonError, err)
+			return false, fmt.Errorf("reading kubeconfig Secret %s/%s of the deleted Cluster: %w", namespace, name, err)
 		}
 		for _, other := range workspaces {
 			if err == nil && access.MayUse(other, secret) {
-				return result.Done("", "")
+				return true, nil
 			}
 		}
 	}
-	if len(withAgent) == 0 {
-		return result.Skip()
-	}
-	belongs := h.subReconcilers.Import.AgentBelongsTo(ctx, cluster, withAgent)
-	if belongs.IsSkip() {
-		return result.Done("", "")
-	}
-	return belongs
+	belongs, canAsk, err := h.subReconcilers.Import.AgentBelongsTo(ctx, cluster, withAgent)
+	return belongs || err == nil && !canAsk, err
 }
 
-// hadAgent reports whether an agent of the Cluster has sent a heartbeat since the last import that made it register.
-func hadAgent(cluster *fleet.Cluster) bool { return !cluster.Status.Agent.LastSeen.IsZero() }
+// hadAgent reports whether an agent of the Cluster has sent a heartbeat, or the hub has installed one. An import that requires another
+// registration clears the heartbeat.
+func hadAgent(cluster *fleet.Cluster) bool {
+	return !cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.AgentDeployedGeneration != nil
+}
 
-// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. Done means that
-// the agent has done so, Wait that it has not answered yet, Stalled that something may be left, Skip that there is no such agent.
-func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Removed when
+// the agent has answered that it did so, and NotNeeded if there never was an agent. After the deadline it does not return UnderWay.
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
 	switch {
 	case !hadAgent(cluster):
-		return result.Skip()
+		return removal.NotNeeded(), nil
 	case cluster.Spec.Quarantined:
-		return result.Stalled(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed")
+		return removal.Left(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
 	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
-		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
+		return removal.Left(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
 	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
 		// An agent that a chart installed reports no generation until it has adopted its Bundle, but it reports its version.
-		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed")
+		return removal.Left(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
 	}
 
 	remaining := deadline.Sub(h.Clock.Now())
 	deployment, err := h.ensureAsked(ctx, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return result.Stalled(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed")
+		return removal.Left(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
 	case err != nil && remaining > 0:
-		return result.Retry(fleet.ReasonError, err)
+		return removal.State{}, err
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error())
+		return removal.Left(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
 	}
 	answer := fleetstatus.Condition(deployment.Status.Conditions, fleet.ConditionFarewell)
 	switch {
 	case answer.Status == corev1.ConditionTrue:
-		return result.Done("", "")
+		return removal.Removed(), nil
 	case remaining <= 0:
 		message := "the agent did not confirm in time that it has removed what it deployed"
 		if answer.Message != "" {
 			message += ": " + answer.Message
 		}
-		return result.Stalled(fleet.ReasonFarewellTimeout, message)
+		return removal.Left(fleet.ReasonFarewellTimeout, message), nil
 	}
-	return result.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
-		deadline.UTC().Format(time.RFC3339))).In(remaining)
+	return removal.UnderWay(fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339)), remaining), nil
 }
 
 // ensureAsked returns the agent's BundleDeployment with the annotation that asks the agent.

@@ -30,8 +30,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -107,18 +109,29 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 type uninstaller struct {
 	countingSubReconciler
 	deadline time.Time
-	result   result.Result
-	belongs  result.Result // of AgentBelongsTo
+	state    removal.State
+	err      error        // of Uninstall
+	answer   memberAnswer // of AgentBelongsTo
+	askedFor int          // the number of Clusters in the last call of AgentBelongsTo
 }
 
-func (u *uninstaller) AgentBelongsTo(context.Context, *fleet.Cluster, []*fleet.Cluster) result.Result {
-	return u.belongs
+type memberAnswer struct {
+	belongs, cannotBeAsked bool
+	err                    error
 }
 
-func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) result.Result {
+func (u *uninstaller) AgentBelongsTo(_ context.Context, _ *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
+	u.askedFor = len(others)
+	if len(others) == 0 {
+		return false, true, nil
+	}
+	return u.answer.belongs, !u.answer.cannotBeAsked, u.answer.err
+}
+
+func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) (removal.State, error) {
 	u.deadline = deadline
 	u.passes++
-	return u.result
+	return u.state, u.err
 }
 
 // deletion is a handler and a deleted Cluster with a connected agent. The clock stands at the deletion, ten minutes after the start
@@ -140,7 +153,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Generation: "managed/0"}
 	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
 	d := &deletion{
-		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{result: result.Skip()},
+		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{},
 		fleet: fleetfake.NewSimpleClientset(
 			&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: memberNamespace, Name: agentBundle}}, cluster.DeepCopy()),
 	}
@@ -212,24 +225,24 @@ func TestFinalize_member(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(*deletion)
-		hub      result.Result // of Uninstall
+		hub      removal.State // of Uninstall
 		waits    bool
 		reported string
 	}{
-		{name: "hub removed the agent", change: agentFails, hub: result.Done("", "")},
-		{name: "hub is removing the agent", change: agentFails, hub: result.Wait(fleet.ReasonFarewell, "").In(time.Second), waits: true},
-		{name: "hub cannot remove the agent", change: agentFails, hub: result.Stalled(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
-		{name: "hub has no access to the member", change: agentFails, hub: result.Skip(), reported: "Disconnected"},
-		{name: "agent has not answered", change: agentAsked, hub: result.Skip(), waits: true},
-		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Skip()},
+		{name: "hub removed the agent", change: agentFails, hub: removal.Removed()},
+		{name: "hub is removing the agent", change: agentFails, hub: removal.UnderWay("", time.Second), waits: true},
+		{name: "hub cannot remove the agent", change: agentFails, hub: removal.Left(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
+		{name: "hub has no access to the member", change: agentFails, reported: "Disconnected"},
+		{name: "agent has not answered", change: agentAsked, waits: true},
+		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }},
 		{
 			name: "there never was an agent, and the hub cannot remove it", reported: "Unreachable: no route",
-			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Stalled(fleet.ReasonUnreachable, "no route"),
+			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: removal.Left(fleet.ReasonUnreachable, "no route"),
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
-			d.importer.result = row.hub
+			d.importer.state = row.hub
 			row.change(d)
 			assert.Equal(t, !row.waits, d.finalized(t))
 			if d.importer.passes > 0 {
@@ -269,7 +282,7 @@ func TestFinalize_member(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))
 		d.answer(t, result.Done("", ""))
-		d.importer.result = result.Stalled(fleet.ReasonUnreachable, "no route")
+		d.importer.state = removal.Left(fleet.ReasonUnreachable, "no route")
 		assert.True(t, d.finalized(t))
 		assert.Empty(t, d.events.Events)
 	})
@@ -281,13 +294,50 @@ func TestFinalize_member(t *testing.T) {
 		assert.Empty(t, d.patches())
 		assert.Empty(t, d.events.Events)
 	})
-	t.Run("the hub's own API server fails", func(t *testing.T) {
-		d := newDeletion(config.Hub{})
-		agentFails(d)
-		d.importer.result = result.Retry(fleet.ReasonError, errCause)
-		_, err := d.finalize(t.Context(), d.cluster)
-		assert.ErrorIs(t, err, errCause)
-	})
+	for name, change := range map[string]func(*deletion){
+		"removing the agent": func(d *deletion) {
+			agentFails(d)
+			d.importer.err = errCause
+		},
+		"asking the member for its Cluster": func(d *deletion) {
+			other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
+			}}
+			other.Status.AgentDeployedGeneration = new(int64)
+			d.clusterCache, d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = known{all: []*fleet.Cluster{other}}, other.Labels, "kubeconfig"
+			d.importer.answer.err = errCause
+		},
+		"reading the kubeconfig": func(d *deletion) {
+			d.cluster.Spec.KubeConfigSecret = "kubeconfig"
+			d.clusterCache = known{all: []*fleet.Cluster{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new"},
+				Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "ws"},
+			}}}
+			d.Kubernetes.(*fake.Clientset).PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errCause })
+		},
+		"deleting the Bundle": func(d *deletion) {
+			agentFails(d)
+			d.bundles = cachedBundle{err: errCause}
+		},
+	} {
+		t.Run("the hub's own API server fails: "+name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			change(d)
+			for range 3 {
+				latest, err := d.finalize(t.Context(), d.cluster)
+				require.ErrorIs(t, err, errCause)
+				condition := fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed)
+				assert.Equal(t, corev1.ConditionFalse, condition.Status)
+				assert.Equal(t, fleet.ReasonError, condition.Reason)
+				assert.Contains(t, condition.Message, "cause")
+				assert.Empty(t, d.patches(), "the agent is not asked to remove what it deployed")
+				d.cluster.Status = latest.Status
+				d.clock.Step(time.Hour)
+			}
+			require.Len(t, d.events.Events, 1, "the error is reported once")
+			assert.Contains(t, <-d.events.Events, "Warning Error")
+		})
+	}
 }
 
 func TestAgentStays(t *testing.T) {
@@ -315,7 +365,7 @@ func TestAgentStays(t *testing.T) {
 	}
 	installed := func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = new(int64) }
 	checkedIn := func(c *fleet.Cluster) { c.Status.Agent.LastSeen = deleting }
-	yes, no := result.Done("", ""), result.Stalled(fleet.ReasonAgentUnaware, "")
+	yes, no := memberAnswer{belongs: true}, memberAnswer{}
 	bySecret := func(c *fleet.Cluster) {
 		c.Spec.KubeConfigSecret, c.Spec.KubeConfigSecretNamespace = "kubeconfig", "fleet-default"
 	}
@@ -334,25 +384,25 @@ func TestAgentStays(t *testing.T) {
 		this  func(*fleet.Cluster)
 		hub   config.Hub
 		other *fleet.Cluster
-		// belongs is the answer of the member.
-		belongs result.Result
-		stays   bool
+		// answer is the answer of the member.
+		answer memberAnswer
+		stays  bool
 	}{
 		{name: "no other Cluster"},
 		{name: "other cluster", other: other(nil)},
-		{name: "same cluster ID, no agent", this: byServer, other: withOwnSecret(nil), belongs: yes},
-		{name: "same cluster ID, agent installed by the hub, on the member", this: byServer, stays: true, other: withOwnSecret(installed), belongs: yes},
-		{name: "same cluster ID, agent has checked in, on the member", this: byServer, stays: true, other: withOwnSecret(checkedIn), belongs: yes},
-		{name: "same cluster ID, agent installed by the hub elsewhere", this: byServer, other: withOwnSecret(installed), belongs: no},
-		{name: "same cluster ID, agent has checked in elsewhere", this: byServer, other: withOwnSecret(checkedIn), belongs: no},
-		{name: "same cluster ID, has an agent, kubeconfig deleted", this: byServer, stays: true, other: withOwnSecret(checkedIn), belongs: result.Skip()},
+		{name: "same cluster ID, no agent", this: byServer, other: withOwnSecret(nil), answer: yes},
+		{name: "same cluster ID, agent installed by the hub, on the member", this: byServer, stays: true, other: withOwnSecret(installed), answer: yes},
+		{name: "same cluster ID, agent has checked in, on the member", this: byServer, stays: true, other: withOwnSecret(checkedIn), answer: yes},
+		{name: "same cluster ID, agent installed by the hub elsewhere", this: byServer, other: withOwnSecret(installed), answer: no},
+		{name: "same cluster ID, agent has checked in elsewhere", this: byServer, other: withOwnSecret(checkedIn), answer: no},
+		{name: "same cluster ID, has an agent, kubeconfig deleted", this: byServer, stays: true, other: withOwnSecret(checkedIn), answer: memberAnswer{cannotBeAsked: true}},
 		{name: "same cluster ID, has an agent, no kubeconfig", this: func(c *fleet.Cluster) {
 			byServer(c)
 			c.Spec.KubeConfigSecret = ""
-		}, other: withOwnSecret(checkedIn), belongs: yes},
+		}, other: withOwnSecret(checkedIn), answer: yes},
 		{name: "same kubeconfig, not allowed to use it", this: byOwnSecret, other: stranger(nil)},
-		{name: "same kubeconfig, not allowed to use it, has an agent", this: byOwnSecret, other: stranger(checkedIn), belongs: yes},
-		{name: "same kubeconfig, not allowed to use it, agent installed by the hub", this: byOwnSecret, other: stranger(installed), belongs: yes},
+		{name: "same kubeconfig, not allowed to use it, has an agent", this: byOwnSecret, other: stranger(checkedIn), answer: yes},
+		{name: "same kubeconfig, not allowed to use it, agent installed by the hub", this: byOwnSecret, other: stranger(installed), answer: yes},
 		{name: "same kubeconfig, allowed by its annotation", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), stays: true},
 		{name: "same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), stays: true},
 		{name: "same kubeconfig, other agent namespace", this: bySecret, other: other(func(c *fleet.Cluster) { c.Spec.AgentNamespace = "its-own" })},
@@ -370,13 +420,14 @@ func TestAgentStays(t *testing.T) {
 				others = append(others, row.other)
 			}
 			d := newDeletion(row.hub, others...)
-			d.importer.belongs = row.belongs
+			d.importer.answer = row.answer
 			if row.this != nil {
 				row.this(d.cluster)
 			}
 			d.clock.Step(takeoverPatience)
-			stays, out := d.agentStays(t.Context(), d.cluster, noon)
-			assert.True(t, out.IsDone())
+			stays, undecided, err := d.agentStays(t.Context(), d.cluster, noon)
+			require.NoError(t, err)
+			assert.Zero(t, undecided)
 			assert.Equal(t, row.stays, stays)
 		})
 	}
@@ -398,8 +449,9 @@ func TestAgentStays_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		stays, out := d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsDone())
+		stays, undecided, err := d.agentStays(t.Context(), d.cluster, noon)
+		require.NoError(t, err)
+		assert.Zero(t, undecided)
 		assert.Equal(t, allowed, stays)
 		assert.Len(t, d.Kubernetes.(*fake.Clientset).Actions(), 1)
 	}
@@ -407,70 +459,93 @@ func TestAgentStays_readsTheSecretOnce(t *testing.T) {
 
 func TestAgentStays_patience(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
+	waits := func(t *testing.T, d *deletion) time.Duration {
+		t.Helper()
+		stays, undecided, err := d.agentStays(t.Context(), d.cluster, noon)
+		require.NoError(t, err)
+		assert.False(t, stays)
+		return undecided
+	}
 	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Labels = label
-		_, out := d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsWait())
-		assert.Equal(t, takeoverPatience, out.After)
+		assert.Equal(t, takeoverPatience, waits(t, d))
 		d.clock.Step(takeoverPatience)
-		_, out = d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsDone())
+		assert.Zero(t, waits(t, d))
 
 		d = newDeletion(config.Hub{})
 		d.cluster.Labels, d.cluster.Status.Agent.LastSeen = label, metav1.Time{}
-		_, out = d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsDone(), "there is no agent")
+		assert.Zero(t, waits(t, d), "there is no agent")
+		d.cluster.Status.AgentDeployedGeneration = new(int64)
+		assert.Equal(t, takeoverPatience, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
 	})
 	t.Run("for the proof of a claim", func(t *testing.T) {
 		other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
 		d := newDeletion(config.Hub{}, other)
 		d.FarewellGrace, d.cluster.Labels = 3*time.Minute, label
 		d.clock.Step(time.Minute - time.Second)
-		_, out := d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsWait())
-		assert.Equal(t, time.Second, out.After)
+		assert.Equal(t, time.Second, waits(t, d))
 		d.clock.Step(time.Second)
-		stays, out := d.agentStays(t.Context(), d.cluster, noon)
-		assert.True(t, out.IsDone())
-		assert.False(t, stays)
+		assert.Zero(t, waits(t, d))
 	})
+}
+
+// A question to the member keeps its slot while AgentBelongsTo is not called.
+func TestAgentStays_claimEnds(t *testing.T) {
+	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
+	}}
+	other.Status.AgentDeployedGeneration = new(int64)
+	d := newDeletion(config.Hub{}, other)
+	d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = other.Labels, "kubeconfig"
+	for _, claims := range []int{1, 0} {
+		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
+		d.importer.askedFor = -1
+		_, _, err := d.agentStays(t.Context(), d.cluster, noon)
+		require.NoError(t, err)
+		assert.Equal(t, claims, d.importer.askedFor)
+	}
 }
 
 func TestAskAgent(t *testing.T) {
 	deadline := noon.Add(grace)
+	asks := func(t *testing.T, d *deletion) removal.State {
+		t.Helper()
+		state, err := d.askAgent(t.Context(), d.cluster, deadline)
+		require.NoError(t, err)
+		return state
+	}
 	t.Run("the agent is asked once and waited for", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		for range 2 {
-			out := d.askAgent(t.Context(), d.cluster, deadline)
-			assert.True(t, out.IsWait())
-			assert.Equal(t, fleet.ReasonFarewell, out.Reason)
+			out := asks(t, d)
+			assert.True(t, out.IsUnderWay())
 			assert.Equal(t, "waiting until 2026-01-02T12:00:30Z for the agent to remove what it deployed", out.Message)
 			assert.Equal(t, grace, out.After, "the answer is an event")
 		}
 		assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, d.patches())
 		d.answer(t, result.Done("", ""))
-		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsDone())
+		assert.True(t, asks(t, d).IsRemoved())
 	})
 	t.Run("the answer is read from the cache", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
-		out := d.askAgent(t.Context(), d.cluster, deadline)
-		require.True(t, out.IsWait(), "a BundleDeployment that the cache does not contain is read from the API server")
+		out := asks(t, d)
+		require.True(t, out.IsUnderWay(), "a BundleDeployment that the cache does not contain is read from the API server")
 		assert.Equal(t, grace, out.After)
 		d.fail("*", "bundledeployments", errCause) // no further request
 		answered := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.FarewellAnnotation: "asked"}}}
 		d.handler.deployments = cachedDeployment{agent: answered}
-		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		assert.True(t, asks(t, d).IsUnderWay())
 		result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
-		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsDone())
+		assert.True(t, asks(t, d).IsRemoved())
 	})
 	t.Run("the agent's error is reported at the deadline", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
-		d.askAgent(t.Context(), d.cluster, deadline)
+		asks(t, d)
 		d.answer(t, result.Stalled("R", "a finalizer hangs"))
-		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		assert.True(t, asks(t, d).IsUnderWay())
 		d.clock.Step(grace)
-		out := d.askAgent(t.Context(), d.cluster, deadline)
+		out := asks(t, d)
 		assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
 		assert.Contains(t, out.Message, "removed what it deployed: a finalizer hangs")
 	})
@@ -478,10 +553,11 @@ func TestAskAgent(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.fail("patch", "bundledeployments", errCause)
 		d.clock.Step(grace - time.Nanosecond)
-		require.ErrorIs(t, d.askAgent(t.Context(), d.cluster, deadline).Err, errCause)
+		_, err := d.askAgent(t.Context(), d.cluster, deadline)
+		require.ErrorIs(t, err, errCause)
 		d.clock.Step(time.Nanosecond)
-		out := d.askAgent(t.Context(), d.cluster, deadline)
-		assert.True(t, out.IsStalled())
+		out := asks(t, d)
+		assert.True(t, out.IsLeft())
 		assert.Contains(t, out.Message, "the agent could not be asked")
 	})
 	for _, row := range []struct {
@@ -490,6 +566,9 @@ func TestAskAgent(t *testing.T) {
 		reason string
 	}{
 		{"no agent has checked in", func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, ""},
+		{"no heartbeat since the hub has installed the agent", func(d *deletion) {
+			d.cluster.Status.Agent, d.cluster.Status.Conditions, d.cluster.Status.AgentDeployedGeneration = fleet.AgentStatus{}, nil, new(int64)
+		}, fleet.ReasonDisconnected},
 		{"agent disconnected", func(d *deletion) {
 			result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), noon)
 		}, fleet.ReasonDisconnected},
@@ -503,16 +582,16 @@ func TestAskAgent(t *testing.T) {
 		t.Run("not asked: "+row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			row.change(d)
-			out := d.askAgent(t.Context(), d.cluster, deadline)
+			out := asks(t, d)
 			assert.Equal(t, row.reason, out.Reason)
-			assert.Equal(t, row.reason == "", out.IsSkip())
+			assert.Equal(t, row.reason == "", out.IsNotNeeded())
 			assert.Empty(t, d.patches())
 		})
 	}
 	t.Run("an agent that a chart installed is asked before it has adopted its Bundle", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1"}
-		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		assert.True(t, asks(t, d).IsUnderWay())
 		assert.Len(t, d.patches(), 1)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
@@ -22,15 +23,13 @@ type SubReconciler interface {
 // AgentInstaller is the sub-reconciler that installs the agent on the member.
 type AgentInstaller interface {
 	SubReconciler
-	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
-	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
-	// Skip that the Cluster names no kubeconfig. After the deadline it does not return Wait. It may be called again after
-	// each of these results.
-	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
-	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. Done means that it
-	// does, Wait that the member has not answered yet, Stalled that it does not or that the member cannot be asked now, and Skip that
-	// the Cluster names no kubeconfig, or its Secret in the same namespace is gone.
-	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns NotNeeded if the Cluster names no
+	// kubeconfig. After the deadline it does not return UnderWay. It may be called again after each state.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error)
+	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
+	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
+	// Secret in the same namespace is gone.
+	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error)
 }
 
 // Liveness is the sub-reconciler that evaluates heartbeats.

@@ -51,32 +51,35 @@ const (
 // memberCall is the state of the last call with one key. A call is a function that sends requests to a member; it returns when
 // its context ends.
 type memberCall struct {
-	inputs   string // a digest of everything that determines the call; other inputs are another call
-	running  bool   // it has not ended: it sends requests, or waits for a slot or for a pass
-	slot     slotState
-	wanted   bool                                // by the pass that runs, or by the last one
-	patience clock.Timer                         // fires if no pass begins the call that has a slot
-	start    chan func(context.Context) *failure // takes the function to run in the slot
-	failure  *failure                            // while a failed call is retried, the failure of the previous try
-	retryAt  time.Time
-	backoff  *wait.Backoff
-	cancel   context.CancelFunc
+	inputs       string // a digest of everything that determines the call; other inputs are another call
+	state        callState
+	wanted       bool                                // by the current pass, or by the last one
+	prepareTimer clock.Timer                         // fires if no pass begins the call that has a slot
+	start        chan func(context.Context) *failure // takes the function to run in the slot
+	failure      *failure                            // while a failed call is retried, the failure of the previous try
+	retryAt      time.Time
+	backoff      *wait.Backoff
+	cancel       context.CancelFunc
 }
 
-// slotState is the state of a running call before it sends its first request. While it waits, nothing is rendered for it, and its goroutine has
-// only its key and the digest of its inputs: a workspace may have thousands of such calls.
-type slotState int
+// callState is the state of a call. While it waits, nothing is rendered for it, and its goroutine has only its key and the digest of its
+// inputs: a workspace may have thousands of such calls.
+type callState int
 
 const (
-	started   slotState = iota
-	waiting             // for a slot
-	offered             // it has a slot, and the Cluster is enqueued: the next pass prepares the call
-	preparing           // a pass prepares the call
+	ended     callState = iota // or withdrawn before it began
+	waiting                    // for a slot
+	offered                    // it has a slot, and the Cluster is enqueued: the next pass prepares the call
+	preparing                  // a pass prepares the call
+	begun                      // it sends requests
 )
+
+// isRunning reports whether the call has not ended.
+func (c memberCall) isRunning() bool { return c.state != ended }
 
 // due reports whether a failed call must be started again, because retryAt has passed.
 func (c memberCall) due(now time.Time) bool {
-	return !c.running && c.failure != nil && !now.Before(c.retryAt)
+	return !c.isRunning() && c.failure != nil && !now.Before(c.retryAt)
 }
 
 // failed returns the result of a failed call; ok is false if the call succeeded, or runs for the first time. While a retry
@@ -89,7 +92,7 @@ func (c memberCall) failed(now time.Time) (out result.Result, ok bool) {
 	if c.failure.isTransient {
 		out.Message += "; retrying"
 	}
-	if !c.running {
+	if !c.isRunning() {
 		out = out.In(max(c.retryAt.Sub(now), time.Millisecond))
 	}
 	return out, true
@@ -120,8 +123,8 @@ func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, e
 	}
 }
 
-// ensure returns the state of the call with these inputs. It starts do if there is no such call, or if a failed one is due, and there is a
-// slot; otherwise the Cluster is enqueued when there is one.
+// ensure returns the state of the call with these inputs. If there is no such call, or if a failed call is due, it starts do in a slot; if no
+// slot is free, the Cluster is enqueued when the call gets one.
 func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
 	call, hasSlot := c.reserve(key, inputs)
 	if hasSlot {
@@ -130,9 +133,9 @@ func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context
 	return call
 }
 
-// reserve returns the state of the call with these inputs. If there is no such call, or if a failed one is due, it takes a slot for it. If it
-// has one, the caller prepares the call and begins it; otherwise the Cluster is enqueued when there is a slot. A running call with other
-// inputs is not interrupted: its end enqueues the Cluster.
+// reserve returns the state of the call with these inputs. If there is no such call, or if a failed call is due, it takes a slot for it. If
+// hasSlot is true, the caller prepares the call and begins it; otherwise the Cluster is enqueued when the call gets a slot. A running call with
+// other inputs is not interrupted: its end enqueues the Cluster.
 func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasSlot bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,19 +145,19 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 	}
 	same := last != nil && last.inputs == inputs
 	switch {
-	case last != nil && last.running && last.slot == offered:
+	case last != nil && last.state == offered:
 		if !same {
 			last.inputs, last.failure, last.backoff = inputs, nil, c.newBackoff()
 		}
-		last.slot = preparing
-		last.patience.Reset(prepareTimeout) // the pass may have come late
+		last.state = preparing
+		last.prepareTimer.Reset(prepareTimeout) // the pass may have come late
 		return *last, true
-	case last != nil && last.running || same && !last.due(c.clock.Now()):
+	case last != nil && last.isRunning() || same && !last.due(c.clock.Now()):
 		return *last, false
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	next, slots := &memberCall{
-		inputs: inputs, running: true, slot: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
+		inputs: inputs, state: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
 	}, c.first
 	if same {
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
@@ -165,10 +168,10 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 		slots = c.removals
 	}
 	if slots.tryAcquire(key.cluster.Namespace) {
-		next.slot, next.patience = preparing, c.clock.NewTimer(prepareTimeout)
+		next.state, next.prepareTimer = preparing, c.clock.NewTimer(prepareTimeout)
 	}
 	c.byKey[key] = next
-	hasSlot = next.slot == preparing
+	hasSlot = next.state == preparing
 	c.running.Go(func() { c.run(ctx, key, next, slots, hasSlot) })
 	return *next, hasSlot
 }
@@ -177,16 +180,17 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && call.slot == preparing {
-		call.slot = started
+	if call := c.byKey[key]; call != nil && call.state == preparing {
+		call.state = begun
 		call.start <- do
 	}
 }
 
-// pass is one pass over a Cluster, which may make calls with these keys. When it ends, the slots of calls that it has not begun are free: it
-// could not prepare them, because it returned early or panicked. Calls that wait for a slot, or have been offered one, do not go on if the pass
-// did not ask for them: the Cluster needs them no more. After a pass that failed they do, because its repetition may ask for them.
-func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
+// pass runs one pass over a Cluster, which may make calls with these keys. Afterwards it frees the slots of calls that the pass has not begun:
+// the pass could not prepare them, because it returned early or panicked. It also withdraws calls that wait for a slot, or have been offered
+// one, if the pass did not ask for them: the Cluster no longer needs them. After a pass that failed they stay, because its repetition may ask
+// for them.
+func (c *memberCalls) pass(run func() error, keys ...callKey) error {
 	c.mu.Lock()
 	for _, key := range keys {
 		if call := c.byKey[key]; call != nil {
@@ -200,32 +204,31 @@ func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Res
 			c.endPass(key, failed)
 		}
 	}()
-	out := run()
-	failed = out.Err != nil
-	return out
+	err := run()
+	failed = err != nil
+	return err
 }
 
 func (c *memberCalls) endPass(key callKey, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	call := c.byKey[key]
-	if call == nil || !call.running {
+	if call == nil {
 		return
 	}
 	unwanted := !call.wanted && !failed
 	switch {
-	case call.slot == preparing, call.slot == offered && unwanted:
+	case call.state == preparing, call.state == offered && unwanted:
 		close(call.start)
-		call.slot = started
 		c.withdraw(key, call)
-	case call.slot == waiting && unwanted:
+	case call.state == waiting && unwanted:
 		call.cancel()
 	}
 }
 
 // withdraw ends a call that has sent nothing. A retry is due again. The caller holds the lock.
 func (c *memberCalls) withdraw(key callKey, call *memberCall) {
-	call.running, call.retryAt = false, c.clock.Now()
+	call.state, call.retryAt = ended, c.clock.Now()
 	if call.failure == nil && c.byKey[key] == call {
 		delete(c.byKey, key)
 	}
@@ -236,13 +239,13 @@ func (c *memberCalls) newBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
 }
 
-// run is the life of a call: it waits for a slot, unless it has one, offers it to the next pass over the Cluster, and runs what that begins.
+// run waits for a slot, unless the call has one, offers it to the next pass over the Cluster, and runs the function that a pass begins.
 func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, hasSlot bool) {
 	defer call.cancel()
 	if !hasSlot && slots.acquire(ctx, key.cluster.Namespace) {
 		hasSlot = true
 		c.mu.Lock()
-		call.slot, call.patience = offered, c.clock.NewTimer(prepareTimeout)
+		call.state, call.prepareTimer = offered, c.clock.NewTimer(prepareTimeout)
 		c.mu.Unlock()
 		if ctx.Err() == nil {
 			c.enqueue(key.cluster)
@@ -257,34 +260,35 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 		}
 		slots.release(key.cluster.Namespace)
 	}
-	begun := do != nil
+	hasBegun := do != nil
 
 	c.mu.Lock()
-	if begun {
-		call.running, call.failure = false, problem
+	if hasBegun {
+		call.state, call.failure = ended, problem
 		if problem != nil {
 			call.retryAt = c.clock.Now().Add(call.backoff.Step())
 		}
-	} else if call.running {
+	} else if call.isRunning() {
 		c.withdraw(key, call)
 	}
 	if ctx.Err() != nil && c.byKey[key] == call {
 		delete(c.byKey, key)
 	}
 	c.mu.Unlock()
-	if c.ctx.Err() == nil && (begun || expired || ctx.Err() != nil) {
+	if c.ctx.Err() == nil && (hasBegun || expired || ctx.Err() != nil) {
 		c.enqueue(key.cluster)
 	}
 }
 
-// awaitBegin waits for the function that a pass begins. It returns nil if ctx ends first, or if the pass gives the slot back. If no pass has
-// begun one in time, it withdraws the call, and expired is true: a pass may have reported that the call runs, and only another one corrects that.
+// awaitBegin waits for the function that a pass begins. It returns nil if ctx ends first, or if the pass gives the slot back. If no pass
+// begins a function in time, it withdraws the call, and expired is true: an earlier pass may have reported that the call runs, which only
+// another pass corrects.
 func (c *memberCalls) awaitBegin(ctx context.Context, key callKey, call *memberCall) (do func(context.Context) *failure, expired bool) {
-	defer call.patience.Stop()
+	defer call.prepareTimer.Stop()
 	select {
 	case do = <-call.start:
 	case <-ctx.Done():
-	case <-call.patience.C():
+	case <-call.prepareTimer.C():
 		do, expired = c.withdrawUnlessBegun(key, call)
 	}
 	if ctx.Err() != nil {
@@ -293,14 +297,13 @@ func (c *memberCalls) awaitBegin(ctx context.Context, key callKey, call *memberC
 	return do, expired
 }
 
-// withdrawUnlessBegun withdraws a call that no pass has begun. It returns the function if one has done so at the last moment.
+// withdrawUnlessBegun withdraws a call that no pass has begun. It returns the function if a pass has begun the call at the last moment.
 func (c *memberCalls) withdrawUnlessBegun(key callKey, call *memberCall) (do func(context.Context) *failure, withdrawn bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call.slot == started {
-		return <-call.start, false
+	if call.state != offered && call.state != preparing {
+		return <-call.start, false // nil if a pass has withdrawn it
 	}
-	call.slot = started
 	c.withdraw(key, call)
 	return nil, true
 }
@@ -322,7 +325,7 @@ func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(contex
 func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := c.byKey[key]; last != nil && last.inputs == inputs && !(last.running && last.slot == offered) {
+	if last := c.byKey[key]; last != nil && last.inputs == inputs && last.state != offered {
 		last.wanted = true
 		return *last, true
 	}
@@ -334,7 +337,7 @@ func (c *memberCalls) isRunning(key callKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.byKey[key]
-	return last != nil && last.running
+	return last != nil && last.isRunning()
 }
 
 // isKnown reports whether there is a call with this key, which may have ended.
@@ -348,7 +351,7 @@ func (c *memberCalls) isKnown(key callKey) bool {
 func (c *memberCalls) forget(key callKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := c.byKey[key]; last != nil && !last.running {
+	if last := c.byKey[key]; last != nil && !last.isRunning() {
 		delete(c.byKey, key)
 	}
 }
@@ -365,8 +368,8 @@ func (c *memberCalls) cancel(key callKey) {
 
 func (c *memberCalls) wait() { c.running.Wait() }
 
-// onMember runs do for a member while it holds the lock of the member, shared or alone, and then closes the connection. Its request for the
-// UID of the member is the first request of a call, so it also shows whether the server answers.
+// onMember runs do while it holds the lock of the member, shared or alone, and then closes the connection. Its request for the UID of the
+// member is the first request of a call, so it also shows whether the server answers.
 func (c *memberCalls) onMember(
 	ctx context.Context, m *memberClient, workspace string, lock lockMember, do func(context.Context) *failure,
 ) *failure {
@@ -376,7 +379,7 @@ func (c *memberCalls) onMember(
 		return diagnose(m.server, "connecting to the member", err)
 	}
 	member := string(uid)
-	if member == "" { // no other workspace can get hold of this lock
+	if member == "" { // no other workspace uses this lock
 		member = workspace + "/" + m.server
 	}
 	return lock(ctx, member, do)

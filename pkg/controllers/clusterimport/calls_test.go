@@ -19,7 +19,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // patience is how long a test waits for what must happen, and pause the time between two looks.
@@ -54,7 +53,7 @@ func (c *memberCalls) isOffered(key callKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	call := c.byKey[key]
-	return call != nil && call.running && call.slot == offered
+	return call != nil && call.state == offered
 }
 
 func newTestCalls(t *testing.T) *testCalls {
@@ -120,12 +119,12 @@ func mustNotRun(t *testing.T) func(context.Context) *failure {
 func TestMemberCalls_retries(t *testing.T) {
 	t.Run("a call that succeeded is not repeated", func(t *testing.T) {
 		c := newTestCalls(t)
-		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).running)
+		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).isRunning())
 		assert.Equal(t, clusterKey("c"), c.next(t))
 		call := c.ensure(keyOf("c"), "a", mustNotRun(t))
-		assert.False(t, call.running)
+		assert.False(t, call.isRunning())
 		assert.Nil(t, call.failure)
-		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).running, "with other inputs it is another call")
+		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).isRunning(), "with other inputs it is another call")
 		c.next(t)
 	})
 	t.Run("a failed call is retried when it is due", func(t *testing.T) {
@@ -142,7 +141,7 @@ func TestMemberCalls_retries(t *testing.T) {
 		assert.Greater(t, out.After, time.Duration(0), "the Cluster is enqueued even if retryAt has just passed")
 
 		call = c.ensure(keyOf("c"), "a", succeeds)
-		assert.True(t, call.running)
+		assert.True(t, call.isRunning())
 		out, failed = call.failed(c.clock.Now())
 		require.True(t, failed, "the failure is reported until the retry has succeeded")
 		assert.Zero(t, out.After, "the end of the retry enqueues the Cluster")
@@ -170,7 +169,7 @@ func TestMemberCalls_retries(t *testing.T) {
 			c.clock.SetTime(call.retryAt)
 		}
 		call := c.ensure(keyOf("c"), "b", fails)
-		assert.True(t, call.running, "other inputs are tried at once")
+		assert.True(t, call.isRunning(), "other inputs are tried at once")
 		assert.Nil(t, call.failure, "the old failure was for other inputs")
 		c.next(t)
 		assert.Less(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).retryAt.Sub(c.clock.Now()), 3*time.Second, "and start with the first delay")
@@ -210,12 +209,12 @@ func TestMemberCalls_concurrency(t *testing.T) {
 	t.Run("a call with other inputs follows the running one", func(t *testing.T) {
 		c, release := newTestCalls(t), make(chan struct{})
 		c.ensure(keyOf("c"), "a", func(context.Context) *failure { <-release; return nil })
-		assert.True(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).running)
+		assert.True(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).isRunning())
 		c.forget(keyOf("c"))
-		assert.True(t, c.ensure(keyOf("c"), "a", mustNotRun(t)).running, "a running call is not forgotten")
+		assert.True(t, c.ensure(keyOf("c"), "a", mustNotRun(t)).isRunning(), "a running call is not forgotten")
 		close(release)
 		assert.Equal(t, clusterKey("c"), c.next(t), "its end enqueues the Cluster")
-		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).running)
+		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).isRunning())
 		c.next(t)
 		c.forget(keyOf("c"))
 		assert.Empty(t, c.byKey)
@@ -312,7 +311,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 	t.Run("it is prepared when it has a slot", func(t *testing.T) {
 		c, free := full(t)
 		call, hasSlot := c.reserve(keyOf("c"), "a")
-		assert.True(t, call.running)
+		assert.True(t, call.isRunning())
 		assert.False(t, hasSlot)
 		_, known := c.last(keyOf("c"), "a")
 		assert.True(t, known, "a caller prepares nothing yet")
@@ -340,11 +339,11 @@ func TestMemberCalls_waiting(t *testing.T) {
 		c.next(t)
 		call, known := c.last(keyOf("c"), "b")
 		assert.True(t, known)
-		assert.False(t, call.running)
+		assert.False(t, call.isRunning())
 	})
 	// pass is a pass that does this and returns.
 	pass := func(c *testCalls, do func()) {
-		c.pass(func() result.Result { do(); return result.Skip() }, keyOf("c"))
+		_ = c.pass(func() error { do(); return nil }, keyOf("c"))
 	}
 	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
 		c := newTestCalls(t)
@@ -377,7 +376,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 					free()
 					offeredTo(t, c, "c")
 				}
-				c.pass(func() result.Result { return result.Retry(fleet.ReasonError, errors.New("out")) }, keyOf("c"))
+				require.Error(t, c.pass(func() error { return errors.New("out") }, keyOf("c")))
 				require.True(t, c.isRunning(keyOf("c")), "the repetition of a pass that failed may ask for it")
 				require.Equal(t, hasOffer, c.isOffered(keyOf("c")))
 				pass(c, func() {})
@@ -478,7 +477,7 @@ func TestMemberCalls_cancel(t *testing.T) {
 		<-begun
 		c.cancel(keyOf("c"))
 		c.next(t)
-		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).running, "as if it had never been made")
+		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).isRunning(), "as if it had never been made")
 		c.next(t)
 	})
 }

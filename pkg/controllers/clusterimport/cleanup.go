@@ -53,7 +53,7 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if !call.running {
+	if !call.isRunning() {
 		i.calls.forget(key)
 		changed := last.DeepCopy()
 		changed.StaleAgentNamespaces = nil
@@ -211,7 +211,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if call.running {
+	if call.isRunning() {
 		return result.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
 	}
 	i.calls.forget(key)

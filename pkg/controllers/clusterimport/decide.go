@@ -21,7 +21,7 @@ type facts struct {
 	tokenGone      bool   // the import token, with which the agent registers, does not exist
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
 	manifestHash   string // of the settings with which the agent should run
-	registrationID string // of the registration that the agent must have; see the function registrationID
+	registrationID string // the result of the function registrationID
 }
 
 // importReason compares the Cluster with its last import. It returns why another import is required, or "" if none is. The caller
@@ -71,7 +71,7 @@ func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 // credentialInvalid reports whether the ID has a cause, the text after the slash, for which no import has asked the agent to register
 // again.
 func credentialInvalid(last *fleet.ImportStatus, registrationID string) bool {
-	return strings.Contains(registrationID, "/") && (last == nil || last.RegistrationOf != registrationID)
+	return strings.Contains(registrationID, "/") && (last == nil || last.RegistrationID != registrationID)
 }
 
 // namespaceChanged compares with the namespace of the last import. Other versions do not record it; for them the namespace that
@@ -147,6 +147,16 @@ func settingsHash(hub config.Hub) string {
 	return hash
 }
 
+// The agent registers again when the key of its registration changes. The key is a digest of the ID:
+//
+//	                 ID                                    key
+//	value            "<UID of the Cluster>[/<cause>]"      "<digest of the ID>/<spec.redeployAgentGeneration>"
+//	computed by      registrationID, withEndpointAsCause   registrationKey
+//	installPlan      registrationID                        registrationKey
+//	stored on hub    status.import.registrationOf          status.import.registration
+//	stored on member -                                     key "registration" of the bootstrap Secret and of the credential
+//	compared by      importReason: an import is required   the agent: it registers, and plan: the import deletes a credential without a key
+
 // registrationID identifies the registration that the agent must have: "<UID of the Cluster>", or "<UID>/<cause>" after its
 // credential became invalid. It stays the same until a new cause occurs, so that the end of a cause requires no import.
 func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.Time) string {
@@ -158,22 +168,26 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))
 	}
-	if last := cluster.Status.Import; last != nil && strings.HasPrefix(last.RegistrationOf, withCause(cluster.UID, "")) {
-		return last.RegistrationOf
+	if last := cluster.Status.Import; last != nil && strings.HasPrefix(last.RegistrationID, withCause(cluster.UID, "")) {
+		return last.RegistrationID
 	}
 	return string(cluster.UID)
 }
 
-// withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of another version: it uses a new
-// endpoint only if it registers again. A connected agent that reports neither version nor generation is of another version. The cause is stored in the status
-// of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
+// withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of another version: it uses a new endpoint only
+// if it registers again. The same ID is returned for the agent that has replaced it, which reports the key in its GENERATION, if a hub was killed
+// before it recorded the import: the agent would otherwise register twice. The cause is stored in the status of the Cluster: with another prefix
+// than "way-", an upgrade of the hub would make these agents register again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
-	otherVersion := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
-	if !otherVersion || sameEndpoint(cluster.Status, info) {
+	if agent.LastSeen.IsZero() || sameEndpoint(cluster.Status, info) {
 		return registrationID
 	}
-	return withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
+	id := withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
+	if isOtherVersion(agent) || agent.Generation == newRegistrationKey(cluster, id) {
+		return id
+	}
+	return registrationID
 }
 
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
@@ -188,22 +202,29 @@ func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {
 // Cluster object is another one, a redeployment is requested, or the credential is invalid. It does not change with the hub's
 // endpoint, because the agent keeps its credential then; withEndpointAsCause has the exception.
 func registrationKey(cluster *fleet.Cluster, registrationID string) string {
-	generation := fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
 	last := cluster.Status.Import
-	if last != nil && strings.HasSuffix(last.Registration, generation) && lastRegistrationID(cluster) == registrationID {
-		return last.Registration
+	if last != nil && strings.HasSuffix(last.RegistrationKey, keySuffix(cluster)) && lastRegistrationID(cluster) == registrationID {
+		return last.RegistrationKey
 	}
-	return digest(registrationID) + generation
+	return newRegistrationKey(cluster, registrationID)
+}
+
+func newRegistrationKey(cluster *fleet.Cluster, registrationID string) string {
+	return digest(registrationID) + keySuffix(cluster)
+}
+
+func keySuffix(cluster *fleet.Cluster) string {
+	return fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
 }
 
 // lastRegistrationID is the ID of the registration that the last import required. Older versions did not record it and computed the
 // key from the endpoint; an agent with such a key keeps it.
 func lastRegistrationID(cluster *fleet.Cluster) string {
 	status := cluster.Status
-	if status.Import.RegistrationOf != "" {
-		return status.Import.RegistrationOf
+	if status.Import.RegistrationID != "" {
+		return status.Import.RegistrationID
 	}
-	if strings.HasPrefix(status.Import.Registration, digest(cluster.UID, status.APIServerURL, status.APIServerCAHash)+"/") {
+	if strings.HasPrefix(status.Import.RegistrationKey, digest(cluster.UID, status.APIServerURL, status.APIServerCAHash)+"/") {
 		return string(cluster.UID)
 	}
 	return ""

@@ -86,8 +86,8 @@ func TestWhyImport(t *testing.T) {
 		}},
 		{name: "invalid credential", cause: "r1", why: "the agent's credential is invalid"},
 		{name: "invalid credential, issued by another version", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
-		{name: "invalid credential, already replaced", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
-		{name: "another invalid credential since", cause: "r2", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
+		{name: "invalid credential, already replaced", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r1" }},
+		{name: "another invalid credential since", cause: "r2", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r1" }},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
 		{name: "back to the default namespace", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
 		{name: "other namespace than that of another version", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
@@ -262,15 +262,15 @@ func TestRegistrationID(t *testing.T) {
 		{name: "revoked credential", requests: revoked, want: "uid/r1"},
 		{
 			name: "cause that has ended", requests: granted, want: "uid/r1",
-			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" },
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r1" },
 		},
 		{
 			name: "another cause", requests: revoked, want: "uid/r1",
-			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r0" },
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r0" },
 		},
 		{
 			name: "status of an earlier Cluster", requests: granted, want: "uid",
-			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "earlier/r1" },
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "earlier/r1" },
 		},
 		{name: "no request, agent connected", want: "uid"},
 		{name: "no request, agent disconnected", change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid/lost-1000"},
@@ -304,7 +304,7 @@ func TestRegistrationID(t *testing.T) {
 func keyed(key, of string) *fleet.Cluster {
 	c := installed()
 	c.Status.APIServerURL, c.Status.APIServerCAHash = "https://hub", registration.CAHash([]byte("ca"))
-	c.Status.Import.Registration, c.Status.Import.RegistrationOf = key, of
+	c.Status.Import.RegistrationKey, c.Status.Import.RegistrationID = key, of
 	return c
 }
 
@@ -352,7 +352,7 @@ func TestWithEndpointAsCause_once(t *testing.T) {
 	c := keyed("k/0", "uid")
 	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now()}
 	first := withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, "uid")
-	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationOf = "https://moved", registration.CAHash(nil), first
+	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationID = "https://moved", registration.CAHash(nil), first
 	granted := credentialstatus.Status{Granted: true}
 	assert.Equal(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, registrationID(c, granted, time.Unix(0, 0))))
 	assert.NotEqual(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://again"}, c, registrationID(c, granted, time.Unix(0, 0))))
@@ -363,7 +363,7 @@ func TestWithEndpointAsCause_once(t *testing.T) {
 func TestRegistrationKey_ofTheVersionBefore(t *testing.T) {
 	c := keyed("", "")
 	old := digest(c.UID, c.Status.APIServerURL, c.Status.APIServerCAHash)
-	c.Status.Import.Registration = old + "/0"
+	c.Status.Import.RegistrationKey = old + "/0"
 	assert.Equal(t, old+"/0", registrationKey(c, "uid"))
 	assert.NotContains(t, registrationKey(c, "uid/r1"), old, "except with a cause")
 

@@ -40,7 +40,11 @@ func (i *Importer) Forget(key string) {
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	out := i.calls.pass(func() result.Result { return i.reconcile(ctx, cluster) }, callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing})
+	var out result.Result
+	_ = i.calls.pass(func() error {
+		out = i.reconcile(ctx, cluster)
+		return out.Err
+	}, callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing})
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
 	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
 		i.kubeconfigs.drop(nameOf(cluster))
@@ -150,7 +154,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if call.running {
+	if call.isRunning() {
 		// AgentConfigChanged causes another import. Without it, the Cluster would look up to date if its settings changed back while this
 		// call runs.
 		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil
@@ -216,11 +220,12 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	status.APIServerCAHash = registration.CAHash(info.apiServerCA)
 	status.AgentTLSMode = string(info.tlsMode)
 	status.GarbageCollectionInterval = &interval
+	last := importStatus(cluster, hub, secret, info, namespace)
 	if plan.reregister {
+		last.UnlabelledReleases = hasUnlabelledReleases(status)
 		status.Agent = fleet.AgentStatus{Namespace: cluster.Spec.AgentNamespace}
 	}
-	last := importStatus(cluster, hub, secret, info, namespace)
-	last.Registration, last.RegistrationOf = plan.registrationKey, plan.registrationID
+	last.RegistrationKey, last.RegistrationID = plan.registrationKey, plan.registrationID
 	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
 	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
 	last.StaleAgentNamespaces = stale
@@ -309,7 +314,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if !call.running {
+	if !call.isRunning() {
 		changed := cluster.Status.Import.DeepCopy()
 		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
 		cluster.Status.Import = changed

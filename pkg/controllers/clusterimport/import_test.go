@@ -134,11 +134,11 @@ func TestReconcile(t *testing.T) {
 		assert.Equal(t, "system-store", s.AgentTLSMode)
 		assert.Equal(t, &fleet.ImportStatus{
 			KubeConfigSecretVersion: "u/1", SettingsHash: settingsHash(hubConfig), AgentNamespace: system,
-			Registration: s.Import.Registration, RegistrationOf: "uid", Generation: s.Import.Registration, ManifestHash: s.Import.ManifestHash,
+			RegistrationKey: s.Import.RegistrationKey, RegistrationID: "uid", Generation: s.Import.RegistrationKey, ManifestHash: s.Import.ManifestHash,
 			Time: metav1.NewTime(start), StaleAgentNamespaces: s.Import.StaleAgentNamespaces,
 		}, s.Import)
 		assert.Empty(t, s.Import.StaleAgentNamespaces)
-		assert.NotEmpty(t, s.Import.Registration)
+		assert.NotEmpty(t, s.Import.RegistrationKey)
 	})
 	t.Run("an imported Cluster costs nothing", func(t *testing.T) {
 		h, m, c := importedCluster(t)
@@ -453,9 +453,15 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 		case "new image pull Secrets":
 			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.PullSecretsHash = "", "changed"
 		case "a removal":
-			return h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)), c
+			state, err := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+			require.NoError(t, err)
+			return result.Stalled(state.Reason, state.Message), c
 		case "a question to the member":
-			return h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c}), c
+			belongs, canAsk, err := h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c})
+			require.NoError(t, err)
+			assert.False(t, belongs)
+			assert.True(t, canAsk)
+			return result.Stalled(fleet.ReasonKubeconfigNotAllowed, ""), c
 		}
 		return h.Reconcile(t.Context(), c), c
 	}
@@ -659,7 +665,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 func TestReconcile_reregistration(t *testing.T) {
 	t.Run("a revoked credential causes one import", func(t *testing.T) {
 		h, m, c := importedCluster(t)
-		first := c.Status.Import.Registration
+		first := c.Status.Import.RegistrationKey
 		checksIn(c, first)
 		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonCredentialRevoked)}
 		m.fault = failAt(len(m.requests)+1, "forbid")
@@ -669,8 +675,8 @@ func TestReconcile_reregistration(t *testing.T) {
 		h.Reconcile(t.Context(), c)
 		h.Wait()
 		h.requireImported(t, c)
-		assert.Equal(t, "uid/r-r1", c.Status.Import.RegistrationOf)
-		second := c.Status.Import.Registration
+		assert.Equal(t, "uid/r-r1", c.Status.Import.RegistrationID)
+		second := c.Status.Import.RegistrationKey
 		assert.NotEqual(t, first, second, "the agent has to register again")
 		assert.True(t, c.Status.Agent.LastSeen.IsZero())
 
@@ -681,7 +687,7 @@ func TestReconcile_reregistration(t *testing.T) {
 		h.all = []*fleet.ClusterRegistration{request("r2", fleet.ReasonGranted)}
 		checksIn(c, second)
 		h.requireImported(t, c)
-		assert.Equal(t, second, c.Status.Import.Registration, "the end of the cause requires nothing")
+		assert.Equal(t, second, c.Status.Import.RegistrationKey, "the end of the cause requires nothing")
 		assert.Len(t, m.requests, requests)
 	})
 	t.Run("an unreadable cache of requests causes none", func(t *testing.T) {
@@ -695,30 +701,70 @@ func TestReconcile_reregistration(t *testing.T) {
 	for name, generation := range map[string]string{"an imported agent": "x/0", "an agent with its Bundle": "managed/0"} {
 		t.Run("a new URL does not require it of "+name, func(t *testing.T) {
 			h, _, c := importedCluster(t)
-			key := c.Status.Import.Registration
+			key := c.Status.Import.RegistrationKey
 			checksIn(c, generation)
 			moved := hubConfig
 			moved.APIServerURL = "https://moved"
 			h.Config.Set(moved)
 			h.requireImported(t, c)
 			assert.Equal(t, "https://moved", c.Status.APIServerURL)
-			assert.Equal(t, key, c.Status.Import.Registration)
+			assert.Equal(t, key, c.Status.Import.RegistrationKey)
 			assert.False(t, c.Status.Agent.LastSeen.IsZero())
 		})
 	}
 	t.Run("a new URL requires it of an agent of another version", func(t *testing.T) {
 		h, m, c := importedCluster(t)
-		key := c.Status.Import.Registration
+		key := c.Status.Import.RegistrationKey
 		checksIn(c, "")
 		m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
 		moved := hubConfig
 		moved.APIServerURL = "https://moved"
 		h.Config.Set(moved)
 		h.requireImported(t, c)
-		assert.NotEqual(t, key, c.Status.Import.Registration)
-		assert.Equal(t, c.Status.Import.Registration, m.generation(t), "which restarts the agent")
+		assert.NotEqual(t, key, c.Status.Import.RegistrationKey)
+		assert.Equal(t, c.Status.Import.RegistrationKey, m.generation(t), "which restarts the agent")
 		assert.NotContains(t, m.paths(), credentialPath)
+
+		assert.True(t, c.Status.Import.UnlabelledReleases)
+		c.Spec.RedeployAgentGeneration++
+		h.requireImported(t, c)
+		assert.True(t, c.Status.Import.UnlabelledReleases, "no other agent has sent a heartbeat since")
+		checksIn(c, c.Status.Import.RegistrationKey)
+		c.Spec.RedeployAgentGeneration++
+		h.requireImported(t, c)
+		assert.False(t, c.Status.Import.UnlabelledReleases, "the later agent has labelled them")
 	})
+}
+
+// A hub is killed after it has replaced an agent of another version, and before it has written the status.
+func TestReconcile_killedBeforeTheStatus(t *testing.T) {
+	for name, report := range map[string]*fleet.AgentStatus{
+		"before the first heartbeat of the new agent": nil,
+		"after the first heartbeat of the new agent":  {LastSeen: metav1.NewTime(start), Version: "v1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, m, c := importedCluster(t)
+			checksIn(c, "")
+			moved := hubConfig
+			moved.APIServerURL = "https://moved"
+			h.Config.Set(moved)
+			require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
+			h.Wait()
+			delivered := m.generation(t)
+			require.NotEqual(t, c.Status.Import.RegistrationKey, delivered)
+
+			h.calls.forget(keyOf("c"))
+			h.kubeconfigs.drop(clusterKey("c"))
+			if report != nil {
+				c.Status.Agent = *report
+				c.Status.Agent.Generation = delivered
+			}
+			h.requireImported(t, c)
+			assert.Equal(t, delivered, m.generation(t))
+			assert.Equal(t, delivered, c.Status.Import.RegistrationKey, "the agent registers once")
+			assert.Equal(t, report == nil, c.Status.Import.UnlabelledReleases)
+		})
+	}
 }
 
 // generation is the GENERATION of the agent's Deployment on the member.
@@ -739,7 +785,7 @@ func TestReconcile_settings(t *testing.T) {
 	t.Run("the Bundle delivers them to a connected agent", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
-		key := c.Status.Import.Registration
+		key := c.Status.Import.RegistrationKey
 		assert.Equal(t, key, m.generation(t))
 		checksIn(c, "managed/0")
 		requests := len(m.requests)
@@ -751,13 +797,13 @@ func TestReconcile_settings(t *testing.T) {
 		h.requireImported(t, c)
 		assert.Greater(t, len(m.requests), requests, "except a PriorityClass")
 		assert.Equal(t, "managed/0", m.generation(t))
-		assert.Equal(t, key, c.Status.Import.Registration)
+		assert.Equal(t, key, c.Status.Import.RegistrationKey)
 		assert.False(t, c.Status.Agent.LastSeen.IsZero(), "the agent stays registered")
 
 		c.Spec.RedeployAgentGeneration = 1
 		h.requireImported(t, c)
 		assert.Equal(t, "managed/1", m.generation(t))
-		assert.NotEqual(t, key, c.Status.Import.Registration)
+		assert.NotEqual(t, key, c.Status.Import.RegistrationKey)
 		assert.True(t, c.Status.Agent.LastSeen.IsZero())
 	})
 	t.Run("a disconnected agent gets them once by an import", func(t *testing.T) {
@@ -787,7 +833,7 @@ func TestReconcile_settings(t *testing.T) {
 		checksIn(c, "managed/0")
 		c.Spec.PrivateRepoURL = "registry"
 		h.requireImported(t, c)
-		assert.Equal(t, c.Status.Import.Registration, m.generation(t))
+		assert.Equal(t, c.Status.Import.RegistrationKey, m.generation(t))
 		assert.Equal(t, "registry", c.Status.AgentPrivateRepoURL)
 	})
 }

@@ -205,11 +205,11 @@ func TestPlan_reregister(t *testing.T) {
 	}{
 		{"a first import", func(in *planInput) { in.cluster.Status.Import = nil }, true},
 		{"a setting", func(in *planInput) {
-			in.cluster.Status.Import.Registration, in.cluster.Spec.HostNetwork = key, ptr.To(true)
+			in.cluster.Status.Import.RegistrationKey, in.cluster.Spec.HostNetwork = key, ptr.To(true)
 		}, false},
-		{"another registration", func(in *planInput) { in.cluster.Status.Import.Registration = "other" }, true},
+		{"another registration", func(in *planInput) { in.cluster.Status.Import.RegistrationKey = "other" }, true},
 		{"another namespace", func(in *planInput) {
-			in.cluster.Status.Import.Registration, in.cluster.Spec.AgentNamespace = key, "elsewhere"
+			in.cluster.Status.Import.RegistrationKey, in.cluster.Spec.AgentNamespace = key, "elsewhere"
 		}, true},
 	} {
 		assert.Equal(t, row.want, planned(t, row.change).reregister, row.name)

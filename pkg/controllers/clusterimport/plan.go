@@ -28,7 +28,7 @@ type installPlan struct {
 	scheduling      *fleet.AgentSchedulingCustomization
 	agentConfig     string            // the document in the agent's ConfigMap
 	bootstrap       map[string][]byte // the agent's bootstrap Secret
-	registrationKey string            // see the function registrationKey
+	registrationKey string            // the result of the function registrationKey
 	registrationID  string
 	reregister      bool // the agent must register again, not only restart
 	generation      string
@@ -64,7 +64,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		},
 		registrationKey: key,
 		registrationID:  id,
-		reregister:      last == nil || last.Registration != key || last.AgentNamespace != f.agentNamespace,
+		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace,
 		generation:      generation,
 		manifestHash:    f.manifestHash,
 		pullSecrets:     pull,

@@ -19,27 +19,30 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
-// at the deadline; until then, another one follows a failure about which nobody has to act. Wait means that the removal runs or will be
-// repeated, Done that nothing is left on the member, Stalled that something may be left, and Skip that the Cluster names no kubeconfig.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
-	return i.calls.pass(func() result.Result { return i.uninstall(ctx, cluster, deadline) }, callKey{nameOf(cluster), removing})
+// at the deadline; until then, another one follows a failure about which nobody has to act.
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.State, err error) {
+	err = i.calls.pass(func() error {
+		state, err = i.uninstall(ctx, cluster, deadline)
+		return err
+	}, callKey{nameOf(cluster), removing})
+	return state, err
 }
 
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
 	if cluster.Spec.KubeConfigSecret == "" {
-		return result.Skip()
+		return removal.NotNeeded(), nil
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
 	call, known := i.calls.last(key, inputs)
 	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
-		return result.Done("", "")
+		return removal.Removed(), nil
 	}
 
 	install := callKey{nameOf(cluster), installing}
@@ -48,18 +51,19 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
 	if !known && remaining <= 0 {
 		i.calls.cancel(install)
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time")
+		return removal.Left(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time"), nil
 	}
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return out // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return removal.State{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
-			return result.Stalled(out.Reason, fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret))
+			return removal.Left(out.Reason,
+				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)), nil
 		} else if member == nil {
-			return out
+			return removal.Left(out.Reason, out.Message), nil
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
@@ -77,29 +81,38 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		})
 	}
 	switch {
-	case call.running && remaining > 0:
-		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
-			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
-	case call.running && call.slot != started && call.failure == nil:
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace")
-	case call.running && call.failure == nil:
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+	case call.isRunning() && remaining > 0:
+		return removal.UnderWay(fmt.Sprintf(
+			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339)), remaining), nil
+	case call.isRunning() && call.state != begun && call.failure == nil:
+		return removal.Left(fleet.ReasonFarewellTimeout,
+			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace"), nil
+	case call.isRunning() && call.failure == nil:
+		return removal.Left(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
 	case mayRepeat():
-		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
-			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339))).In(min(call.retryAt.Sub(now), remaining))
+		return removal.UnderWay(fmt.Sprintf(
+			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339)), min(call.retryAt.Sub(now), remaining)), nil
 	case call.failure != nil:
-		return call.failure.stalled()
+		return removal.Left(call.failure.reason, call.failure.message), nil
 	}
-	return result.Done("", "")
+	return removal.Removed(), nil
 }
 
 // AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the
-// other Clusters. A failed call is retried.
-func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result {
-	return i.calls.pass(func() result.Result { return i.agentBelongsTo(ctx, cluster, others) }, callKey{nameOf(cluster), asking})
+// other Clusters. A failed call is retried. Without other Clusters it ends the call, which would keep its slot.
+func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
+	if len(others) == 0 { // the Clusters of an earlier pass claim the agent no longer
+		i.calls.cancel(callKey{nameOf(cluster), asking})
+		return false, true, nil
+	}
+	err = i.calls.pass(func() error {
+		belongs, canAsk, err = i.agentBelongsTo(ctx, cluster, others)
+		return err
+	}, callKey{nameOf(cluster), asking})
+	return belongs, canAsk, err
 }
 
-func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result {
+func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
 	var uids []string
 	for _, other := range others {
 		uids = append(uids, string(other.UID))
@@ -109,10 +122,8 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	call, asked := i.calls.last(key, inputs)
 	if !asked || call.due(i.Clock.Now()) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
-		if member == nil && out.IsWait() {
-			return result.Skip()
-		} else if member == nil {
-			return out
+		if member == nil {
+			return false, !out.IsWait(), out.Err
 		}
 		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
 			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
@@ -127,13 +138,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 			})
 		})
 	}
-	switch {
-	case call.running:
-		return result.Wait(fleet.ReasonFarewell, "checking which Cluster the agent belongs to")
-	case call.failure != nil:
-		return call.failure.stalled()
-	}
-	return result.Done("", "")
+	return !call.isRunning() && call.failure == nil, true, nil
 }
 
 // unreportedFor is longer than the time for which the controller of Clusters withholds the first status of a Cluster, by so much that a
@@ -221,20 +226,32 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 		}
 	}
 
-	// Fleet's own agents and early versions of Muster's do not label their Helm releases, so the hub cannot find these. Such agents report
-	// neither a version nor a generation.
-	agent := u.cluster.Status.Agent
+	agent, unlabelled := u.cluster.Status.Agent, hasUnlabelledReleases(&u.cluster.Status)
 	switch {
-	case agent.LastSeen.IsZero():
+	case agent.LastSeen.IsZero() && !unlabelled:
 		return nil
 	case !found:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent is not in the namespace in which it was installed on the member; what it deployed may be left")
-	case agent.Version == "" && agent.Generation == "":
+	case unlabelled:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent was of a version that does not label what it deploys: the agent is removed, its Helm releases may be left")
 	}
 	return nil
+}
+
+// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent: Fleet's own agents and early versions of Muster's do
+// not label them. Such agents report neither a version nor a generation. An import that requires another registration clears the report.
+func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
+	if status.Agent.LastSeen.IsZero() {
+		return status.Import != nil && status.Import.UnlabelledReleases
+	}
+	return isOtherVersion(status.Agent)
+}
+
+// isOtherVersion reports whether an agent that has sent a heartbeat is Fleet's own, or of an early version of Muster's.
+func isOtherVersion(agent fleet.AgentStatus) bool {
+	return agent.Version == "" && agent.Generation == ""
 }
 
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
@@ -316,7 +333,7 @@ func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
 		// The token of an import is named after its Cluster. The agent's chart may have delivered another token, for the
 		// registration that the hub recorded.
 		last := cluster.Status.Import
-		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistrationKey] == last.Registration
+		recorded := last != nil && last.RegistrationKey != "" && a.bootstrap[registration.BootstrapRegistrationKey] == last.RegistrationKey
 		ours := recorded || a.bootstrap[registration.BootstrapTokenName] == registration.ImportTokenName(cluster.Name)
 		if a.bootstrap[registration.BootstrapWorkspace] != cluster.Namespace || !ours {
 			return false

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -28,7 +29,7 @@ func deletedCluster() *fleet.Cluster {
 	return &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "m", UID: "uid"},
 		Spec:       fleet.ClusterSpec{ClientID: "client", KubeConfigSecret: "kubeconfig"},
-		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{Registration: "digest/0", AgentNamespace: system}},
+		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{RegistrationKey: "digest/0", AgentNamespace: system}},
 	}
 }
 
@@ -150,21 +151,24 @@ func TestUninstallation(t *testing.T) {
 
 func TestUninstallation_agentUnaware(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		agent fleet.AgentStatus
-		moved bool
-		left  string
+		name     string
+		agent    fleet.AgentStatus
+		replaced bool // status.import.unlabelledReleases
+		moved    bool
+		left     string
 	}{
 		{name: "an agent that labels what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Generation: "managed/0"}},
 		{name: "an agent that reports only its version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
 		{name: "an agent of another version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
+		{name: "an agent of another version, before the heartbeat of its successor", replaced: true, left: "its Helm releases may be left"},
+		{name: "an agent of another version, and its successor has sent a heartbeat", replaced: true, agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
 		{name: "an agent that is no longer there", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}, moved: true, left: "may be left"},
 		{name: "an agent that never checked in", moved: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			m := newFakeMember(t)
 			w, c := newWorkloads(m), deletedCluster()
-			c.Status.Agent = row.agent
+			c.Status.Agent, c.Status.Import.UnlabelledReleases = row.agent, row.replaced
 			var namespaces []string
 			if row.moved {
 				namespaces = []string{"an-earlier-one"}
@@ -222,6 +226,20 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
 }
 
+func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) removal.State {
+	t.Helper()
+	state, err := h.Uninstall(t.Context(), cluster, deadline)
+	require.NoError(t, err)
+	return state
+}
+
+func (h *harness) belongs(t *testing.T, cluster *fleet.Cluster, others ...*fleet.Cluster) (belongs, canAsk bool) {
+	t.Helper()
+	belongs, canAsk, err := h.AgentBelongsTo(t.Context(), cluster, others)
+	require.NoError(t, err)
+	return belongs, canAsk
+}
+
 func TestUninstall_failures(t *testing.T) {
 	for name, row := range map[string]struct {
 		code     int
@@ -245,23 +263,22 @@ func TestUninstall_failures(t *testing.T) {
 			generation := int64(0)
 			c.Status.AgentDeployedGeneration = &generation
 			until := h.clock.Now().Add(5 * time.Second)
-			var out result.Result
+			var out removal.State
 			for attempt := range row.attempts {
-				out = h.Uninstall(t.Context(), c, until)
-				assert.True(t, out.IsWait(), out.Message)
-				assert.Equal(t, fleet.ReasonFarewell, out.Reason)
+				out = h.uninstalls(t, c, until)
+				assert.True(t, out.IsUnderWay(), out.Message)
 				h.Wait()
-				out = h.Uninstall(t.Context(), c, until)
+				out = h.uninstalls(t, c, until)
 				if attempt+1 < row.attempts {
-					assert.True(t, out.IsWait(), out.Message)
+					assert.True(t, out.IsUnderWay(), out.Message)
 					assert.Contains(t, out.Message, "500 Internal Server Error; retrying until")
 					h.clock.Step(out.After)
 				}
 			}
 			h.clock.Step(10 * time.Second)
 			for range 2 {
-				out = h.Uninstall(t.Context(), c, until)
-				assert.True(t, out.IsStalled())
+				out = h.uninstalls(t, c, until)
+				assert.True(t, out.IsLeft())
 				assert.Equal(t, row.reason, out.Reason)
 				h.clock.Step(10 * time.Second)
 			}
@@ -288,10 +305,10 @@ func TestUninstall_podOnDeadNode(t *testing.T) {
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until := h.clock.Now().Add(2 * time.Second)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
 	h.Wait()
-	out := h.Uninstall(t.Context(), c, until)
-	assert.True(t, out.IsDone(), out.Message)
+	out := h.uninstalls(t, c, until)
+	assert.True(t, out.IsRemoved(), out.Message)
 	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent-bootstrap")
 }
 
@@ -305,14 +322,14 @@ func waitingRemoval(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster, 
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until = h.clock.Now().Add(30 * time.Second)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
 	return h, m, c, until
 }
 
 func TestUninstall_notBegunInTime(t *testing.T) {
 	h, m, c, until := waitingRemoval(t)
 	h.clock.Step(30 * time.Second)
-	out := h.Uninstall(t.Context(), c, until)
+	out := h.uninstalls(t, c, until)
 	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
 	assert.Contains(t, out.Message, "did not begin to remove the agent in time")
 	assert.Empty(t, m.requests)
@@ -331,11 +348,11 @@ func TestAgentBelongsTo(t *testing.T) {
 	for name, row := range map[string]struct {
 		others []*fleet.Cluster
 		fault  bool
-		want   string
+		want   string // the reason of the failure
 	}{
-		"the agent is that of another Cluster":   {[]*fleet.Cluster{stranger, other("m")}, false, "True "},
-		"the agent is of none of them":           {[]*fleet.Cluster{stranger}, false, "False AgentUnaware"},
-		"the member cannot be asked: no promise": {[]*fleet.Cluster{other("m")}, true, "False MemberError"},
+		"the agent belongs to one of them":       {[]*fleet.Cluster{stranger, other("m")}, false, ""},
+		"the agent belongs to none of them":      {[]*fleet.Cluster{stranger}, false, fleet.ReasonAgentUnaware},
+		"the member cannot be asked: no promise": {[]*fleet.Cluster{other("m")}, true, fleet.ReasonMemberError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFakeMember(t)
@@ -349,21 +366,27 @@ func TestAgentBelongsTo(t *testing.T) {
 			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
 			h := newHarness(t, secret)
 			c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
-			var out result.Result
-			require.Eventually(t, func() bool {
-				out = h.AgentBelongsTo(t.Context(), c, row.others)
-				return !out.IsWait()
-			}, 2*time.Minute, time.Millisecond)
-			assert.Equal(t, row.want, string(out.Status())+" "+out.Reason)
+			belongs, _ := h.belongs(t, c, row.others...)
+			assert.False(t, belongs, "the member has not answered yet")
+			h.Wait()
 			asked := len(m.requests)
-			again := h.AgentBelongsTo(t.Context(), c, row.others)
-			assert.Equal(t, out.Reason, again.Reason)
+			for range 2 {
+				belongs, canAsk := h.belongs(t, c, row.others...)
+				assert.Equal(t, row.want == "", belongs)
+				assert.True(t, canAsk)
+			}
 			assert.Len(t, m.requests, asked, "the answer is kept")
+			reason := ""
+			if call := h.calls.byKey[callKey{nameOf(c), asking}]; call.failure != nil {
+				reason = call.failure.reason
+			}
+			assert.Equal(t, row.want, reason)
 		})
 	}
 	t.Run("the kubeconfig was deleted", func(t *testing.T) {
-		out := newHarness(t).AgentBelongsTo(t.Context(), deletedCluster(), []*fleet.Cluster{stranger})
-		assert.True(t, out.IsSkip(), out.Message)
+		belongs, canAsk := newHarness(t).belongs(t, deletedCluster(), stranger)
+		assert.False(t, belongs)
+		assert.False(t, canAsk)
 	})
 	t.Run("the kubeconfig is deleted while a slot is offered", func(t *testing.T) {
 		m := newFakeMember(t)
@@ -373,15 +396,55 @@ func TestAgentBelongsTo(t *testing.T) {
 		for range removalsPerWorkspace {
 			require.True(t, h.calls.removals.tryAcquire(c.Namespace))
 		}
-		require.True(t, h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{stranger}).IsWait())
+		h.belongs(t, c, stranger)
 		h.calls.removals.release(c.Namespace)
 		require.Eventually(t, func() bool { return h.calls.isOffered(callKey{nameOf(c), asking}) }, patience, pause)
 		c.Spec.KubeConfigSecret = "gone"
-		require.True(t, h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{stranger}).IsSkip())
+		_, canAsk := h.belongs(t, c, stranger)
+		require.False(t, canAsk)
 		h.Wait()
 		assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
 		assert.Empty(t, m.requests)
 	})
+	for _, name := range []string{"the claims end while the call waits for a slot", "while a slot is offered", "while the member is asked"} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+			h := newHarness(t, secret)
+			key := callKey{types.NamespacedName{Namespace: secret.Namespace, Name: "old"}, asking}
+			c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
+			taken := 0
+			begun := make(chan struct{})
+			if name == "while the member is asked" {
+				m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+					m.mu.Unlock()
+					close(begun)
+					<-r.Context().Done()
+					m.mu.Lock()
+					return true
+				}
+			} else {
+				for ; taken < removalsPerWorkspace; taken++ {
+					require.True(t, h.calls.removals.tryAcquire(c.Namespace))
+				}
+			}
+			h.belongs(t, c, stranger)
+			switch name {
+			case "while a slot is offered":
+				h.calls.removals.release(c.Namespace)
+				taken--
+				require.Eventually(t, func() bool { return h.calls.isOffered(key) }, patience, pause)
+			case "while the member is asked":
+				<-begun
+			}
+			belongs, canAsk := h.belongs(t, c)
+			assert.False(t, belongs)
+			assert.True(t, canAsk)
+			h.Wait()
+			assert.Equal(t, taken, h.calls.removals.asked(c.Namespace))
+			assert.False(t, h.calls.isKnown(key))
+		})
+	}
 }
 
 func TestUninstall_notStarted(t *testing.T) {
@@ -390,22 +453,19 @@ func TestUninstall_notStarted(t *testing.T) {
 		name      string
 		change    func(*fleet.Cluster)
 		remaining time.Duration
-		want      string
+		want      removal.State // without a message
 	}{
-		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, "skip"},
-		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, "True "},
-		{"the kubeconfig was deleted", deployed, time.Minute, "False WaitingForKubeconfig"},
-		{"the deadline has passed", deployed, 0, "False FarewellTimeout"},
+		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, removal.NotNeeded()},
+		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, removal.Removed()},
+		{"the kubeconfig was deleted", deployed, time.Minute, removal.Left(fleet.ReasonWaitingForKubeconfig, "")},
+		{"the deadline has passed", deployed, 0, removal.Left(fleet.ReasonFarewellTimeout, "")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			h, c := newHarness(t), deletedCluster()
 			row.change(c)
-			out := h.Uninstall(t.Context(), c, h.clock.Now().Add(row.remaining))
-			if row.want == "skip" {
-				assert.True(t, out.IsSkip())
-				return
-			}
-			assert.Equal(t, row.want, string(out.Status())+" "+out.Reason)
+			out := h.uninstalls(t, c, h.clock.Now().Add(row.remaining))
+			out.Message = ""
+			assert.Equal(t, row.want, out)
 		})
 	}
 }
@@ -430,7 +490,7 @@ func TestUninstall_tokenDeleted(t *testing.T) {
 			if row.reason != "" {
 				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), h.clock.Now())
 			}
-			require.Equal(t, row.touched, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsWait())
+			require.Equal(t, row.touched, h.uninstalls(t, c, h.clock.Now().Add(time.Minute)).IsUnderWay())
 			h.Wait()
 			assert.Equal(t, row.touched, len(m.requests) > 0)
 		})
@@ -443,13 +503,13 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	delete(h.tokens, "import-token-c") // and the status does not say yet that there is a call
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
 	removal := callKey{clusterKey("c"), removing}
 	for h.calls.isRunning(removal) {
-		require.True(t, h.Uninstall(t.Context(), c, until).IsWait() || !h.calls.isRunning(removal))
+		require.True(t, h.uninstalls(t, c, until).IsUnderWay() || !h.calls.isRunning(removal))
 	}
 	h.Wait()
-	require.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	require.True(t, h.uninstalls(t, c, until).IsRemoved())
 }
 
 func TestUninstall_unreportedImport(t *testing.T) {
@@ -489,12 +549,12 @@ func TestUninstall_unreportedImport(t *testing.T) {
 			if row.change != nil {
 				row.change(h)
 			}
-			var out result.Result
+			var out removal.State
 			for range 3 {
-				out = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+				out, _ = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 				h.Wait()
 			}
-			assert.True(t, out.IsDone(), out.Message)
+			assert.True(t, out.IsRemoved(), out.Message)
 			assert.Equal(t, row.touched, m.state(t)[agent] == nil)
 		})
 	}
@@ -513,13 +573,13 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	}
 	until := h.clock.Now().Add(time.Minute)
 	for range 3 {
-		require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+		require.True(t, h.uninstalls(t, c, until).IsUnderWay())
 	}
 	h.calls.removals.release(c.Namespace)
 	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait(), "nothing but the first pass knows that a call has touched the member")
+	require.True(t, h.uninstalls(t, c, until).IsUnderWay(), "nothing but the first pass knows that a call has touched the member")
 	h.Wait()
-	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
 	assert.NotContains(t, m.state(t), agent)
 }
 
@@ -528,7 +588,7 @@ func TestUninstall_givesUpWithASlot(t *testing.T) {
 	h.calls.removals.release(c.Namespace)
 	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
 	h.clock.Step(30 * time.Second)
-	assert.Equal(t, fleet.ReasonFarewellTimeout, h.Uninstall(t.Context(), c, until).Reason)
+	assert.Equal(t, fleet.ReasonFarewellTimeout, h.uninstalls(t, c, until).Reason)
 	h.Wait()
 	assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
 	assert.Empty(t, m.requests)
@@ -545,9 +605,9 @@ func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
 	h.Wait()
-	assert.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
 	assert.NotEmpty(t, m.requests)
 	assert.NotContains(t, m.transcript(), "PATCH")
 }

@@ -15,15 +15,20 @@ type ImportStatus struct {
 	// +optional
 	SettingsHash string `json:"settingsHash,omitempty"`
 
-	// Registration is set by the hub to the value of key "registration" in Secret fleet-agent-bootstrap. It changes when the agent
+	// RegistrationKey is set by the hub to the value of key "registration" in Secret fleet-agent-bootstrap. It changes when the agent
 	// must register again.
 	// +optional
-	Registration string `json:"registration,omitempty"`
+	RegistrationKey string `json:"registration,omitempty"`
 
-	// RegistrationOf is set by the hub to the input of Registration: the UID of the Cluster and, if an earlier registration became
-	// invalid, a slash and the cause. Registration changes with this value and with spec.redeployAgentGeneration.
+	// RegistrationID is set by the hub to the UID of the Cluster and, if an earlier registration became invalid, a slash and the
+	// cause. The key changes with this value and with spec.redeployAgentGeneration.
 	// +optional
-	RegistrationOf string `json:"registrationOf,omitempty"`
+	RegistrationID string `json:"registrationOf,omitempty"`
+
+	// UnlabelledReleases is set by the hub to true if the agent before the last import did not label its Helm releases, such as
+	// Fleet's own agent. Until the next heartbeat of an agent that labels them, the hub cannot find all releases on the member.
+	// +optional
+	UnlabelledReleases bool `json:"unlabelledReleases,omitempty"`
 
 	// Generation is set by the hub to the environment variable GENERATION of the Deployment it installed.
 	// +optional
