@@ -38,25 +38,31 @@ func TestAggregatedRoles(t *testing.T) {
 func TestFleetControllersCannotTouchClusters(t *testing.T) {
 	const template = "fleet/templates/fleetcontrollers.yaml"
 	require.NotContains(t, renderHub(t, `{}`)[template], "ClusterRole")
-	roles := map[string]rbacv1.ClusterRole{}
-	for document := range strings.SplitSeq(renderHub(t, `fleetControllers: {enabled: true, image: i}`)[template], "\n---\n") {
-		var role rbacv1.ClusterRole
-		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
-		roles[role.Kind+" "+role.Name] = role
-	}
-	for _, process := range []string{"fleet-bundles", "gitjob", "helmops"} {
-		require.Contains(t, roles, "ClusterRole "+process)
-		may := map[string]bool{}
-		for _, rule := range roles["ClusterRole "+process].Rules {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						may[verb+" "+resource+"."+group] = true
-						assert.NotContains(t, []string{"*", "bind", "escalate", "impersonate", "deletecollection"}, verb, process)
+	rights := func(values string) map[string]map[string]bool { // by process
+		all := map[string]map[string]bool{}
+		for document := range strings.SplitSeq(renderHub(t, values)[template], "\n---\n") {
+			var role rbacv1.ClusterRole
+			require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+			if role.Kind != "ClusterRole" {
+				continue
+			}
+			all[role.Name] = map[string]bool{}
+			for _, rule := range role.Rules {
+				for _, group := range rule.APIGroups {
+					for _, resource := range rule.Resources {
+						for _, verb := range rule.Verbs {
+							all[role.Name][verb+" "+resource+"."+group] = true
+							assert.NotContains(t, []string{"*", "bind", "escalate", "impersonate", "deletecollection"}, verb, role.Name)
+						}
 					}
 				}
 			}
 		}
+		return all
+	}
+	all := rights(`fleetControllers: {enabled: true, image: i}`)
+	for _, process := range []string{"fleet-bundles", "gitjob", "helmops"} {
+		may := all[process]
 		for _, verb := range []string{"create", "update", "patch", "delete"} {
 			for _, resource := range []string{
 				"clusters.fleet.cattle.io", "clusters/status.fleet.cattle.io", "clusterregistrations.fleet.cattle.io",
@@ -72,4 +78,15 @@ func TestFleetControllersCannotTouchClusters(t *testing.T) {
 				may["patch bundledeployments/status.fleet.cattle.io"] && may["create contents.fleet.cattle.io"], "what it is for")
 		}
 	}
+
+	scheduling := rights(`fleetControllers: {enabled: true, image: i, schedules: true}`)
+	assert.Equal(t, []any{all["gitjob"], all["helmops"]}, []any{scheduling["gitjob"], scheduling["helmops"]})
+	var more []string
+	for right := range scheduling["fleet-bundles"] {
+		if !all["fleet-bundles"][right] && !strings.Contains(right, "schedules") {
+			more = append(more, right)
+		}
+	}
+	assert.Equal(t, []string{"patch clusters/status.fleet.cattle.io"}, more, "its controller of Clusters needs update")
+	assert.True(t, scheduling["fleet-bundles"]["update schedules/status.fleet.cattle.io"])
 }
