@@ -20,7 +20,7 @@ import (
 
 // Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. It takes the place of the
 // Deployer beside those controllers. It writes exactly what Fleet's own Cluster controller writes, so that the two agree if both work
-// on a Cluster.
+// on a Cluster. There is one exception: that controller counts a GitRepo or HelmOp only if it exists, and the Reporter reads neither kind.
 type Reporter struct {
 	clusters        enqueue.Enqueuer
 	clusterCache    fleetcontrollers.ClusterCache
