@@ -27,6 +27,7 @@ type raw struct {
 	disableBootstrap, disableBundles, debug          bool
 	leaveAdmission, clusternet                       bool
 	disableAgentProbes, serveAgentMetrics            bool
+	fleetMetrics                                     bool
 	debugLevel                                       int
 	logFormat                                        string
 	propagateDebug, disableSecurityContext, ttlNeeds bool
@@ -125,6 +126,7 @@ func (r *raw) environment() []cli.Flag {
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of the agents the hub installs", DefaultText: "1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "install agents without probes, for an agent image that does not serve /healthz and /readyz"},
 		&cli.BoolFlag{Name: "agent-metrics", Destination: &r.serveAgentMetrics, EnvVars: []string{"FLEET_AGENT_METRICS"}, Usage: "install agents that serve Prometheus metrics at port 8080"},
+		&cli.BoolFlag{Name: "fleet-metrics", Destination: &r.fleetMetrics, EnvVars: []string{"FLEET_METRICS"}, Usage: "serve the metrics of Clusters, ClusterGroups, Bundles and BundleDeployments under the names of Fleet's own controllers too, with series for each object"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: make the agents the hub installs log more too"},
 		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: install agents without security contexts, for debuggers"},
 	}
@@ -153,6 +155,7 @@ func (r *raw) config() (config, error) {
 			Clusternet:       r.clusternet,
 			LeaveAdmission:   r.leaveAdmission,
 			TokenTTLRequired: r.ttlNeeds,
+			FleetMetrics:     r.fleetMetrics,
 			Agent:            r.agents(agents),
 		},
 	}, nil

@@ -118,6 +118,11 @@ func TestFlags(t *testing.T) {
 			assert.Empty(t, c.profilesAddress)
 			assert.False(t, c.hub.Agent.DisableProbes)
 		}},
+		"FLEET_METRICS": {
+			map[string]string{"FLEET_METRICS": "true"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.FleetMetrics) },
+		},
 		"FLEET_AGENT_METRICS": {
 			map[string]string{"FLEET_AGENT_METRICS": "true"},
 			nil,

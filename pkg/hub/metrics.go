@@ -23,6 +23,14 @@ func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregis
 		Now:                c.Clock.Now,
 		CredentialLifetime: func() time.Duration { return c.Config.Get().Registration.Lifetime() },
 	})
+	if h.options.FleetMetrics {
+		collector := metrics.FleetCollector{Clusters: ownOf(clusters.List)}
+		if !c.DisableBundles {
+			collector.Groups, collector.Bundles = ownOf(c.Fleet.ClusterGroup().Cache().List), ownOf(c.Fleet.Bundle().Cache().List)
+			collector.BundleDeployments = ownOf(c.Fleet.BundleDeployment().Cache().List)
+		}
+		series.MustRegister(collector)
+	}
 	if h.options.Metrics == nil {
 		return func() {}, nil
 	}

@@ -52,6 +52,8 @@ type Options struct {
 	ContentGrace time.Duration
 	// Metrics, if given, is the registry of the hub's metrics while the hub works. Two hubs cannot use the same registry.
 	Metrics prometheus.Registerer
+	// FleetMetrics adds series for each Cluster, ClusterGroup, Bundle and BundleDeployment under the names that Fleet's own controllers use.
+	FleetMetrics bool
 	// Agent configures the agents that the hub installs. An empty image means the agent of this version.
 	Agent app.AgentSettings
 	// ImportBackoff is the backoff of an import that failed; the zero value means 2 seconds to 5 minutes.

@@ -186,6 +186,32 @@ func TestCorrect_fails(t *testing.T) {
 	assert.Empty(t, m.configMaps())
 }
 
+// With force, a correction replaces an object that cannot be patched.
+func TestCorrect_force(t *testing.T) {
+	m := onMember(t)
+	r := m.request("d.yaml", agentDeployment(""))
+	m.deploy(r)
+	deployments := m.core.AppsV1().Deployments(m.namespace)
+	theirs, err := deployments.Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, deployments.Delete(t.Context(), theirs.Name, metav1.DeleteOptions{}))
+	theirs.ResourceVersion, theirs.ManagedFields = "", nil
+	theirs.Spec.Selector.MatchLabels, theirs.Spec.Template.Labels = map[string]string{"app": "b"}, map[string]string{"app": "b"}
+	theirs, err = deployments.Create(t.Context(), theirs, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	r.Options.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
+	_, err = m.Correct(t.Context(), r)
+	require.ErrorContains(t, err, "immutable")
+	r.Options.CorrectDrift.Force = true
+	_, err = m.Correct(t.Context(), r)
+	require.NoError(t, err)
+	corrected, err := deployments.Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.NotEqual(t, theirs.UID, corrected.UID)
+	assert.Equal(t, map[string]string{"app": "a"}, corrected.Spec.Selector.MatchLabels)
+}
+
 func TestDeploy_force(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("d.yaml", agentDeployment("")))

@@ -207,6 +207,10 @@ maps are those of other components.
 - name: FLEET_METRICS_BIND_ADDRESS
   value: ":8080"
 {{- end }}
+{{- if (.Values.metrics).fleetNames }}
+- name: FLEET_METRICS
+  value: "true"
+{{- end }}
 {{- if include "fleet.on" (.Values.probes).enabled }}
 - name: FLEET_HEALTH_BIND_ADDRESS
   value: ":8081"

@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	registry := registerer.(*prometheus.Registry)
 	launch.MeasureRequests(launch.HostOf(hub.RESTConfig()))
-	running := hub.Hub(t, func(o *muster.Options) { o.Metrics = registry })
+	running := hub.Hub(t, func(o *muster.Options) { o.Metrics, o.FleetMetrics = registry, true })
 	namespace, agentNamespace := hub.Namespace(t), hub.Namespace(t)
 	values := hub.Token(t, namespace, "tok", fleet.ClusterRegistrationTokenSpec{})
 	testenv.BootstrapAgent(t, hub, agentNamespace, values, map[string]string{"config": `{"clientID":"counted"}`})
@@ -64,6 +64,12 @@ func TestMetrics(t *testing.T) {
 		return reading(t, registry, "muster_registration_first_heartbeat_seconds", metrics.ApprovalAuto, metrics.WayAgent) == 1
 	}, testenv.Patience, 20*time.Millisecond)
 	requireMonitored(t, registry)
+	name := registration.ClusterName("counted")
+	require.Eventually(t, func() bool {
+		return reading(t, registry, "fleet_cluster_state", "", "", "1", name, namespace, "Ready")+
+			reading(t, registry, "fleet_cluster_state", "", "", "1", name, namespace, "NotReady") == 1 &&
+			reading(t, registry, "fleet_bundle_desired_ready", "", "1", registration.AgentBundleName(name), namespace, "") == 1
+	}, testenv.Patience, 20*time.Millisecond)
 
 	running.Stop(t)
 	require.Zero(t, reading(t, registry, "muster_clusters", fleet.ConditionRegistered, "True"), "the caches of a hub that has ended stand still")

@@ -6,12 +6,14 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -23,6 +25,7 @@ import (
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/registry/remote"
 
+	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -69,15 +72,20 @@ func chartArchive(t *testing.T, template string) []byte {
 // chartRepository serves the recorded chart hc over HTTP, and returns its URL.
 func chartRepository(t *testing.T) string {
 	t.Helper()
+	server := httptest.NewServer(chartHandler(t))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func chartHandler(t *testing.T) http.Handler {
+	t.Helper()
 	packed := chartArchive(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hc}\ndata: {a: \"1\"}\n")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/index.yaml", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "apiVersion: v1\nentries: {hc: [{apiVersion: v2, name: hc, version: 0.1.0, urls: [hc-0.1.0.tgz]}]}\n")
 	})
 	mux.HandleFunc("/hc-0.1.0.tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(packed) })
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL
+	return mux
 }
 
 func (s *stage) secret(name string, data map[string]string) {
@@ -120,6 +128,38 @@ func TestRun_helmOp(t *testing.T) {
 	assert.Equal(t, s.target+"/s21-op:1", bd.Status.Release)
 	require.Len(t, bd.Status.Resources, 1)
 	assert.Equal(t, "hc", bd.Status.Resources[0].Name)
+}
+
+// The options of a HelmOp say which certificate of the server is accepted. A Secret with authorities precedes them.
+func TestRun_helmOpCertificate(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	server := httptest.NewTLSServer(chartHandler(t))
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	other, err := pki.NewAuthority("other", time.Now())
+	require.NoError(t, err)
+	s.secret("other", map[string]string{"cacerts": string(other.Pair.Cert)})
+	for name, row := range map[string]struct {
+		options map[string]any
+		want    string // condition Deployed
+	}{
+		"none":     {map[string]any{}, "False Error: "},
+		"bundle":   {map[string]any{"helmOpCABundle": authority}, "True"},
+		"insecure": {map[string]any{"helmOpInsecureSkipTLSVerify": true}, "True"},
+		"secret":   {map[string]any{"helmOpCABundle": authority, "helmOpSecretName": "other"}, "False Error: "},
+	} {
+		s.put(name, "", func(bd *fleet.BundleDeployment) {
+			data, err := json.Marshal(row.options)
+			require.NoError(t, err)
+			bd.Spec.HelmChartOptions = &fleet.GenericMap{}
+			require.NoError(t, json.Unmarshal(data, bd.Spec.HelmChartOptions))
+			bd.Spec.Options.DefaultNamespace = s.Namespace(t)
+			bd.Spec.Options.Helm = &fleet.HelmOptions{Repo: server.URL, Chart: "hc", Version: "0.1.0"}
+		})
+		s.condition(name, fleet.ConditionDeployed, row.want)
+	}
 }
 
 // TestRun_copies plays the recorded scene of downstreamResources. One difference is on purpose: Fleet's agent deploys a second

@@ -462,14 +462,24 @@ func TestRun_uninstalledByAPerson(t *testing.T) {
 }
 
 func TestRun_paused(t *testing.T) {
-	s := onStage(t)
-	s.run()
-	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
-	s.condition("app", fleet.ConditionDeployed, "Unknown Paused")
-	_, err := s.configMap("a")
-	require.True(t, apierrors.IsNotFound(err))
-	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = false })
-	s.state("app", fleet.Ready)
+	for name, set := range map[string]func(*fleet.BundleDeploymentSpec, bool){
+		"paused":      func(spec *fleet.BundleDeploymentSpec, on bool) { spec.Paused = on },
+		"offSchedule": func(spec *fleet.BundleDeploymentSpec, on bool) { spec.OffSchedule = on },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			s.run()
+			s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { set(&bd.Spec, true) })
+			s.condition("app", fleet.ConditionDeployed, "Unknown Paused")
+			_, err := s.configMap("a")
+			require.True(t, apierrors.IsNotFound(err))
+			s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { set(&bd.Spec, false) })
+			s.state("app", fleet.Ready)
+			s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { set(&bd.Spec, true) })
+			s.remove("app")
+			s.gone("a")
+		})
+	}
 }
 
 func TestRun_pausedWithAReplacedRelease(t *testing.T) {

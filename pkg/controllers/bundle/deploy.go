@@ -441,7 +441,8 @@ func desired(
 	// tools mark the objects that they manage.
 	deployment.Labels = map[string]string{}
 	for label, value := range b.Labels {
-		if strings.HasPrefix(label, fleet.ReservedPrefix) || !strings.Contains(label, "cattle.io/") {
+		isOfTool := strings.Contains(label, "cattle.io") || strings.Contains(label, "kubectl.kubernetes.io")
+		if strings.HasPrefix(label, fleet.ReservedPrefix) || !isOfTool {
 			deployment.Labels[label] = value
 		}
 	}

@@ -316,6 +316,20 @@ func TestDesired(t *testing.T) {
 		assert.Equal(t, []any{existing.UID, existing.Finalizers, existing.Annotations}, []any{d.UID, d.Finalizers, d.Annotations})
 		assert.NotContains(t, d.Labels, "old")
 	})
+	t.Run("labels of a Bundle: copied, except for those of other tools", func(t *testing.T) {
+		b := bundleWith(func(*fleet.BundleSpec) {})
+		b.Labels = map[string]string{
+			"app": "x", "fleet.cattle.io/repo-name": "r", "example.com/team": "t",
+			"objectset.rio.cattle.io/hash": "h", "example.com/cattle.io": "c", "kubectl.kubernetes.io/default-container": "k",
+		}
+		d := desired(b, someVariant("n", "s:1"), helmValues{}, false, clusterNamed("alice"), nil)
+		for _, label := range []string{"app", "fleet.cattle.io/repo-name", "example.com/team"} {
+			assert.Contains(t, d.Labels, label)
+		}
+		for _, label := range []string{"objectset.rio.cattle.io/hash", "example.com/cattle.io", "kubectl.kubernetes.io/default-container"} {
+			assert.NotContains(t, d.Labels, label)
+		}
+	})
 	t.Run("names too long for a label: shortened, and the Bundle is found", func(t *testing.T) {
 		long := strings.Repeat("x", 80)
 		b, c := bundleWith(func(*fleet.BundleSpec) {}), clusterNamed(long)

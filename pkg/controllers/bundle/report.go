@@ -20,7 +20,8 @@ import (
 
 // Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. A hub that runs
 // beside those controllers uses it in place of the Deployer. It writes exactly what Fleet's own Cluster controller writes, so that the two
-// agree if both work on a Cluster.
+// agree if both work on a Cluster. There is one exception: that controller counts a GitRepo or HelmOp only if it exists, and the Reporter
+// reads neither kind.
 type Reporter struct {
 	clusters        enqueue.Enqueuer
 	clusterCache    fleetcontrollers.ClusterCache

@@ -153,6 +153,10 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 			}
 			text = fmt.Sprintf("%s %s/%s %s", all[0].Kind, all[0].Namespace, all[0].Name, difference)
 		}
+	case fleet.WaitApplied:
+		if deployment.Spec.OffSchedule { // a controller of Fleet has set it, which does not run beside this one
+			text = "the agent deploys nothing while spec.offSchedule of the BundleDeployment is true, and this hub has no schedules; set it to false"
+		}
 	case fleet.OutOfSync:
 		if deployment.Spec.Paused {
 			text = "paused"

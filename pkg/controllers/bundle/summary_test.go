@@ -48,6 +48,9 @@ func TestMessage(t *testing.T) {
 		assert.Equal(t, row.want, message(&fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{Paused: true}, Status: row.status}, row.state))
 	}
 	assert.Empty(t, message(&fleet.BundleDeployment{}, fleet.OutOfSync), "another version is staged")
+	assert.Empty(t, message(&fleet.BundleDeployment{}, fleet.WaitApplied))
+	offSchedule := &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{OffSchedule: true}}
+	assert.Contains(t, message(offSchedule, fleet.WaitApplied), "spec.offSchedule of the BundleDeployment is true")
 	long := message(&fleet.BundleDeployment{Status: reports("Deployed", strings.Repeat("ä", 1000))}, fleet.ErrApplied)
 	assert.LessOrEqual(t, len(long), maxMessage+len("..."))
 	assert.True(t, strings.HasSuffix(long, "ä..."))

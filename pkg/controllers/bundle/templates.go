@@ -107,15 +107,22 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 	return &fleet.GenericMap{Data: rendered}, nil
 }
 
-// templateData returns the fields of a Cluster that templates may use.
+// templateData returns the fields of a Cluster that templates may use. Functions that look for keys, such as hasKey, need maps of any values.
 func templateData(cluster *fleet.Cluster) map[string]any {
+	ofAny := func(texts map[string]string) map[string]any {
+		converted := map[string]any{}
+		for key, text := range texts {
+			converted[key] = text
+		}
+		return converted
+	}
 	values := map[string]any{}
 	if cluster.Spec.TemplateValues != nil {
 		values = cluster.Spec.TemplateValues.Data
 	}
 	return map[string]any{
 		"ClusterName": cluster.Name, "ClusterNamespace": cluster.Namespace,
-		"ClusterLabels": cluster.Labels, "ClusterAnnotations": cluster.Annotations, "ClusterValues": values,
+		"ClusterLabels": ofAny(cluster.Labels), "ClusterAnnotations": ofAny(cluster.Annotations), "ClusterValues": values,
 	}
 }
 

@@ -182,20 +182,28 @@ const page = "../../../docs/metrics.md"
 
 // The reference page has every metric, with its help.
 func TestReference(t *testing.T) {
-	families, err := all().Gather()
-	require.NoError(t, err)
 	var text strings.Builder
 	text.WriteString("# Metrics\n\nThe hub serves these metrics; a standby has only `muster_build_info` and `muster_leader`. " +
 		"[Operations](operations.md#metrics-and-probes)\nshows how to read them, and which alerts and dashboard use them. " +
-		"A test writes this page.\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
-	for _, family := range families {
-		var labels []string
-		for _, label := range family.GetMetric()[0].GetLabel() {
-			labels = append(labels, "`"+label.GetName()+"`")
+		"A test writes this page.\n\n")
+	writeTable := func(metrics prometheus.Gatherer) {
+		families, err := metrics.Gather()
+		require.NoError(t, err)
+		text.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+		for _, family := range families {
+			var labels []string
+			for _, label := range family.GetMetric()[0].GetLabel() {
+				labels = append(labels, "`"+label.GetName()+"`")
+			}
+			fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n",
+				family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
 		}
-		fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n",
-			family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
 	}
+	writeTable(all())
+	text.WriteString("\n## Metrics of Fleet's own controllers\n\nWith `metrics.fleetNames` of the chart `fleet`, the hub also serves these metrics under the names that " +
+		"Fleet's own\ncontrollers use, for dashboards and alerts that were made for them. There are series for each object, so this is off by default. Beside\n" +
+		"Fleet's own controllers, the hub serves only those of Clusters; the process `fleet-bundles` serves the others.\n\n")
+	writeTable(fleetNames(&fleet.Cluster{}, &fleet.ClusterGroup{}, &fleet.Bundle{}, &fleet.BundleDeployment{}))
 	golden.Equal(t, page, text.String())
 }
 
