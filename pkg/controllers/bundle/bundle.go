@@ -254,7 +254,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
-			entry.State, entry.Message = fleet.ErrApplied, err.Error()
+			entry.State, entry.Message = fleet.ErrApplied, shown(err.Error())
 		} else if deployment == nil {
 			entry.Message = waiting[keyOf(m.cluster)]
 		}

@@ -54,6 +54,9 @@ type BundleSpec struct {
 	// ResourcesDigest is not part of the API: in the caches of the hub it stands for the resources, which they leave out.
 	ResourcesDigest string `json:"-"`
 
+	// TooLarge is not part of the API: in the caches of the hub it stands for a spec that takes too much memory.
+	TooLarge bool `json:"-"`
+
 	// TargetCustomizationMode is set by a person to FirstMatch, the default, to use the options of the first target that matches,
 	// or to AllMatches to merge the options of all targets that match.
 	// +optional

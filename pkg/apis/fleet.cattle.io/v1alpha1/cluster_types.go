@@ -128,6 +128,12 @@ type ClusterSpec struct {
 	// +optional
 	// +nullable
 	AgentPullSecrets *[]corev1.LocalObjectReference `json:"agentPullSecrets,omitempty"`
+
+	// SettingsTooLarge is not part of the API: in the caches of the hub it stands for settings of the agent that take too much memory.
+	SettingsTooLarge bool `json:"-"`
+
+	// TemplateValuesTooLarge is not part of the API: in the caches of the hub it stands for templateValues that take too much memory.
+	TemplateValuesTooLarge bool `json:"-"`
 }
 
 // AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.
