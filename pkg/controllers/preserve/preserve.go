@@ -65,6 +65,9 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
+// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 characters. Decoded lists take five times their JSON.
+const maxDocument = 64 << 10
+
 // stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again. Each user who may write
 // the Cluster may write the annotation, and it is read before the Cluster is in a cache. So a proof in it proves nothing.
 func stored(cluster *fleet.Cluster) document {
@@ -72,7 +75,7 @@ func stored(cluster *fleet.Cluster) document {
 		Import *fleet.ImportStatus `json:"import"`
 		Agent  json.RawMessage     `json:"agent"`
 	}
-	if text := cluster.Annotations[fleet.StatusAnnotation]; text == "" || json.Unmarshal([]byte(text), &read) != nil {
+	if text := cluster.Annotations[fleet.StatusAnnotation]; text == "" || len(text) > maxDocument || json.Unmarshal([]byte(text), &read) != nil {
 		return document{}
 	}
 	if read.Agent == nil {
