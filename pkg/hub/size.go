@@ -51,7 +51,11 @@ func exceeds(value any, limit int) bool {
 	return !subtractSize(v, &left)
 }
 
-const entrySize = 16 // bytes that an entry of a map takes beside its key and value
+// Bytes that a map takes, and each of its entries beside the key and the value.
+const (
+	mapSize   = 48
+	entrySize = 16
+)
 
 // subtractSize subtracts the memory to which a value refers. It returns false, and stops, when nothing is left.
 func subtractSize(v reflect.Value, left *int) bool {
@@ -71,7 +75,9 @@ func subtractSize(v reflect.Value, left *int) bool {
 		}
 	case reflect.Map:
 		each := entrySize + int(v.Type().Key().Size()) + int(v.Type().Elem().Size())
-		*left -= v.Len() * each
+		if !v.IsNil() {
+			*left -= mapSize + v.Len()*each
+		}
 		for entries := v.MapRange(); *left >= 0 && entries.Next(); {
 			subtractSize(entries.Key(), left)
 			subtractSize(entries.Value(), left)
