@@ -234,3 +234,23 @@ func TestQuantityPattern(t *testing.T) {
 		assert.NotRegexp(t, pattern, refused)
 	}
 }
+
+// An API server before 1.34 sends all objects in one response, which a hub decodes at once. Empty elements of these lists take the most memory.
+func TestObjects_limitLists(t *testing.T) {
+	objects, err := crds.Objects()
+	require.NoError(t, err)
+	specs := map[string]apiextensionsv1.JSONSchemaProps{}
+	for _, object := range objects {
+		specs[object.Spec.Names.Kind] = object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	}
+	bundle, cluster := specs["Bundle"].Properties, specs["Cluster"].Properties
+	for most, lists := range map[int64][]apiextensionsv1.JSONSchemaProps{
+		10_000: {bundle["targets"], bundle["targetRestrictions"], bundle["rolloutStrategy"].Properties["partitions"]},
+		1000:   {cluster["agentEnvVars"], cluster["agentTolerations"], cluster["agentPullSecrets"]},
+	} {
+		for _, list := range lists {
+			require.NotNil(t, list.MaxItems)
+			assert.Equal(t, most, *list.MaxItems)
+		}
+	}
+}

@@ -152,7 +152,7 @@ type caches struct {
 	interner                      *interner
 	managed                       cache.TransformFunc // of the kinds managedOnly, but for Leases
 	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
-	restore                       cache.TransformFunc // of Clusters: see package preserve
+	restore                       cache.TransformFunc // of Clusters: see package preserve and withSmallSpec
 	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
 	groups                        cache.TransformFunc // of ClusterGroups; nil keeps them whole
 	agents                        preserve.AgentReports
@@ -187,6 +187,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		c.fleet = o.SharedControllerFactory
 	}
 	c.restore = restoreCluster
+	if o.DisableBundles {
+		c.restore = c.agents.Transform
+	}
 	switch {
 	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
 	case o.DisableBundles:
@@ -194,8 +197,10 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	default:
 		c.digest, c.reduce, c.groups = withoutResources, withShortReport, clustergroup.Reduce
 	}
+	if c.fleet == c.own {
+		c.restore = withSmallSpec(c.restore)
+	}
 	if o.DisableBundles {
-		c.restore = c.agents.Transform
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
 	} else {
 		c.contents, c.configMaps = contentInformer(metadataClient), configMapInformer(metadataClient)
@@ -301,11 +306,22 @@ func restoreCluster(object any) (any, error) {
 	return object, nil
 }
 
-// withoutResources replaces the resources of a Bundle, which may be as large as the API server permits, by their digest. The hub reads a
-// Bundle from the API server when it creates a Content.
+// withSmallSpec returns a transform of Clusters that also drops the parts of the spec that are too large.
+func withSmallSpec(first cache.TransformFunc) cache.TransformFunc {
+	return func(object any) (any, error) {
+		if cluster, ok := object.(*fleet.Cluster); ok {
+			reduceSpec(&cluster.Spec)
+		}
+		return first(object)
+	}
+}
+
+// withoutResources replaces the resources of a Bundle, which may be as large as the API server permits, by their digest, and drops the rest of
+// the spec if it is too large. The hub reads a Bundle from the API server when it creates a Content.
 func withoutResources(object any) (any, error) {
 	if b, ok := object.(*fleet.Bundle); ok {
 		content.WithoutResources(&b.Spec)
+		reduceBundle(&b.Spec)
 	}
 	return object, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // malformedStatuses are statuses of a ManagedCluster that its schema accepts, or once accepted, and that Go cannot decode, or the status of
@@ -237,6 +238,35 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			p.repeats("/status 409", 1)
 			p.repeats("/status 200", 2)
 			assert.Zero(t, clone.sent.Count("boot "), "the clone has the credential")
+		},
+		"the requests of one token do not fill the hub": func(t *testing.T) {
+			limited := s.Hub.Token(t, s.Namespace, "limited", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"another"}})
+			thief, ids := s.as(t, limited.Token), map[string]bool{}
+			named := thief.request(t, newID(), nil)
+			create := func(name, id string) *v1beta1.ClusterRegistrationRequest {
+				request, err := thief.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+					ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
+				}, metav1.CreateOptions{})
+				require.NoError(t, err)
+				return request
+			}
+			misnamed := create("x"+newID(), newID())
+			for range registration.MostRefused + 20 {
+				id := newID()
+				ids[create(v1beta1.RequestPrefix+id, id).Name] = true
+			}
+			testenv.Eventually(t, func() (bool, string) {
+				list, err := s.admin.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
+				left, oldest := 0, ""
+				for _, request := range list.Items {
+					if ids[request.Name] {
+						left++
+					} else if request.UID == misnamed.UID || request.UID == named.UID {
+						oldest += " and " + request.Name
+					}
+				}
+				return err == nil && left <= registration.MostRefused && oldest == "", fmt.Sprintf("%d%s: %v", left, oldest, err)
+			})
 		},
 		"a revoked bootstrap token registers no cluster": func(t *testing.T) {
 			p := s.peer(t, s.Token(t, "short"))

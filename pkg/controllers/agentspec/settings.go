@@ -33,8 +33,16 @@ func WantedSettings(spec fleet.ClusterSpec) Settings {
 // memory, and the API server admits settings of a megabyte.
 const MaxSettings = 64 << 10
 
+// MaxSettingsMemory limits the memory that these settings take in the caches of the hub: empty elements of a list take up to thirty times their
+// JSON.
+const MaxSettingsMemory = 4 * MaxSettings
+
 // CheckSize returns an error if the agent's settings in the spec are too large. Call it before they are rendered or hashed.
 func CheckSize(spec fleet.ClusterSpec) error {
+	if spec.SettingsTooLarge {
+		return fmt.Errorf("the settings of the agent in the spec take more than %d KiB of memory; at most %d bytes as JSON are accepted",
+			MaxSettingsMemory>>10, MaxSettings)
+	}
 	total, largest, of := 0, 0, ""
 	for _, setting := range []struct {
 		field string

@@ -63,6 +63,7 @@ func TestCheckSize(t *testing.T) {
 	assert.NoError(t, CheckSize(tolerations(most)))
 	require.EqualError(t, CheckSize(tolerations(most+1)),
 		"the settings of the agent in the spec have 65539 bytes as JSON, 65539 of them in spec.agentTolerations; at most 65536 are accepted")
+	require.ErrorContains(t, CheckSize(fleet.ClusterSpec{SettingsTooLarge: true}), "take more than 256 KiB of memory")
 	large := strings.Repeat("x", MaxSettings)
 	for field, spec := range map[string]fleet.ClusterSpec{
 		"agentEnvVars":                 {AgentEnvVars: []corev1.EnvVar{{Name: large}}},

@@ -86,13 +86,16 @@ func apply(ctx context.Context, client dynamic.ResourceInterface, object metav1.
 	return err
 }
 
+// maxRecord is more than a record has. A user who may write the object may write the annotation, and 256 KiB unpack to 200 MB.
+const maxRecord = 1 << 20
+
 // lastApplied returns the labels and the spec in the annotation of an earlier apply, which wrangler compresses. An annotation that cannot be
 // read counts as empty: then nothing is removed.
 func lastApplied(object metav1.Object) []byte {
 	record := []byte(object.GetAnnotations()[wranglerapply.LabelApplied])
 	if packed, err := base64.RawStdEncoding.DecodeString(string(record)); err == nil {
 		if r, err := gzip.NewReader(bytes.NewReader(packed)); err == nil {
-			record, _ = io.ReadAll(r) // a truncated record is not JSON
+			record, _ = io.ReadAll(io.LimitReader(r, maxRecord)) // a truncated record is not JSON
 		}
 	}
 	var fields struct {

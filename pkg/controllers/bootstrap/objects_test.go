@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"strings"
 	"testing"
 
 	wranglerapply "github.com/rancher/wrangler/v3/pkg/apply"
@@ -113,6 +114,11 @@ func TestApply(t *testing.T) {
 		assert.Equal(t, &desiredset.ForeignError{Kind: "Cluster", Namespace: "fleet-local", Name: "local"}, foreign)
 		assert.Len(t, client.Actions(), 1)
 	})
+}
+
+func TestLastApplied_large(t *testing.T) {
+	record := `{"metadata":{"labels":{"a":"b"}},"spec":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`
+	assert.JSONEq(t, `{"metadata":{}}`, string(lastApplied(cluster("fleet-local", packed(t, record), nil, nil))))
 }
 
 func TestDeleteMoved(t *testing.T) {

@@ -257,7 +257,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
-			entry.State, entry.Message = fleet.ErrApplied, err.Error()
+			entry.State, entry.Message = fleet.ErrApplied, shown(err.Error())
 		} else if deployment == nil {
 			entry.Message = postponed[keyOf(m.cluster)]
 		}

@@ -27,6 +27,10 @@ const (
 	configMapKind = "ConfigMap"
 )
 
+// maxSources is the number of Secrets and ConfigMaps that a Bundle may name. Each takes some 500 bytes in an index, fifteen times its JSON, and is
+// looked up in each pass over each Cluster.
+const maxSources = 1000
+
 // copySource is a Secret or a ConfigMap that a BundleDeployment names in downstreamResources, or a Secret with the login for a server
 // from which the agent downloads.
 type copySource struct {
@@ -71,8 +75,10 @@ func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	if deployment.Spec.OCIContents {
 		all = append(all, loginsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
 	}
+	seen := map[copySource]bool{} // an earlier version of the hub did not limit their number
 	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
-		if s := sourceOf(named); !slices.Contains(all, s) {
+		if s := sourceOf(named); !seen[s] {
+			seen[s] = true
 			all = append(all, s)
 		}
 	}

@@ -1,9 +1,11 @@
 package bundle
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -275,4 +277,32 @@ func TestSourcesOfBundle_manyTargets(t *testing.T) {
 	assert.Len(t, sourcesOfBundle(b), targets)
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20), "the list is copied for each target")
+}
+
+// The index takes many times the size of the list, so it has no key of a Bundle with more sources than it may have.
+func TestIndex_manySources(t *testing.T) {
+	s := newStage(t)
+	for n, want := range map[int]int{maxSources: 1, maxSources + 1: 0} {
+		b := bundleWith(func(s *fleet.BundleSpec) {
+			for i := range n {
+				s.DownstreamResources = append(s.DownstreamResources, fleet.DownstreamResource{Kind: "Secret", Name: fmt.Sprint(i)})
+			}
+		})
+		s.has(t, b)
+		found, err := s.bundleCache.GetByIndex(bySource, sourceKey("ws", copySource{kind: secretKind, name: "7"}))
+		require.NoError(t, err)
+		assert.Len(t, found, want)
+	}
+}
+
+// A BundleDeployment of an earlier version of the hub may name any number, and each pass over the Cluster reads them.
+func TestSourcesOf_many(t *testing.T) {
+	deployment := &fleet.BundleDeployment{}
+	for i := range 50_000 { // fit into 1.5 MB
+		deployment.Spec.Options.DownstreamResources = append(deployment.Spec.Options.DownstreamResources, fleet.DownstreamResource{Kind: "secret", Name: fmt.Sprint(i)})
+	}
+	deployment.Spec.StagedOptions = deployment.Spec.Options
+	began := time.Now()
+	assert.Len(t, sourcesOf(deployment), 50_000)
+	assert.Less(t, time.Since(began), 5*time.Second, "it took a minute when it compared each with all others")
 }

@@ -450,3 +450,16 @@ func TestReconcile_display(t *testing.T) {
 		})
 	}
 }
+
+// The cache drops the spec of a Bundle that has become too large. Nothing that the Bundle deployed is removed by that.
+func TestReconcile_tooLarge(t *testing.T) {
+	s := newStage(t)
+	large := toAlice()
+	large.Generation, large.Spec = 2, fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
+	alice := clusterNamed("alice")
+	s.has(t, alice, large, isReady(deployed(t, toAlice())))
+	cluster, out := s.reconcile(t, alice)
+	require.NoError(t, out.Err)
+	assert.Empty(t, s.taken())
+	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
+}

@@ -34,7 +34,11 @@ const (
 func (d *Deployer) addIndexes() {
 	bundlesByTarget.AddTo(d.bundleCache)
 	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
-		for _, r := range sourcesOfBundle(b) {
+		sources := sourcesOfBundle(b)
+		if len(sources) > maxSources {
+			return nil, nil // it is not deployed
+		}
+		for _, r := range sources {
 			keys = append(keys, sourceKey(b.Namespace, r))
 		}
 		return keys, nil

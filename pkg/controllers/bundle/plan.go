@@ -60,6 +60,9 @@ type planCache struct {
 // counted once, with the mergedOptions, so a variant is kept only together with them.
 const variantSize = 1 << 10
 
+// MaxSpecMemory limits the memory that the spec of a Bundle takes in the caches of the hub, without its resources. A larger one is dropped there.
+const MaxSpecMemory = 8 << 20
+
 // maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
 const maxSelecting = 1000
 
@@ -117,6 +120,12 @@ func (p *plan) read(b *fleet.Bundle) {
 }
 
 func (p *plan) readSpec(b *fleet.Bundle) {
+	if b.Spec.TooLarge {
+		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf(
+			"the spec takes more than %d MiB of memory without its resources, so that nothing of it is deployed; "+
+				"use several Bundles, or fewer targets and values", MaxSpecMemory>>20)}
+		return
+	}
 	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsBundle(b)
 	p.allMatches = b.Spec.TargetCustomizationMode == allMatches
 	var invalid []error
@@ -138,7 +147,13 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	if p.strategy, err = newStrategy(b.Spec.RolloutStrategy); err != nil {
 		invalid = append(invalid, err)
 	}
-	for _, r := range sourcesOfBundle(b) {
+	sources := sourcesOfBundle(b)
+	if len(sources) > maxSources {
+		invalid = append(invalid, fmt.Errorf("spec and spec.targets name %d Secrets and ConfigMaps in downstreamResources; they may name %d; use several Bundles",
+			len(sources), maxSources))
+		sources = nil
+	}
+	for _, r := range sources {
 		if r.kind != secretKind && r.kind != configMapKind || r.name == "" {
 			invalid = append(invalid, fmt.Errorf("spec.downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
 		}
@@ -277,7 +292,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 
 // renderedVariant renders the templates for a Cluster. It keeps an error as well, because a retry with the same inputs fails again.
 func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
-	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster)})
+	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster), cluster.Spec.TemplateValuesTooLarge})
 	if err != nil {
 		return variant{}, err
 	}

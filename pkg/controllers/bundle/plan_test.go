@@ -174,6 +174,12 @@ func TestNewPlanProblem(t *testing.T) {
 		{"a downstream resource of another kind", func(s *fleet.BundleSpec) {
 			s.Targets = []fleet.BundleTarget{{BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{Kind: "Pod", Name: "p"}}}}}
 		}, fleet.ReasonBundleInvalid, `downstreamResources has kind "Pod" and name "p"`},
+		{"more downstream resources than the hub looks up", func(s *fleet.BundleSpec) {
+			s.Targets = []fleet.BundleTarget{{BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: make([]fleet.DownstreamResource, 1001)}}}
+		}, fleet.ReasonBundleInvalid, "name 1001 Secrets and ConfigMaps in downstreamResources; they may name 1000"},
+		{"a spec that the cache has dropped", func(s *fleet.BundleSpec) {
+			*s = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
+		}, fleet.ReasonBundleInvalid, "the spec takes more than 8 MiB of memory"},
 		{"an unknown mode", func(s *fleet.BundleSpec) { s.TargetCustomizationMode = "Some" }, fleet.ReasonBundleInvalid, `spec.targetCustomizationMode is "Some"`},
 		{"an invalid restriction", func(s *fleet.BundleSpec) {
 			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}

@@ -163,7 +163,13 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 		}
 	default: // the state is enough
 	}
-	text = content.WithoutNames(text) // more people may read Clusters than Contents
+	return shown(text)
+}
+
+// shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents, because more people may read Clusters than
+// Contents, and shortened.
+func shown(text string) string {
+	text = content.WithoutNames(text)
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}

@@ -32,6 +32,9 @@ const (
 	maxWidth     = 3        // digits of a width in a format of printf
 )
 
+// MaxTemplateValues limits the memory that spec.templateValues of a Cluster takes in the caches of the hub. Larger ones are dropped there.
+const MaxTemplateValues = 1 << 20
+
 // functionNames are the functions of sprig that templates may use. The result of each depends on its arguments alone, because another
 // result would deploy the Bundle again, and none of them reads from the hub's environment.
 var functionNames = []string{
@@ -87,6 +90,9 @@ func containsTemplate(value any) bool {
 // renderValues renders helm.values as one YAML document, so a result may be of any type, and then each of helm.templateValues, which is
 // a YAML document as well and replaces the value of its name.
 func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
+	if cluster.Spec.TemplateValuesTooLarge {
+		return nil, fmt.Errorf("spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxTemplateValues>>10)
+	}
 	rendered, data := map[string]any{}, templateData(cluster)
 	if helm.Values != nil {
 		document, err := yaml.Marshal(helm.Values.Data)

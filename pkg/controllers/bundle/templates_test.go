@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 func TestFunctionNames(t *testing.T) {
@@ -152,6 +154,32 @@ func TestForget(t *testing.T) {
 	assert.Less(t, p.cache.size, size)
 	s.Forget("other/alice")
 	assert.Contains(t, p.cache.rendered, key{Namespace: "ws", Name: "bob"})
+}
+
+// The cache drops templateValues that are too large. The Bundle must not be deployed as if there were none.
+func TestVariant_templateValuesTooLarge(t *testing.T) {
+	p := planOf(withValues(`${ get .ClusterValues "none" | default "d" }`))
+	alice := clusterNamed("alice")
+	_, err := p.variant([]int{0}, alice)
+	require.NoError(t, err)
+	alice.Spec.TemplateValuesTooLarge = true
+	_, err = p.variant([]int{0}, alice)
+	require.ErrorContains(t, err, "spec.templateValues of the Cluster takes more than 1024 KiB")
+}
+
+// Each Cluster of the workspace has the error in its status, and the Bundle has several of them.
+func TestReconcile_longTemplateError(t *testing.T) {
+	s := newStage(t)
+	broken := withValues("${ " + strings.Repeat("x", 1<<20) + " }")
+	alice := clusterNamed("alice")
+	s.has(t, alice, broken)
+	cluster, out := s.reconcile(t, alice)
+	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
+	result.Set(&cluster.Status.Conditions, fleet.ConditionReady, out, noon)
+	written, err := json.Marshal(cluster)
+	require.NoError(t, err)
+	assert.Less(t, len(written), 20<<10)
+	assert.Less(t, len(s.shown(broken)), 1000)
 }
 
 func TestReconcileTemplateError(t *testing.T) {

@@ -252,3 +252,18 @@ func TestHostileAnswersThatAreNotRead(t *testing.T) {
 	require.NoError(t, response.Body.Close())
 	assert.LessOrEqual(t, <-sent, streamBuffer+2*chunk)
 }
+
+// Go decompresses only what it has asked for itself.
+func TestAnswersAreNotCompressed(t *testing.T) {
+	asked := make(chan []string, 1)
+	member := serve(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Values("Accept-Encoding") })
+	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(member))))
+	require.NoError(t, err)
+	m, err := newMemberClient(parsed, config.TLSModeStrict, loopback, semaphore.NewWeighted(largeResponses))
+	require.NoError(t, err)
+	defer m.close()
+	response, err := (&http.Client{Transport: m.transport}).Get(member.URL)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	assert.Empty(t, <-asked)
+}

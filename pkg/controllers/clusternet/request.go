@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,7 +93,10 @@ func denied(message string) nextStep {
 // first step again at the next event.
 func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
 	if request.Name != v1beta1.RequestPrefix+request.Spec.ClusterID {
-		return denied(fmt.Sprintf("the name of this request must be %s%s", v1beta1.RequestPrefix, request.Spec.ClusterID))
+		// No agent sends such a request, and no limit applies to it: nothing stands for it in a workspace.
+		logrus.Warnf("Deleting ClusterRegistrationRequest %s of %s, because its name is not %s with its clusterId", request.Name,
+			registration.Brief(request.Annotations[fleet.CreatorAnnotation]), v1beta1.RequestPrefix)
+		return nextStep{remove: true}
 	}
 
 	// Find the ClusterRegistration that stands for the request: that of the agent if the agent has created the request with its own

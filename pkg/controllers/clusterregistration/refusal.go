@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -169,13 +170,30 @@ func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegis
 	}
 	now := h.Clock.Now()
 	for _, name := range registration.DeletableRefused(candidates, now) {
-		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, writes.IfUID(requests[name]))
+		r := requests[name]
+		if registration.IsForClusternet(r, h.HubUser) && now.Sub(r.CreationTimestamp.Time) < registration.RefusedLifetime {
+			if err := h.deleteClusternetRequest(ctx, r); err != nil {
+				return err
+			}
+		}
+		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, name, err)
 		}
 	}
 	if left := request.CreationTimestamp.Add(registration.RefusedLifetime).Sub(now); left > 0 {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
+	}
+	return nil
+}
+
+// deleteClusternetRequest deletes the request of a Clusternet agent for which the hub created a ClusterRegistration. Otherwise the hub would
+// create the ClusterRegistration again, as the newest one, and delete the next oldest, without end.
+func (h *handler) deleteClusternetRequest(ctx context.Context, r *fleet.ClusterRegistration) error {
+	name := v1beta1.RequestPrefix + r.Spec.ClientID
+	err := h.ClusternetClient.ClusterRegistrationRequests().Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(r.Spec.ClientRandom)})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting the refused ClusterRegistrationRequest %s: %w", name, err)
 	}
 	return nil
 }

@@ -320,6 +320,27 @@ func TestDeleteRefused(t *testing.T) {
 	})
 }
 
+// The hub creates a ClusterRegistration again as long as the request of the Clusternet agent exists.
+func TestDeleteRefused_clusternet(t *testing.T) {
+	s := newScene(t)
+	s.HubUser, s.ClusternetClient = "hub", s.fleet.ClustersV1beta1()
+	var all []*fleet.ClusterRegistration
+	for n := range registration.MostRefused + 1 {
+		r := s.refusedRequest(fmt.Sprintf("r-%04d", n), time.Hour-time.Duration(n)*time.Second)
+		r.Annotations = map[string]string{fleet.CreatorAnnotation: "hub", fleet.RequesterAnnotation: tokenUser}
+		r.Spec.ClientID, r.Spec.ClientRandom = r.Name, "uid-of-the-request"
+		all = append(all, r)
+	}
+	s.handler.requests = requestsOf{all: all}
+	require.NoError(t, s.deleteRefused(t.Context(), all[1], result.Stalled(fleet.ReasonTooManyWaiting, "")))
+	assert.Equal(t, []string{"delete clusterregistrationrequests clusternet-r-0000", "delete clusterregistrations r-0000"}, s.writes())
+
+	s.fleet.ClearActions()
+	all[0].CreationTimestamp = metav1.NewTime(noon.Add(-registration.RefusedLifetime))
+	require.NoError(t, s.deleteRefused(t.Context(), all[1], result.Stalled(fleet.ReasonTooManyWaiting, "")))
+	assert.Equal(t, []string{"delete clusterregistrations r-0000"}, s.writes(), "it is decided again, once a day")
+}
+
 func TestRemoveUnlessNeeded(t *testing.T) {
 	for _, row := range []struct {
 		name   string

@@ -65,14 +65,17 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
+// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 characters. Decoded lists take five times their JSON.
+const maxDocument = 64 << 10
+
 // stored returns the document in the annotation. A document that cannot be read counts as absent: the hub then writes it again. Every user who
-// may write the Cluster may write the annotation, so a proof of possession in it proves nothing.
+// may write the Cluster may write the annotation, and it is read before the Cluster is in a cache, so a proof of possession in it proves nothing.
 func stored(cluster *fleet.Cluster) document {
 	var read struct {
 		Import *fleet.ImportStatus `json:"import"`
 		Agent  json.RawMessage     `json:"agent"`
 	}
-	if text := cluster.Annotations[fleet.StatusAnnotation]; text == "" || json.Unmarshal([]byte(text), &read) != nil {
+	if text := cluster.Annotations[fleet.StatusAnnotation]; text == "" || len(text) > maxDocument || json.Unmarshal([]byte(text), &read) != nil {
 		return document{}
 	}
 	if read.Agent == nil {

@@ -1,6 +1,7 @@
 package preserve
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -130,6 +131,16 @@ func TestRestore(t *testing.T) {
 }
 
 // A user may write the annotation, and the API server checks no quantity in it. One with a large exponent takes minutes and gigabytes to decode.
+func TestRestore_large(t *testing.T) {
+	cluster := clusterOf(seenAt(1))
+	for n, want := range map[int]bool{10_000: true, 30_000: false} {
+		cluster.Status.Import = nil
+		cluster.Annotations = map[string]string{fleet.StatusAnnotation: `{"import":{"staleAgentNamespaces":[` + strings.Repeat(`"",`, n) + `""]}}`}
+		Restore(cluster)
+		assert.Equal(t, want, cluster.Status.Import != nil, n)
+	}
+}
+
 func TestRestore_quantities(t *testing.T) {
 	for quantity, restored := range map[string]bool{`"16"`: true, `4`: true, `"64Gi"`: true, `"1e3"`: true, `"1.5e-99999"`: false, `"1e+99999"`: false, `"1e1.5"`: false} {
 		t.Run(quantity, func(t *testing.T) {

@@ -54,6 +54,9 @@ type BundleSpec struct {
 	// ResourcesDigest is not part of the API: in the caches of the hub it stands for the resources, which they leave out.
 	ResourcesDigest string `json:"-"`
 
+	// TooLarge is not part of the API: in the caches of the hub it stands for a spec that takes too much memory.
+	TooLarge bool `json:"-"`
+
 	// TargetCustomizationMode is set by a person to FirstMatch, the default, to use the options of the first target that matches,
 	// or to AllMatches to merge the options of all targets that match.
 	// +optional
@@ -63,11 +66,13 @@ type BundleSpec struct {
 	// Targets is set by the creator of the Bundle to the Clusters to which it is deployed.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=10000
 	Targets []BundleTarget `json:"targets,omitempty"`
 
 	// TargetRestrictions is set by another component to the only Clusters to which the Bundle may be deployed.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=10000
 	TargetRestrictions []BundleTargetRestriction `json:"targetRestrictions,omitempty"`
 
 	// DependsOn is set by a person to Bundles that must be deployed first.
@@ -195,6 +200,7 @@ type RolloutStrategy struct {
 	// Partitions is set by a person to explicit partitions.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=10000
 	Partitions []Partition `json:"partitions,omitempty"`
 }
 

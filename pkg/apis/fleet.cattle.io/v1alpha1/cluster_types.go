@@ -76,6 +76,7 @@ type ClusterSpec struct {
 	// AgentEnvVars is set by a person to the environment variables that are appended to the agent's container.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=1000
 	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
 
 	// AgentNamespace is set by a person to the namespace on the cluster in which the agent runs. It is also the scope of the
@@ -98,6 +99,7 @@ type ClusterSpec struct {
 	// AgentTolerations is set by a person to tolerations that are appended to the default tolerations of the agent.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=1000
 	AgentTolerations []corev1.Toleration `json:"agentTolerations,omitempty"`
 
 	// AgentAffinity is set by a person to replace the affinity of the agent's pod. Absent means that nodes labelled
@@ -127,7 +129,14 @@ type ClusterSpec struct {
 	// which the hub copies to the cluster. The Secrets in a list must exist on the cluster already. An empty list means none.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxItems=1000
 	AgentPullSecrets *[]corev1.LocalObjectReference `json:"agentPullSecrets,omitempty"`
+
+	// SettingsTooLarge is not part of the API: in the caches of the hub it stands for settings of the agent that take too much memory.
+	SettingsTooLarge bool `json:"-"`
+
+	// TemplateValuesTooLarge is not part of the API: in the caches of the hub it stands for templateValues that take too much memory.
+	TemplateValuesTooLarge bool `json:"-"`
 }
 
 // AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/gvk"
@@ -291,20 +292,37 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 		return err
 	}
 	var all []error
+	var mu sync.Mutex
+	failed := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, err)
+	}
+	var group errgroup.Group
+	group.SetLimit(parallelDeletes)
 	for _, object := range existing {
 		if !set.isOwn(object) || slices.ContainsFunc(typed[T](wanted), isNamed(object)) {
 			continue
 		}
-		if err := k.removeFinalizers(ctx, object); err != nil {
-			all = append(all, err)
-		}
-		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), writes.IfUID(object))
-		if err != nil && !apierrors.IsNotFound(err) { // the cache may still have an object that was deleted with its namespace
-			all = append(all, err)
-		}
+		group.Go(func() (err error) {
+			defer guard.Recover(guard.Pass, object, &err)
+			if err := k.removeFinalizers(ctx, object); err != nil {
+				failed(err)
+			}
+			err = k.client(object.GetNamespace()).Delete(ctx, object.GetName(), writes.IfUID(object))
+			if err != nil && !apierrors.IsNotFound(err) { // an object that was deleted with its namespace is in the cache for a moment longer
+				failed(err)
+			}
+			return nil
+		})
 	}
-	return errors.Join(all...)
+	err = group.Wait()
+	return errors.Join(append(all, err)...)
 }
+
+// parallelDeletes is how many objects are deleted at the same time. A set has few, but a user of another namespace can create thousands with
+// its marks. One deletion after the other would take longer than a pass may, and than it takes to create them again.
+const parallelDeletes = 16
 
 // removeFinalizers removes the finalizers that an agent may have added to its Lease, because they would block the deletion. The hub adds none.
 func (k objects[T]) removeFinalizers(ctx context.Context, object T) error {

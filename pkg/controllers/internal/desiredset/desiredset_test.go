@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -341,4 +344,41 @@ func TestPruneForeign(t *testing.T) {
 	assert.Equal(t, []string{"delete roles"}, s.requests())
 	s.role(t, "label-only")
 	s.role(t, "another-owner")
+}
+
+// barrier is a client whose deletions return when several are under way.
+type barrier struct {
+	typedClient[*corev1.ServiceAccount]
+	underWay chan struct{}
+}
+
+func (b barrier) Delete(ctx context.Context, _ string, _ metav1.DeleteOptions) error {
+	b.underWay <- struct{}{}
+	for len(b.underWay) < cap(b.underWay) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		goruntime.Gosched()
+	}
+	return nil
+}
+
+// A user of any namespace can create objects with the marks of the set of somebody else.
+func TestPrune_many(t *testing.T) {
+	owner := someOwner("ns", "owner")
+	set, err := marksOf("set", owner)
+	require.NoError(t, err)
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byHash: func(object any) ([]string, error) {
+		return []string{shortened(object.(metav1.Object).GetLabels()[apply.LabelHash])}, nil
+	}})
+	for n := range parallelDeletes {
+		forged := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: fmt.Sprint(n)}}
+		set.mark(forged)
+		require.NoError(t, indexer.Add(forged))
+	}
+	client := barrier{underWay: make(chan struct{}, parallelDeletes)}
+	accounts := objects[*corev1.ServiceAccount]{cached: indexer, client: func(string) typedClient[*corev1.ServiceAccount] { return client }}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, accounts.prune(ctx, set, nil))
 }

@@ -1,6 +1,7 @@
 package result
 
 import (
+	"strings"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -11,11 +12,18 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
+// maxMessage limits the message of a condition in bytes: errors quote what users wrote, which may be as large as the API server permits, and one
+// object of a user may be the cause of a condition of thousands of others.
+const maxMessage = 16 << 10
+
 // Set puts the result into the condition and returns the transition, nil if status and reason stayed the same. An unchanged
 // condition keeps its timestamps, so that nothing is written.
 func Set(conditions *fleetstatus.Conditions, conditionType string, o Result, now time.Time) *Transition {
 	if o.IsSkip() {
 		return nil
+	}
+	if len(o.Message) > maxMessage {
+		o.Message = strings.ToValidUTF8(o.Message[:maxMessage], "") + "..."
 	}
 	before := fleetstatus.Condition(*conditions, conditionType)
 	after := genericcondition.GenericCondition{Type: conditionType, Status: o.Status(), Reason: o.Reason, Message: o.Message}

@@ -3,6 +3,7 @@ package result
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +125,13 @@ func TestSet(t *testing.T) {
 			assert.Equal(t, row.transition, transition)
 		})
 	}
+}
+
+func TestSet_longMessage(t *testing.T) {
+	var conditions fleetstatus.Conditions
+	Set(&conditions, "Ready", Stalled("Error", strings.Repeat("ä", 1<<20)), time.Now())
+	assert.LessOrEqual(t, len(conditions[0].Message), maxMessage+len("..."))
+	assert.True(t, strings.HasSuffix(conditions[0].Message, "ä..."))
 }
 
 func TestRecord(t *testing.T) {
