@@ -58,8 +58,8 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 
 // isUncounted checks the status of the request: since the request asked, it may have been counted, and the token may no longer name it.
 func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
-	request := h.request(use.UID)
-	return request != nil && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
+	request, err := h.requests.Get(token.Namespace, use.Name)
+	return err == nil && string(request.UID) == use.UID && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
 }
 
 // request reads the cache. It returns nil if there is no such request.
