@@ -56,7 +56,7 @@ func TestBadInputIsExplainedAndCorrected(t *testing.T) {
 	withoutPolicies := hub.WithoutAdmission(t) // with the policies, the hub knows the token of a request even if the request does not name it
 	hub.Hub(t, wire.Wrap, testenv.FastRecheck, withoutPolicies)
 
-	cases := sample.Some(t, 15, slices.Concat(badKubeconfigs(t), badRequests(), takenNames()))
+	cases := sample.Some(t, 10, slices.Concat(badKubeconfigs(t), badRequests(), takenNames()))
 	scenes := make([]*scene, len(cases))
 	paths := make([]string, len(cases))
 	for i, b := range cases {

@@ -15,10 +15,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// deletion returns the requests of the hub from the deletion of a Cluster until nothing is left of it. meanwhile runs after it.
+// deletion returns the requests of a quiet hub from the deletion of a Cluster until nothing is left of it. It calls meanwhile after the deletion.
 func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, meanwhile func()) []testenv.Sent {
 	t.Helper()
-	r.Settle(t)
 	s.DeleteCluster(t, cluster)
 	meanwhile()
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", cluster)
@@ -60,23 +59,25 @@ func TestCostOfADeletion(t *testing.T) {
 	register := func(clientID string) string {
 		return s.Register(t, values, clientID, "random").Request.Status.ClusterName
 	}
-	s.deletion(t, r, register("first"), nothing) // discovers once what the API server serves
+	first, silent, leaving := register("first"), register("silent"), register("leaving")
+	s.Beat(t, leaving, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
+	s.Hub.ClusterCondition(t, s.Namespace, leaving, fleet.ConditionConnected, "True")
+	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, leaving)), registration.AgentBundleName(leaving)
+	testenv.EventuallyThere(t, deployments.Get, bundle)
+	s.ImportInto(t, "m", s.Member.Namespace(t))
+	r.Settle(t)
+	s.deletion(t, r, first, nothing) // the hub discovers once which kinds the API server serves
 
 	t.Run("no agent that could leave: nothing is read", func(t *testing.T) {
-		requireRemoval(t, s.deletion(t, r, register("silent"), nothing), rightsOfARequest())
+		requireRemoval(t, s.deletion(t, r, silent, nothing), rightsOfARequest())
 	})
 	t.Run("an agent that leaves: its Bundle more", func(t *testing.T) {
-		name := register("leaving")
-		s.Beat(t, name, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
-		s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
-		deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, name)), registration.AgentBundleName(name)
-		testenv.EventuallyThere(t, deployments.Get, bundle)
 		most := rightsOfARequest()
 		most["PATCH bundledeployments"] = 1 // the question
 		most["PATCH clusters/status"] = 1   // that the agent is waited for
 		most["DELETE bundles"], most["PATCH bundles"] = 1, 1
 
-		requireRemoval(t, s.deletion(t, r, name, func() {
+		requireRemoval(t, s.deletion(t, r, leaving, func() {
 			testenv.EventuallyIs(t, deployments.Get, bundle, func(d *fleet.BundleDeployment) (bool, string) {
 				return d.Annotations[fleet.FarewellAnnotation] != "", "not asked"
 			})
@@ -84,7 +85,6 @@ func TestCostOfADeletion(t *testing.T) {
 		}), most)
 	})
 	t.Run("an imported Cluster: its kubeconfig is read", func(t *testing.T) {
-		s.ImportInto(t, "m", s.Member.Namespace(t))
 		requireRemoval(t, s.deletion(t, r, "m", nothing), map[string]int{
 			"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
 		})

@@ -48,7 +48,7 @@ func TestRegistrationsUnderOutages(t *testing.T) {
 	_, member := testenv.Clusters(t)
 	hub := testenv.OwnCluster(t, "outage")
 	require.NoError(t, hub.Checkpoint(t.Context()))
-	for _, o := range sample.Some(t, 2, outages) {
+	for _, o := range sample.Some(t, 1, outages) {
 		t.Run(o.name, func(t *testing.T) {
 			require.NoError(t, hub.Reset(t.Context()))
 			hub.Configure(t, hub.Reachable())
