@@ -16,9 +16,9 @@ func TestMemberCrash(t *testing.T) {
 	s.workspace()
 	m, request := s.settled("m")
 	s.step("the member loses power", func() { s.crash(s.member) })
-	s.step("the hub says so", func() { m.condition(fleet.ConditionConnected, "False Disconnected") })
+	s.step("the hub reports it", func() { m.condition(fleet.ConditionConnected, "False Disconnected") })
 	s.step("the member has power again", func() { s.restart(s.member) })
-	s.step("the agent goes on with the credential it has", func() {
+	s.step("the agent continues with its credential", func() {
 		m.registered()
 		assert.Equal(s, request, m.theRequest())
 	})
@@ -32,7 +32,7 @@ func TestHubCrash(t *testing.T) {
 	s.step("a cluster begins to register", func() { late = s.enrol("late") })
 	s.step("the hub loses power", func() { s.crash(s.hub) })
 	s.step("the hub has power again", func() { s.restart(s.hub) })
-	s.step("the registered agent goes on with the credential it has", func() {
+	s.step("the registered agent continues with its credential", func() {
 		m.heardAgain()
 		assert.Equal(s, request, m.theRequest())
 	})

@@ -25,7 +25,7 @@ func TestClusterDeletion(t *testing.T) {
 		s.fail(s.member.nothingLeft(s.Context(), m.mark(), inventory.OfNamespace))
 		s.fail(s.member.nothingLeft(s.Context(), s.workNamespace(m), inventory.OfNamespace))
 	})
-	s.step("the hub has nothing of it but what the person made", func() {
+	s.step("the hub has only the objects of the Cluster that a user created", func() {
 		s.fail(s.hub.nothingLeft(s.Context(), m.mark()))
 	})
 	s.step("the other one is as it was", func() {

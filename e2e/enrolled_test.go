@@ -27,13 +27,13 @@ type enrolled struct {
 	clientID        string // of an agent that the chart installed
 
 	how    manner
-	others []string // namespaces on its cluster beside that of the agent
+	others []string // further namespaces on the member
 }
 
 // manner is how an agent was installed, which determines how it is removed.
 type manner struct {
-	leave func(ctx context.Context, e *enrolled) error // deletes the Cluster, after which its agent has to go by itself
-	tidy  func(ctx context.Context, e *enrolled) error // removes what an agent leaves on its cluster when it goes
+	leave func(ctx context.Context, e *enrolled) error // deletes the Cluster; the agent has to remove itself
+	tidy  func(ctx context.Context, e *enrolled) error // deletes the objects that the agent leaves on the member
 }
 
 var imported = manner{leave: leaveImported, tidy: tidyImported}
@@ -50,7 +50,7 @@ func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	return s.announce(name, change...)
 }
 
-// giveKubeconfig creates the kubeconfig Secret for the Cluster of that name.
+// giveKubeconfig creates the kubeconfig Secret for a Cluster.
 func (s *scene) giveKubeconfig(name string) {
 	s.Helper()
 	kubeconfig, err := s.member.kubeconfig()
@@ -127,7 +127,7 @@ func (e *enrolled) condition(kind, want string) *fleet.Cluster {
 	})
 }
 
-// registered waits until the cluster is registered: the Cluster says so, and on the member the agent has stored its credential.
+// registered waits until condition Registered of the Cluster is true and the agent has stored its credential on the member.
 func (e *enrolled) registered() *fleet.Cluster {
 	e.s.Helper()
 	e.condition(fleet.ConditionRegistered, "True")

@@ -37,22 +37,22 @@ func TestLeaderLoss(t *testing.T) {
 		late.at(installed)
 	})
 	var lost *coordinationv1.Lease
-	s.step("the one that leads is killed, and stands in its Lease", func() {
+	s.step("the leader is killed, and its Lease still names it", func() {
 		s.killPod(s.hub, leader)
 		lost = s.lease()
 		s.deletePod(s.hub, leader, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}) // or it would be started again
 		s.held(leader, lost)
 	})
-	s.step("another one takes over when the Lease has run out", func() {
+	s.step("another replica takes over when the Lease has expired", func() {
 		_, taken := s.leader(leader.Name)
 		s.ranOut(lost, taken)
 	})
-	s.step("the registration comes to its end", func() {
+	s.step("the registration completes", func() {
 		s.fail(uncordon(s.Context()))
 		late.registered()
 	})
-	s.step("a new one begins", func() { s.enrol("later").registered() })
-	s.step("nobody was taken for disconnected", func() {
+	s.step("a new registration completes", func() { s.enrol("later").registered() })
+	s.step("no Cluster was reported as disconnected", func() {
 		m.condition(fleet.ConditionConnected, "True")
 		s.noEvent(m, fleet.ReasonDisconnected)
 	})
@@ -70,7 +70,7 @@ func (s *scene) leader(other string) (pod corev1.Pod, lease *coordinationv1.Leas
 		pods, err := s.hub.pods(ctx, systemNamespace, hubPods)
 		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return strings.HasPrefix(holder, p.Name) })
 		if err != nil || i < 0 {
-			return seen(err, false, "the holder is no pod that is there: "+holder)
+			return seen(err, false, "the holder is not an existing pod: "+holder)
 		}
 		pod, lease = pods[i], latest
 		return pod.Name != other, pod.Name + " leads"

@@ -10,7 +10,7 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// nothingLeft waits until no object of the cluster contains the word, except some.
+// nothingLeft waits until no object of the cluster contains the word, apart from exceptions.
 func (c *cluster) nothingLeft(ctx context.Context, word string, except ...func(inventory.Thing) bool) error {
 	return waitFor(ctx, "nothing on "+c.Name()+" to mention "+word, func(ctx context.Context) (bool, string) {
 		all, err := inventory.Take(ctx, c.config)

@@ -13,7 +13,7 @@ import (
 )
 
 // moment is a stage of a registration at which hub or agent is restarted or killed. A registration takes seconds, and a poll can miss a
-// stage. A scene prolongs a stage by withholding what the registration needs next.
+// stage. A scene prolongs a stage: it withholds an object or a connection that the next stage needs.
 type moment struct {
 	name    string
 	reached func(ctx context.Context, e *enrolled) (bool, error)
@@ -40,7 +40,7 @@ var runs = moment{"when the agent runs", func(ctx context.Context, e *enrolled) 
 	return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && pods[0].Status.ContainerStatuses[0].State.Running != nil, err
 }}
 
-var asked = moment{"when the agent has asked", func(ctx context.Context, e *enrolled) (bool, error) {
+var asked = moment{"when the agent has created its request", func(ctx context.Context, e *enrolled) (bool, error) {
 	requests, err := e.requests(ctx)
 	return len(requests) > 0, err
 }}
@@ -55,7 +55,7 @@ var stored = moment{"when the agent has stored its credential", func(ctx context
 	return err == nil, err
 }}
 
-var heard = moment{"when the agent has been heard of", func(ctx context.Context, e *enrolled) (bool, error) {
+var heard = moment{"when the first heartbeat has arrived", func(ctx context.Context, e *enrolled) (bool, error) {
 	c, err := e.get(ctx)
 	return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
 }}

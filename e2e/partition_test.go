@@ -21,35 +21,35 @@ func TestPartition(t *testing.T) {
 	after, request := s.settled("after")
 	waiting := s.waiting()
 	var heal func() error
-	s.step("hub and member are cut off from each other", func() { heal = s.cut() })
-	s.step("the hub comes back and grants the request that waits", func() {
+	s.step("hub and member are disconnected from each other", func() { heal = s.cut() })
+	s.step("the hub starts and grants the waiting request", func() {
 		s.fail(s.installHub(s.Context(), charts, s.options.tag))
 		waiting.at(granted)
 	})
 	var before *enrolled
-	s.step("another cluster is to be registered, and cannot be reached", func() {
+	s.step("another cluster is to be imported, and its member cannot be reached", func() {
 		before = s.enrol("before")
 		before.condition(fleet.ConditionImported, "False Unreachable")
 	})
-	s.step("the one that has registered is disconnected", func() { after.condition(fleet.ConditionConnected, "False Disconnected") })
+	s.step("the registered cluster is reported as disconnected", func() { after.condition(fleet.ConditionConnected, "False Disconnected") })
 	s.step("hub and member reach each other again", func() { s.fail(heal()) })
-	s.step("the one that has registered goes on with the credential it has", func() {
+	s.step("the registered agent continues with its credential", func() {
 		after.registered()
 		assert.Equal(s, request, after.theRequest())
 	})
-	s.step("the one that waited gets its answer", func() {
+	s.step("the waiting agent reads its credential", func() {
 		waiting.registered()
 		assert.NotEmpty(s, waiting.theRequest())
 	})
-	s.step("the one that had not begun registers", func() { before.registered() })
+	s.step("the imported cluster registers", func() { before.registered() })
 }
 
-// waiting stops the hub, and returns a cluster whose agent has created its request since.
+// waiting stops the hub, and returns a cluster whose agent has then created its request.
 func (s *scene) waiting() (e *enrolled) {
 	s.Helper()
 	values := s.token("tok", time.Hour)
 	s.step("the hub is stopped", s.stopHub)
-	s.step("an agent asks and gets no answer", func() { e = s.asks("waiting", values) })
+	s.step("an agent creates its request and gets no answer", func() { e = s.asks("waiting", values) })
 	return e
 }
 

@@ -15,7 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Each stage lasts until the hub has been restarted, because the scene withholds what the registration needs next.
+// Each stage lasts until the hub has been restarted, because the scene withholds an object or a connection that the next stage needs.
 func TestHubRestarts(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
@@ -37,19 +37,19 @@ func TestHubRestarts(t *testing.T) {
 		m.at(installed)
 	})
 	values := s.token("tok", time.Hour)
-	s.step("the hub is away when two agents ask, one of them by a token", func() {
+	s.step("two agents create their requests while the hub is stopped, one of them with a token", func() {
 		s.stopHub()
 		s.fail(uncordon(s.Context()))
 		byToken = s.asks("by-token", values)
 		m.at(asked)
 	})
 	heal = s.cut()
-	s.step("it comes back", s.startHub)
-	s.hubRestarts("when both requests are granted, and the agents do not hear of it", func() {
+	s.step("the hub starts", s.startHub)
+	s.hubRestarts("when both requests are granted, and the agents cannot read their credentials", func() {
 		m.at(granted)
 		byToken.at(granted)
 	})
-	s.hubRestarts("when the agents have been heard of", func() {
+	s.hubRestarts("when the first heartbeats have arrived", func() {
 		s.fail(heal())
 		m.at(heard)
 		byToken.at(heard)
@@ -83,8 +83,8 @@ func (s *scene) startHub() {
 	s.fail(s.installHub(s.Context(), charts, s.options.tag))
 }
 
-// One agent is killed at each stage, which lasts until then, because the scene withholds what the registrations need next. Only the last
-// two stages are not prolonged.
+// One agent is killed at each stage. Each stage but the last two lasts until then, because the scene withholds an object or a connection that
+// the next stage needs.
 func TestAgentKills(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
@@ -92,7 +92,7 @@ func TestAgentKills(t *testing.T) {
 	all := make([]*enrolled, 5)
 	values := s.token("tok", time.Hour)
 	uncordon := s.cordon(s.member)
-	s.step("agents are installed that do not run yet", func() {
+	s.step("agents are installed, and their pods cannot start yet", func() {
 		for i := range all {
 			all[i] = s.enrol(fmt.Sprintf("m%d", i))
 		}
@@ -101,41 +101,41 @@ func TestAgentKills(t *testing.T) {
 		}
 	})
 	heal := s.cut()
-	s.step("one is killed when it runs and has not asked", func() {
+	s.step("an agent is killed before it creates its request", func() {
 		s.fail(uncordon(s.Context()))
 		all[0].at(runs)
 		all[0].killAgent()
 	})
-	s.step("the hub is away when they ask", func() {
+	s.step("the hub is stopped", func() {
 		s.stopHub()
 		s.fail(heal())
 	})
-	s.step("two are killed when they have asked, one of them by a token", func() {
+	s.step("two agents are killed after they have created their requests, one of them with a token", func() {
 		byToken := s.asks("by-token", values)
 		byToken.killAgent()
 		all[1].at(asked)
 		all[1].killAgent()
 		all = append(all, byToken)
 	})
-	s.step("the others ask", func() {
+	s.step("the other agents create their requests", func() {
 		all[2].at(asked)
 	})
 	heal = s.cut()
-	s.step("one is killed when its request is granted and it has not heard of it", func() {
+	s.step("an agent is killed after its request was granted, before it reads its credential", func() {
 		s.startHub()
 		all[2].at(granted)
 		all[2].killAgent()
 	})
-	s.step("one is killed when it stores its credential", func() {
+	s.step("an agent is killed when it stores its credential", func() {
 		s.fail(heal())
 		all[3].at(stored)
 		all[3].killAgent()
 	})
-	s.step("one is killed when it has been heard of", func() {
+	s.step("an agent is killed after its first heartbeat", func() {
 		all[4].at(heard)
 		all[4].killAgent()
 	})
-	s.step("all of them register", func() {
+	s.step("all agents register", func() {
 		for _, e := range all {
 			e.registered()
 		}

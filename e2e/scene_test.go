@@ -20,12 +20,12 @@ const scenePrefix = "e2e-"
 type scene struct {
 	*testing.T
 	*suite
-	id       string // part of the name of everything that the scene makes
+	id       string // part of the name of each object that the scene creates
 	started  time.Time
 	steps    int
 	collect  sync.Once
-	down     *cluster    // it has no power
-	enrolled []*enrolled // the Clusters that the scene has made
+	down     *cluster    // the crashed cluster
+	enrolled []*enrolled // the Clusters that the scene has created
 }
 
 // begin starts a scene on a hub with the charts of this commit. Other scenes may use it at the same time.
@@ -61,7 +61,7 @@ func beginOn(t *testing.T, pair *suite) *scene {
 	return s
 }
 
-// step runs one step. Its number and duration are logged, even if it fails.
+// step runs one step, and logs its number and duration even if it fails.
 func (s *scene) step(what string, do func()) {
 	s.Helper()
 	s.steps++
@@ -117,5 +117,5 @@ func (s *scene) fail(err error) {
 	}
 }
 
-// name is a name of this scene.
+// name returns a name of this scene.
 func (s *scene) named(what string) string { return fmt.Sprintf("%s-%s", s.id, what) }

@@ -106,7 +106,7 @@ func (s *suites) alone(t *testing.T) (found *suite) {
 				return true, ""
 			}
 		}
-		return false, "others play on all clusters"
+		return false, "other scenes use all clusters"
 	})
 	if err != nil {
 		t.Fatal(err)

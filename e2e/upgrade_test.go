@@ -39,7 +39,7 @@ func TestUpgrade(t *testing.T) {
 		s.hubsReady(1)
 	})
 	s.step("the agent follows by its Bundle", func() { s.agentImage(m, s.options.tag) })
-	s.step("it goes on with the credential it has", func() {
+	s.step("the agent continues with its credential", func() {
 		m.heardAgain()
 		m.condition(fleet.ConditionReady, "True")
 		assert.Equal(s, request, m.theRequest())
@@ -47,7 +47,7 @@ func TestUpgrade(t *testing.T) {
 	s.step("a new cluster registers", func() { s.enrol("new").registered() })
 }
 
-// agentImage waits until the agent runs with an image of that tag.
+// agentImage waits until the agent runs with an image with that tag.
 func (s *scene) agentImage(e *enrolled, tag string) {
 	s.Helper()
 	s.until("the agent of "+e.String()+" to run with tag "+tag, func(ctx context.Context) (bool, string) {

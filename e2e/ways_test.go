@@ -40,7 +40,7 @@ func TestLocalCluster(t *testing.T) {
 // takenOver waits until the agent runs as its Bundle specifies.
 func (e *enrolled) takenOver() {
 	e.s.Helper()
-	e.cluster("the agent to run as its Bundle says", func(c *fleet.Cluster) bool {
+	e.cluster("the agent to run with the spec of its Bundle", func(c *fleet.Cluster) bool {
 		return registration.IsManagedGeneration(c.Status.Agent.Generation)
 	})
 	e.condition(fleet.ConditionReady, "True")

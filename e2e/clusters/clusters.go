@@ -23,7 +23,7 @@ type Cluster interface {
 	Kubeconfig() string
 	// Load imports an image archive (docker save format) into the nodes, for pods with imagePullPolicy IfNotPresent.
 	Load(ctx context.Context, archive string) error
-	// Kill ends the process of a container with SIGKILL. The ID is that of the container runtime.
+	// Kill ends the process of a container with SIGKILL. It takes the ID of the container runtime.
 	Kill(ctx context.Context, container string) error
 	// Crash stops all processes of the cluster at once, as a power cut does. The data stay.
 	Crash(ctx context.Context) error
@@ -33,6 +33,6 @@ type Cluster interface {
 	// network partition.
 	Cut(ctx context.Context, other Cluster) (heal func() error, err error)
 	// Move adds an address to the API server. Afterwards the server also responds at the returned URL, with a certificate of the returned
-	// CA (PEM), which differs from that of the kubeconfig.
+	// CA (PEM), which is not the CA in the kubeconfig.
 	Move(ctx context.Context) (url string, ca []byte, err error)
 }

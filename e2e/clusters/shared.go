@@ -14,7 +14,7 @@ func CheckName(name string, existing []string) error {
 		return fmt.Errorf("cluster %q: %s", name, strings.Join(problems, "; "))
 	}
 	if slices.Contains(existing, name) {
-		return fmt.Errorf("cluster %q: a cluster of that name already exists", name)
+		return fmt.Errorf("cluster %q: a cluster with that name already exists", name)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ const files = "../../charts/fleet/files/"
 
 var promQL = parser.NewParser(parser.Options{})
 
-// rules are the alerts of the file, with the recording rules that they use put in their place, and their position among those of one name.
+// rules returns the alerts of the file. The recording rules in their expressions are replaced by the expressions of these rules.
 func rules(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	content, err := os.ReadFile(files + "rules.yaml")
@@ -55,13 +55,13 @@ const (
 	fast3 = `muster_registration_first_heartbeat_seconds_bucket{way="agent",approval="auto",le="5.0"} `
 )
 
-// slow are registrations of which a tenth is fast, fine are those of which 97 % are, and few are too few to judge.
+// A tenth of the registrations in slow is fast, and 97 % of those in fine. few has too few registrations for an alert.
 var (
 	slow   = []string{count + "0+1x5000", fast + "0+0.1x5000"}
-	slow3  = []string{count + "0+1x5000", fast3 + "0+0.1x5000"} // as Prometheus 3 writes the bound
+	slow3  = []string{count + "0+1x5000", fast3 + "0+0.1x5000"} // the format of the bound in Prometheus 3
 	fine   = []string{count + "0+1x5000", fast + "0+0.97x5000"}
 	few    = []string{count + "0+0.001x5000", fast + "0+0x5000"}
-	passed = []string{count + "0+1x1000 1000x4000", fast + "0+0.1x1000 100x4000"} // slow, until 1000 minutes
+	passed = []string{count + "0+1x1000 1000x4000", fast + "0+0.1x1000 100x4000"} // slow, and none after 1000 minutes
 	person = []string{strings.ReplaceAll(count, "auto", "manual") + "0+1x5000", strings.ReplaceAll(fast, "auto", "manual") + "0+0x5000"}
 )
 
@@ -69,7 +69,7 @@ func TestAlerts(t *testing.T) {
 	type row struct {
 		name   string
 		alert  string
-		number int // of the rules with this name
+		number int // index among the rules with this name
 		series []string
 		at     time.Duration
 		fires  bool
@@ -125,12 +125,12 @@ func TestAlerts(t *testing.T) {
 	}
 	for name, all := range alerts {
 		for _, rule := range all {
-			assert.Len(t, seen[name+rule.Labels["severity"]+rule.Expr], 2, "%s needs a case in which it fires, and one in which it is silent: %s", name, rule.Expr)
+			assert.Len(t, seen[name+rule.Labels["severity"]+rule.Expr], 2, "%s needs a case in which it fires, and one in which it does not: %s", name, rule.Expr)
 		}
 	}
 }
 
-// fires reports whether the expression of the alert has had a result with the same labels for as long as the alert demands.
+// fires returns whether the expression of the alert had a result with the same labels for the duration of the alert.
 func fires(t *testing.T, engine *promql.Engine, queryable storage.Queryable, rule rulefmt.Rule, at time.Duration) bool {
 	t.Helper()
 	end := time.Unix(0, 0).Add(at)
@@ -151,7 +151,7 @@ func fires(t *testing.T, engine *promql.Engine, queryable storage.Queryable, rul
 	return false
 }
 
-// Alerts without a runbook leave the person who is woken alone.
+// Each alert has a runbook.
 func TestRunbooks(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
@@ -179,7 +179,7 @@ type panel struct {
 	Targets                  []struct{ Expr, LegendFormat string }
 }
 
-// The rules are those of Grafana's dashboard linter.
+// The test applies the rules of Grafana's dashboard linter.
 func TestDashboard(t *testing.T) {
 	content, err := os.ReadFile(files + "dashboard.json")
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func Draw(charts []Chart) ([]byte, error) {
 	if _, err := canvas.WriteTo(&out); err != nil {
 		return nil, err
 	}
-	// The widths are those of this font. The others have the same widths, for viewers without it.
+	// The layout uses the widths of this font. The other fonts have the same widths, for viewers without it.
 	const font = "font-family:Liberation Sans"
 	return bytes.ReplaceAll(out.Bytes(), []byte(font), []byte(font+",Arial,Helvetica,sans-serif")), nil
 }

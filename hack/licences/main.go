@@ -158,7 +158,7 @@ var (
 	noticeFile  = regexp.MustCompile(`(?i)^(notice|patents|copyright)([-.].*)?$`)
 )
 
-// files are the files in a directory, but not those of Go source, whose name matches one of the patterns.
+// files returns the files in a directory, except Go source, whose name matches one of the patterns.
 func files(dir string, patterns ...*regexp.Regexp) (found []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {

@@ -20,7 +20,7 @@ type entry struct {
 }
 
 // writeArchive writes a .tar, .tar.gz or .zip with the given files, NAME=FILE each. Names are sorted; times, owners and modes do not depend on
-// the files. Programs are muster and what ends in .exe.
+// the files. Programs are muster and files that end in .exe.
 func writeArchive(output string, files []string, modified time.Time) error {
 	var entries []entry
 	for _, file := range files {

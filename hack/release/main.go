@@ -1,4 +1,4 @@
-// Release makes the files of a release that a shell cannot make reproducibly: archives, images of several architectures, and the manifest
+// Release creates the files of a release that a shell script cannot create reproducibly: archives, images of several architectures, and the manifest
 // for krew. Its output depends only on its arguments and their files, so that two builds of a commit give the same bytes.
 package main
 

@@ -129,7 +129,7 @@ func edited(data map[string]string, edits []string) map[string]string {
 	return data
 }
 
-// JWT is a token of ServiceAccount the-agent; serial distinguishes two of the same lifetime. A zero time is left out.
+// JWT returns a token of ServiceAccount the-agent. serial distinguishes tokens with the same lifetime. A zero time is omitted.
 func JWT(uid string, issued, expires time.Time, serial int) string {
 	claims := jwt.MapClaims{
 		"kubernetes.io": map[string]any{"namespace": "cluster-ns", "serviceaccount": map[string]any{"name": "the-agent", "uid": uid}},

@@ -22,7 +22,7 @@ const (
 	workspace       = "fleet-default"
 )
 
-// Options says what to measure, and with which sizes.
+// Options are the parts to measure and their sizes.
 type Options struct {
 	// Hub is the fleetcontroller program to start. Required.
 	Hub string
@@ -30,7 +30,7 @@ type Options struct {
 	Agent string
 	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means the one that this repository builds.
 	Binaries string
-	// Parts are the names of the parts to measure; none means those of a whole run.
+	// Parts are the names of the parts to measure; none means the parts of a whole run.
 	Parts []string
 	// Log receives the progress. Required.
 	Log io.Writer

@@ -16,8 +16,8 @@ const (
 	interval = time.Hour / checkins
 )
 
-// day measures growth, a compressed hour of heartbeats in which some agents are silent for a while, an outage of the API server after
-// which all agents come back, and deletions.
+// day measures growth, a compressed hour of heartbeats in which some agents are silent for a while, an outage of the API server, after which
+// all agents reconnect, and deletions.
 func day(ctx context.Context, o Options) ([]figures.Figure, error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {
@@ -83,7 +83,7 @@ func hourFigures(clusters, returned, heartbeats int, c cost, p99 time.Duration) 
 	return append(all, figures.Processor("day/beat-apiserver-cpu", title("CPU of the API server for a heartbeat"), c.apiServerCPU, heartbeats))
 }
 
-// split takes one in so many numbers out.
+// split returns one in oneIn numbers, and the other numbers.
 func split(numbers []int, oneIn int) (taken, left []int) {
 	for n, number := range numbers {
 		if n%oneIn == 0 {

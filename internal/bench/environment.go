@@ -130,7 +130,7 @@ func (e *environment) logf(format string, arguments ...any) {
 	fmt.Fprintf(e.Log, "bench: "+format+"\n", arguments...)
 }
 
-// cost is what an operation cost the hub and its API server.
+// cost has the requests and the CPU time of the hub and its API server during an operation.
 type cost struct {
 	audit.Counts
 	hubCPU       time.Duration
@@ -141,8 +141,7 @@ type cost struct {
 // duration is the time until the hub's last request was answered.
 func (c cost) duration() time.Duration { return max(c.Last.Sub(c.began), 0) }
 
-// measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns what that cost. It fails when the hub
-// exits.
+// measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns the cost. It fails if the hub exits.
 func (e *environment) measure(ctx context.Context, operation func(context.Context) error) (c cost, err error) {
 	ctx, done := e.hub.guard(ctx)
 	defer done()
@@ -173,8 +172,8 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	return c, err
 }
 
-// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. Two
-// seconds because after that time the hub writes into a status for what it waits.
+// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. It waits for
+// two seconds because a hub that waits for something for so long writes the reason into a status.
 func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error) {
 	const (
 		silence = 2 * time.Second

@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// loaded is a hub with many clusters, most of which were not registered but copied from one that was. The copies are in etcd as the hub and
-// the controller manager would have left them, so the hub that is started after that has nothing to write for them.
+// loaded is a hub with many clusters. Most of them did not register: their objects are copies of the objects of one that did. etcd has the
+// copies as the hub and the controller manager would have written them, so a hub that starts later writes nothing for them.
 type loaded struct {
 	growing
 	leases  bool
@@ -102,8 +102,8 @@ func (l *loaded) atSize(ctx context.Context, size int) error {
 	if err := l.agents.Authenticate(ctx, some, l.InFlight); err != nil {
 		return err
 	}
-	// The API server collects garbage after some seconds of heartbeats, which takes the longer the more objects it has. One round could have none of
-	// that, or more than its share.
+	// After some seconds of heartbeats, the API server collects garbage, which takes longer the more objects it has. A single round could have no
+	// collection, or more than its share.
 	const rounds = 10
 	err = l.operation(ctx, size, "heartbeat", "a heartbeat", rounds*len(some), func(ctx context.Context) error {
 		for range rounds {
@@ -353,13 +353,13 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 		figures.Processor(l.row(size, "restart/apiserver-cpu"), title("CPU of the API server"), api, 1),
 		figures.Seconds(l.row(size, "restart/settled"), title("until all objects are processed"), took-calmTime),
 	)
-	if c.Writes > 0 { // the copies are not what this hub would have made
+	if c.Writes > 0 { // the copies differ from the objects that this hub would have created
 		return fmt.Errorf("the hub has written after its start: %s", c.PerItem(1))
 	}
 	return nil
 }
 
-// processes are the CPU times of the hub and of what it needs.
+// processes are the CPU times of the hub and of the control plane.
 type processes struct {
 	hub, apiServer, etcd, controllerManager time.Duration
 }
@@ -369,7 +369,7 @@ func (p processes) each(n float64) processes {
 	return processes{hub: part(p.hub), apiServer: part(p.apiServer), etcd: part(p.etcd), controllerManager: part(p.controllerManager)}
 }
 
-// without subtracts what the processes of Kubernetes use while nothing happens. An idle hub uses nothing, except to collect garbage after
+// without subtracts the CPU time of the control plane while nothing happens. An idle hub uses nothing, except to collect garbage after
 // its start, which may or may not be in a window of some seconds.
 func (p processes) without(idle processes, took time.Duration) processes {
 	rest := func(d, perSecond time.Duration) time.Duration {
@@ -417,7 +417,7 @@ func (l *loaded) cpuOf(operation func() error) (p processes, err error) {
 	}, err
 }
 
-// traffic is what the API server and etcd have counted since they were started.
+// traffic has counters of the API server and etcd since their start.
 type traffic struct{ written, events, sent float64 }
 
 func (l *loaded) traffic(ctx context.Context) (t traffic, err error) {

@@ -188,7 +188,7 @@ func (g *growing) settled(ctx context.Context, size int) error {
 	return g.heartbeats(ctx, size)
 }
 
-// restart restarts the hub and counts what it sends until it is quiet again.
+// restart restarts the hub and counts its requests until it is quiet again.
 func (g *growing) restart(ctx context.Context, size int) error {
 	if _, err := g.quiet(ctx); err != nil {
 		return err

@@ -60,8 +60,7 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 	return append(all, before.mean(after).figures(s)...), nil
 }
 
-// join measures agents that do at once all that a real agent does when it joins: register, send a heartbeat, and deploy the agent's
-// own Bundle.
+// join measures agents that act like real agents: they register, send a heartbeat, and deploy the agent's own Bundle.
 func join(ctx context.Context, o Options) ([]figures.Figure, error) {
 	e, err := withHub(ctx, o, extraArgs{})
 	if err != nil {
@@ -179,7 +178,7 @@ func (s storm) heartbeatFigures(c cost) []figures.Figure {
 	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
 	all := []figures.Figure{
 		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", perAgent(s.cost.Writes+c.Kinds["create bundles"])),
-		figures.Counted("beat/writes", "writes of the hub "+title+": its Bundle and what follows from it", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
+		figures.Counted("beat/writes", "writes of the hub "+title+", for its Bundle", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
 		figures.Counted("beat/reads", "reads of the hub "+title, perAgent(c.Reads)),
 		figures.Counted("beat/failed", "failed requests of the hub after the first heartbeats", float64(c.Failed)),
 		figures.Processor("beat/cpu", "CPU of the hub "+title, c.hubCPU, s.count),
@@ -252,7 +251,7 @@ func (f floor) figures(s storm) []figures.Figure {
 	return append(all, f.cpuInFloors(s)...)
 }
 
-// cpuInFloors returns CPU times of a storm divided by those of the floor, which do not depend on the processor.
+// cpuInFloors returns the CPU times of a storm divided by the CPU times of the floor. These ratios do not depend on the processor.
 func (f floor) cpuInFloors(s storm) []figures.Figure {
 	each := func(d time.Duration) float64 { return figures.Millis(d) / float64(s.count) }
 	return []figures.Figure{

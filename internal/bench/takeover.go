@@ -14,7 +14,7 @@ import (
 )
 
 // takeover measures two replicas of the hub with the chart's leader election times: how long an agent waits that registers when the
-// leader is killed, and when it is stopped, and what the new leader sends for the clusters that are settled.
+// leader is killed, and when it is stopped, and how many requests the new leader sends for settled clusters.
 func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 	r, err := newReplicas(ctx, o)
 	if err != nil {
@@ -22,7 +22,7 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	defer r.close()
 
-	// One registration without a takeover is what has to be subtracted.
+	// The requests of a registration without a takeover are subtracted.
 	plain, _, err := r.registerDuring(ctx, func() error { return nil })
 	if err != nil {
 		return nil, err
@@ -157,8 +157,8 @@ func (r *replicas) stopLeader() error {
 	return nil
 }
 
-// registerDuring registers an agent while something happens, and returns what the replicas sent until they were quiet, and how long
-// the agent waited.
+// registerDuring registers an agent while event happens. It returns the requests of the replicas until they were quiet, and how long the
+// agent waited.
 func (r *replicas) registerDuring(ctx context.Context, event func() error) (c audit.Counts, took time.Duration, err error) {
 	c, err = r.requestsDuring(ctx, func() error {
 		if err := event(); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// template makes copies of the objects of one registered cluster: those that the hub would have created for another one. Each name, hash,
+// template copies the objects of one registered cluster. A copy has the objects that the hub would have created for another cluster. Each name, hash,
 // key and UID is replaced by another of the same length, so the encoded objects are not decoded.
 type template struct {
 	entries []controlplane.StoredObject
@@ -28,7 +28,7 @@ type template struct {
 	uids    []string
 }
 
-// identity has the texts that distinguish the objects of one cluster from those of another, apart from UIDs.
+// identity has the texts that differ between the objects of two clusters, apart from UIDs.
 type identity struct {
 	clientID, clientRandom, request, requestUID, cluster, namespace string
 	account, agentRole                                              string // agentRole is empty if the agent shares its Role with others
@@ -36,7 +36,7 @@ type identity struct {
 	key, digest                                                     string // of the cluster namespace
 }
 
-// complete computes what follows from the names, the UID and the key, as the hub does.
+// complete derives the other texts from the names, the UID and the key, as the hub does.
 func (i identity) complete(hasRole bool) (identity, error) {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: i.request}}
 	owner.SetGroupVersionKind(fleet.SchemeGroupVersion.WithKind("ClusterRegistration"))
@@ -64,7 +64,7 @@ func (i identity) texts() []string {
 
 var uidPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// newTemplate takes the objects of one cluster out of those that were created while it registered. UIDs that are in shared belong to other
+// newTemplate selects the objects of one cluster from the objects that were created while it registered. UIDs that are in shared belong to other
 // objects. It fails if a text does not occur, because then a copy would keep another text of the original.
 func newTemplate(created []controlplane.StoredObject, old identity, shared ...string) (*template, error) {
 	t := &template{old: old}
@@ -98,8 +98,8 @@ func newTemplate(created []controlplane.StoredObject, old identity, shared ...st
 	return t, nil
 }
 
-// writeOrder puts owners before what they own, which the garbage collector would delete, and the namespace last, because the controller
-// manager creates what is missing in it.
+// writeOrder puts owners before their dependents, because the garbage collector deletes dependents without an owner. The namespace is last,
+// because the controller manager would create the objects that each namespace needs.
 func writeOrder(entry controlplane.StoredObject) int {
 	for n, kind := range []string{"/registry/fleet.cattle.io/clusters/", "/registry/fleet.cattle.io/clusterregistrations/"} {
 		if bytes.HasPrefix(entry.Key, []byte(kind)) {

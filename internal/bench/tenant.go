@@ -24,8 +24,8 @@ const (
 )
 
 // tenant measures a few imports alone, and then the same number while a tenant changes the labels of Clusters, the selectors of ClusterGroups
-// and a Secret of another workspace, in which it takes long to find what depends on them. It sends 30 changes in a second, so that the API
-// server is not what it slows down.
+// and a Secret of another workspace, in which the search for dependents takes long. It sends only 30 changes per second, so that the API
+// server stays fast.
 func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 	i, err := newImporting(ctx, o)
 	if err != nil {
@@ -36,11 +36,11 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err := i.createTenant(ctx, other); err != nil {
 		return nil, err
 	}
-	if _, err := i.quiet(ctx); err != nil { // until the hub has created what belongs to the Clusters of the tenant
+	if _, err := i.quiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant
 		return nil, err
 	}
 	few := min(20, o.Imports)
-	const rounds = 3 // in turns, because the speed of a machine changes
+	const rounds = 3 // alternating, because the speed of a machine changes
 	var alone, beside figures.Samples
 	var grown int64
 	for round := range rounds {
@@ -61,11 +61,11 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 		figures.Seconds("tenant/alone-p50", fmt.Sprintf("%d imports: p50", few), a),
 		figures.Seconds("tenant/beside-p50", fmt.Sprintf("%d imports beside a tenant who changes labels, selectors and a Secret: p50", few), b),
 		figures.Quotient("tenant/ratio", "the same, divided by that without the changes", b.Seconds(), a.Seconds()),
-		figures.Bytes("tenant/memory", "memory that the hub takes more, at most, while the tenant changes its objects", grown),
+		figures.Bytes("tenant/memory", "largest growth of the memory of the hub while the tenant changes its objects", grown),
 	}, nil
 }
 
-// importBesideTenant imports a member while the tenant changes its objects, and returns by how much the memory of the hub grows at most.
+// importBesideTenant imports a member while the tenant changes its objects, and returns the largest growth of the memory of the hub.
 func (i *importing) importBesideTenant(ctx context.Context, other, name string, count int) (took figures.Samples, grown int64, err error) {
 	if _, err := i.quiet(ctx); err != nil {
 		return nil, 0, err
@@ -97,8 +97,8 @@ func (i *importing) importBesideTenant(ctx context.Context, other, name string, 
 	return took, max(0, most-before), err
 }
 
-// createTenant creates a workspace, the other one, in which each Bundle has as many targets as may be, none of which matches a Cluster, and each ClusterGroup
-// selects all Clusters.
+// createTenant creates a workspace in which each Bundle has the largest number of targets, none of which matches a Cluster, and each
+// ClusterGroup selects all Clusters.
 func (i *importing) createTenant(ctx context.Context, other string) error {
 	meta := func(format string, n int) metav1.ObjectMeta { return metav1.ObjectMeta{Name: fmt.Sprintf(format, n)} }
 	_, errNamespace := i.Core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{})

@@ -16,7 +16,7 @@ import (
 // EnvBinaries names a directory with the programs. controller-runtime uses the same variable.
 const EnvBinaries = "KUBEBUILDER_ASSETS"
 
-// EnvMemberBinaries names the directory for the shared control planes of members, which then have another version than those of hubs.
+// EnvMemberBinaries names the directory for the shared control planes of members, which then differ in version from the control planes of hubs.
 const EnvMemberBinaries = "MUSTER_MEMBER_ASSETS"
 
 // buildScript builds the programs and prints their directory. The path is relative to the root of the repository.

@@ -102,7 +102,7 @@ func (c *ControlPlane) start(ctx context.Context) (err error) {
 		if c.port, err = freePort(); err != nil {
 			return err
 		}
-		// Another process can take the port before the API server listens. Only the log of the API server tells.
+		// Another process can take the port before the API server listens. Only the log of the API server shows that.
 		if err = c.startAPIServer(ctx); err == nil || !strings.Contains(err.Error(), portTaken) {
 			break
 		}

@@ -25,7 +25,7 @@ type Lender struct {
 	free    map[string][]*ControlPlane
 }
 
-// borrow returns a control plane with this name that nobody else has, and a function that returns it.
+// borrow returns a control plane with this name that no other borrower has, and a function that gives it back.
 func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// resetTimeout limits a Reset, which takes about 10 ms if nobody writes any more.
+	// resetTimeout limits a Reset, which takes about 10 ms if no client writes.
 	resetTimeout = time.Minute
 	// adoptAfter is the number of rounds of a Reset in which a key of the servers is restored. Then the Reset adopts what they write.
 	adoptAfter = 10
 	// maxNamedKeys is the number of keys that the error of a Reset names.
 	maxNamedKeys = 10
-	// quietTime is how long a Checkpoint wants to see no writes.
+	// quietTime is the time without writes that a Checkpoint waits for.
 	quietTime = time.Second
 )
 
@@ -104,8 +104,8 @@ func isLease(key string) bool {
 	return hasPrefix(key, "/registry/masterleases/", "/registry/peerserverleases/", "/registry/leases/kube-system/")
 }
 
-// adoptable returns whether the API server or the controller manager writes a key again if it is restored to a value that it had before
-// they were done with it. These are all such keys of the first minute of control planes of the versions 1.30 and 1.36. A test writes them
+// adoptable returns whether the API server or the controller manager writes a key again after it was restored to an intermediate value of
+// their start. These are all such keys of the first minute of control planes of the versions 1.30 and 1.36. A test writes them
 // too, but a client that a test has left behind also writes others.
 func (k *checkpoint) adoptable(key string) bool {
 	if _, ok := k.values[key]; !ok {
@@ -248,7 +248,7 @@ func (k *checkpoint) restore(ctx context.Context, etcd *etcdClient, rounds map[s
 	return written, nil
 }
 
-// awaitQuiet waits until nobody has written for a while.
+// awaitQuiet waits until no client has written for quietTime.
 func awaitQuiet(ctx context.Context, etcd *etcdClient) error {
 	var latest map[string]int64
 	var since time.Time

@@ -41,7 +41,7 @@ type sharedPlane struct {
 	holders  int // number of running tests that got it from Clean
 }
 
-// ofThisBinary is a global variable because the testing package has no other place for what the tests of a package share.
+// ofThisBinary is a global variable because the testing package has no other place for objects that the tests of a package share.
 var ofThisBinary = &borrowed{shared: map[string]*sharedPlane{}}
 
 // Shared returns the control plane with this name, of which each test binary has one, with the objects of its checkpoint. All packages must

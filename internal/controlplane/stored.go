@@ -26,9 +26,8 @@ func (c *ControlPlane) StoredObjects(ctx context.Context) (all []StoredObject, e
 	return all, nil
 }
 
-// WriteStoredObjects writes count groups of objects to etcd, past the API server, which nevertheless sends them to its watches. Each object gets a
-// revision of its own, as the API server expects: of two objects of a kind with the same revision, watches lose one. group is called by
-// several goroutines.
+// WriteStoredObjects writes count groups of objects to etcd without the API server, which nevertheless sends them to its watches. Each object
+// gets a revision of its own, because watches lose one of two objects of a kind with the same revision. Several goroutines call group.
 func (c *ControlPlane) WriteStoredObjects(ctx context.Context, count int, group func(n int) ([]StoredObject, error)) error {
 	const writers = 16
 	etcd := newEtcdClient(c.dir)

@@ -18,8 +18,8 @@ import (
 
 var inline = regexp.MustCompile("`([^`\n]+)`")
 
-// CI runs the commands in code blocks, but not those in sentences. This test checks that those exist: the target, the script, the command
-// of muster and its flags.
+// CI runs the commands in code blocks, but not the commands in sentences. This test checks that their target, script, command of muster and
+// flags exist.
 func TestCommandsInTheDocumentationExist(t *testing.T) {
 	app := cli.App(cli.Streams{})
 	named := 0
@@ -53,7 +53,7 @@ func TestUnknownCommandIsFound(t *testing.T) {
 	}
 }
 
-// commandExists reports whether it knows a program, and what is wrong with the arguments.
+// commandExists returns whether the program is one of this repository, and an error if the arguments are invalid.
 func commandExists(app *urfave.App, words []string) (known bool, err error) {
 	program, arguments := words[0], words[1:]
 	switch {

@@ -17,8 +17,8 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// A command in the documentation that is never run becomes wrong. The commands in the pages of docs.Pages are run by the
-// end-to-end test of that package, the rest by CI itself.
+// A command that nothing runs becomes wrong. The end-to-end test of package docs runs the commands in the pages of docs.Pages, and CI runs
+// the others.
 func TestDocumentationCommandsRunInCI(t *testing.T) {
 	ci := read(t, "../../.ci/run")
 	commands := 0
@@ -40,7 +40,7 @@ func isRun(page string) bool {
 	return slices.ContainsFunc(docs.Pages, func(run string) bool { return filepath.Join("../..", run) == filepath.Clean(page) })
 }
 
-// The end-to-end test needs clusters, and comes late. What can be wrong without them is found here.
+// The end-to-end test needs clusters and runs late. This test finds errors in the pages without clusters.
 func TestDocumentationPagesThatRun(t *testing.T) {
 	for _, page := range docs.Pages {
 		text := read(t, filepath.Join("../..", page))

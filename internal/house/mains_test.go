@@ -13,7 +13,7 @@ import (
 // root is the root of the repository, relative to this package.
 const root = "../.."
 
-// mainLines is the maximum length of a main.go: everything else belongs into a package with tests.
+// mainLines is the maximum length of a main.go. All other code belongs in a package with tests.
 const mainLines = 30
 
 func TestMainFunctionsAreShort(t *testing.T) {

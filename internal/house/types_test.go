@@ -15,11 +15,11 @@ import (
 
 // sharedNames are the type names, in lower case, that several packages have with one meaning, and why.
 var sharedNames = map[string]string{
-	"action":         "what a decision function returns, for the agent and for one BundleDeployment",
+	"action":         "the result of a decision function, for the agent and for one BundleDeployment",
 	"agent":          "an agent as it is configured, and as the bench plays it",
 	"cluster":        "a Cluster as the API, the screen, the demo and the tests of real clusters have it",
 	"conditions":     "the list of conditions; pkg/controllers/internal/result has an alias of the type in pkg/fleetstatus",
-	"config":         "what a package or program is configured with",
+	"config":         "the configuration of a package or program",
 	"facts":          "the arguments of a decision function",
 	"handler":        "the state of a controller, whose methods wrangler calls",
 	"hub":            "the hub as it is configured, as it runs, and as people and the bench see it",

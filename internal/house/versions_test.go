@@ -16,7 +16,7 @@ import (
 // role says whether a version of Kubernetes is supported for hubs and for members.
 type role struct{ hub, member bool }
 
-// TestKubernetesVersions: the versions that the tests build, the table of the documentation, and the charts agree.
+// TestKubernetesVersions compares the versions that the tests build with the documentation and the charts.
 func TestKubernetesVersions(t *testing.T) {
 	tested := map[int]role{}
 	for line := range strings.Lines(read(t, "../../hack/kube/versions")) {

@@ -83,7 +83,7 @@ func policiesFor(config *rest.Config) ([]*unstructured.Unstructured, error) {
 	return append(policies, clusternet...), err
 }
 
-// WithoutAdmission removes the admission policies, waits until the API server does not apply them any more, and returns an option for a hub
+// WithoutAdmission removes the admission policies, waits until the API server no longer applies them, and returns an option for a hub
 // that does not install them again.
 func (c *Cluster) WithoutAdmission(t testing.TB) func(*muster.Options) {
 	t.Helper()

@@ -24,7 +24,7 @@ import (
 )
 
 // InstallChart installs or upgrades the chart fleet with these values, except for the Deployment. It returns an option for a hub with the
-// rights of the chart's ServiceAccount and the flags of the Deployment. The admission policies are those of the chart.
+// rights of the chart's ServiceAccount and the flags of the Deployment. The hub uses the admission policies of the chart.
 func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster.Options) {
 	t.Helper()
 	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: SystemNamespace}, values)

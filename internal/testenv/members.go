@@ -84,7 +84,7 @@ func ClosedPort(t testing.TB) string {
 	return "https://" + listener.Addr().String()
 }
 
-// UnusedAddress is a free address for a program that listens on it later. Its port is below those of control planes, and below those that
+// UnusedAddress is a free address for a program that listens on it later. Its port is below the ports of control planes and the ports that
 // Linux assigns to outgoing connections, because another process could take such a port first.
 func UnusedAddress(t testing.TB) string {
 	t.Helper()

@@ -189,7 +189,7 @@ func Bill(all []Sent) map[string]int {
 	return lines
 }
 
-// Totals counts writes, reads, and those of both that were refused.
+// Totals counts writes, reads, and the refused requests among them.
 func Totals(all []Sent) (writes, reads, failures int) {
 	for _, s := range all {
 		if s.IsWrite() {

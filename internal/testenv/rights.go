@@ -18,14 +18,14 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
-// RequireUnauthorized waits until the API server does not accept a token any more.
+// RequireUnauthorized waits until the API server no longer accepts a token.
 func RequireUnauthorized(t testing.TB, cluster *Cluster, token string) {
 	t.Helper()
 	Eventually(t, func() (bool, string) { return !Accepts(t, cluster, token), "the API server still accepts the token" })
 }
 
-// Accepts returns whether the API server accepts a token. It asks for an audience that nobody has asked for before, because the API server
-// remembers for ten seconds that it has accepted a token for the same audiences.
+// Accepts returns whether the API server accepts a token. It asks for a new audience, because the API server caches for ten seconds that it
+// has accepted a token for the same audiences.
 func Accepts(t testing.TB, cluster *Cluster, token string) bool {
 	t.Helper()
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{
@@ -71,7 +71,7 @@ func may(t testing.TB, cluster *Cluster, token string, r Right) bool {
 }
 
 // RequireRights waits until a token has exactly these permissions in a namespace, such as "get secrets name", in alphabetical order, in
-// addition to those of all ServiceAccounts.
+// addition to the permissions of all ServiceAccounts.
 func RequireRights(t testing.TB, cluster *Cluster, token, namespace string, want ...string) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
@@ -80,7 +80,7 @@ func RequireRights(t testing.TB, cluster *Cluster, token, namespace string, want
 	})
 }
 
-// rightsIn lists the permissions of a token in a namespace without those of all ServiceAccounts.
+// rightsIn lists the permissions of a token in a namespace without the permissions of all ServiceAccounts.
 func rightsIn(t testing.TB, cluster *Cluster, token, namespace string) []string {
 	t.Helper()
 	everybodys := rulesOf(t, cluster, bearerWithoutRights(t, cluster), namespace)

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
-// tools replaces k3d, docker and kubectl: it records every command line except that of go, and answers according to its beginning.
+// tools replaces k3d, docker and kubectl: it records the command lines except those of go, and answers according to its beginning.
 type tools struct {
 	mutex   sync.Mutex
 	said    []string
@@ -269,7 +269,7 @@ func TestInvalidArguments(t *testing.T) {
 	require.ErrorContains(t, err, "Options.Dir")
 	p, s, _ := start(t, "hub")
 	_, err = p.Create(t.Context(), "hub")
-	require.ErrorContains(t, err, "of that name already exists")
+	require.ErrorContains(t, err, "with that name already exists")
 	_, err = p.Create(t.Context(), "Not_A_Label")
 	require.Error(t, err)
 	require.Empty(t, s.take())

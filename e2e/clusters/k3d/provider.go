@@ -48,7 +48,7 @@ type provider struct {
 	closed   bool
 }
 
-// New removes what a killed process has left, and creates the network. Two processes must not use the same docker engine at the same time:
+// New removes the remains of a killed process, and creates the network. Two processes must not use the same docker engine at the same time:
 // they would remove each other's clusters.
 func New(o Options) (clusters.Provider, error) {
 	if o.Dir == "" {

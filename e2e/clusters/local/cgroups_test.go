@@ -80,7 +80,7 @@ func content(t *testing.T, elements ...string) string {
 // kernel changes the files of a version 2 tree as the real kernel does when they are written.
 type kernel struct {
 	root    string
-	refuses map[string]error // by what is written
+	refuses map[string]error // by the text that is written
 }
 
 func (k kernel) set(file, value string) error {

@@ -28,7 +28,7 @@ type cluster struct {
 	provider *provider
 	node     node
 
-	mutex   sync.Mutex       // guards what follows
+	mutex   sync.Mutex       // guards the fields below
 	process *process.Process // the first process of the node; nil when it is down
 	cuts    map[string]int   // number of cuts by address
 	closed  bool             // it cannot be started again

@@ -56,7 +56,7 @@ func (n node) kubeletConfig() map[string]any {
 		"tlsCertFile":       n.path(fileKubeletServer + ".crt"),
 		"tlsPrivateKeyFile": n.path(fileKubeletServer + ".key"),
 		"failSwapOn":        false,
-		// Pods have no DNS, so that they do not use that of the real machine.
+		// Pods have no DNS, so that they do not use the DNS of the real machine.
 		"resolvConf": "",
 		// Images come from Load only, so a deleted image could not be pulled again.
 		"imageGCHighThresholdPercent": 100,

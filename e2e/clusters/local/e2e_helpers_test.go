@@ -132,5 +132,5 @@ func requireSays(t *testing.T, client kubernetes.Interface, pod, want string) {
 		}
 		return strings.HasPrefix(last, want)
 	}, soon, pollInterval, "pod %s", pod)
-	t.Logf("%s says %q", pod, strings.TrimSpace(last))
+	t.Logf("the last line of %s is %q", pod, strings.TrimSpace(last))
 }

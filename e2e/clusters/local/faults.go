@@ -20,7 +20,7 @@ func (c *cluster) Kill(ctx context.Context, container string) error {
 }
 
 // Crash disconnects the network first, because the kernel would otherwise close all connections, and then kills all processes at once.
-// Data on disk stay; what a reboot clears is lost.
+// The data on disk stay, except directories that a reboot clears.
 func (c *cluster) Crash(ctx context.Context) error {
 	if _, err := c.running(); err != nil {
 		return err

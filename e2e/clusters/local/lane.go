@@ -31,7 +31,7 @@ func (l lane) name() string {
 }
 
 // lockFile is locked by the process that has this lane. It contains the directory of its clusters, so that the next owner can remove
-// what a killed process has left.
+// the remains of a killed process.
 func (l lane) lockFile() string { return "/run/" + l.name() + ".lock" }
 
 // cable is the name of the link between this machine and the switch.

@@ -45,7 +45,7 @@ func (a addresses) mac() string { return fmt.Sprintf("02:6d:75:73:74:%02x", firs
 // port is the name of the node's link at the switch.
 func (a addresses) port() string { return fmt.Sprintf("node%d", a.number) }
 
-// namespaces are those of every node and of the switch. When the first process ends, the kernel ends all others.
+// namespaces are the flags of the Linux namespaces that each node and the switch have. When the first process ends, the kernel ends all others.
 const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET
 
 // bridge is the name of the switch's bridge.

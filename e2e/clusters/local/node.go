@@ -67,8 +67,8 @@ func (n node) path(elements ...string) string {
 
 func (n node) log(program string) string { return n.path(dirLogs, program+".log") }
 
-// spec describes the node for its first process. The node has its own directories in place of those with fixed names that Kubernetes and
-// containerd use, so that nothing is written there on the real machine.
+// spec describes the node for its first process. The node has its own directories in place of the directories with fixed names that
+// Kubernetes and containerd use, so that nothing is written there on the real machine.
 func (n node) spec() machine.Spec {
 	return machine.Spec{
 		Hostname: n.name(),
@@ -91,7 +91,7 @@ func (n node) spec() machine.Spec {
 	}
 }
 
-// hiddenFolders are the directories with fixed names that the programs of a node write to. A restart of the node clears what a reboot of
+// hiddenFolders are the directories with fixed names that the programs of a node write to. A restart of the node clears them, as a reboot of
 // a real machine clears.
 func hiddenFolders() []string { return []string{"/run", "/var/lib", "/var/log"} }
 

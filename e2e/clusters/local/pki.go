@@ -37,7 +37,7 @@ func (n node) certificates(files map[string][]byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// A separate authority: with the same one, every client certificate would be accepted as that of the aggregation proxy.
+	// A separate authority, because API servers would accept each client certificate of this authority as the certificate of the aggregation proxy.
 	frontProxy, err := pki.NewAuthority("muster-"+n.cluster+"-front-proxy", now)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (n node) clients(files map[string][]byte, ca *pki.Authority) error {
 	return err
 }
 
-// frontCertificates are those of the second address. The cluster does not trust their authority, as with a load balancer.
+// frontCertificates adds the certificates of the second address. The cluster does not trust their authority, as with a load balancer.
 func (n node) frontCertificates(files map[string][]byte, now time.Time) error {
 	ca, err := pki.NewAuthority("muster-"+n.cluster+"-front", now)
 	if err != nil {

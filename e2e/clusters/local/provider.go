@@ -33,13 +33,13 @@ type provider struct {
 	system  system
 	network *network
 
-	mutex    sync.Mutex // guards what follows
+	mutex    sync.Mutex // guards the fields below
 	clusters []*cluster
 	closed   bool
 }
 
-// New prepares this machine for clusters. Two processes of a machine can have clusters at the same time: New waits while two others
-// have, and removes what killed processes have left.
+// New prepares this machine for clusters. Two processes of a machine can have clusters at the same time: New waits while two other
+// processes have clusters, and removes the remains of killed processes.
 func New(o Options) (clusters.Provider, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *provider) makeFolder() error {
 	return p.lock.keep(p.dir)
 }
 
-// Create makes a cluster and returns when it runs pods.
+// Create creates a cluster and returns when it runs pods.
 func (p *provider) Create(ctx context.Context, name string) (clusters.Cluster, error) {
 	c, err := p.add(name)
 	if err != nil {

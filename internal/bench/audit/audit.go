@@ -56,7 +56,7 @@ func (r Request) kind() string {
 	return strings.TrimSpace(kind)
 }
 
-// counts says whether a request counts as a write or as a read. Leases and Events do not count because they are not about
+// counts returns whether a request counts as a write or as a read. Leases and Events do not count because they are not about
 // clusters, and watches do not count because an open watch costs nothing while nothing changes. A dry run is a read.
 func (r Request) counts() (write, read bool) {
 	if r.ObjectRef.Resource == "leases" || r.ObjectRef.Resource == "events" {

@@ -1,5 +1,5 @@
 // Package capacity is the model of a fleet: it fits the measured cost of each kind of work to a line over the number of clusters, checks
-// the line against the largest measurement, and predicts what a larger fleet needs and which limit it reaches first.
+// the line against the largest measurement, and predicts the costs of a larger fleet and the limit that it reaches first.
 package capacity
 
 import (
@@ -33,8 +33,8 @@ func (l Trend) Reaches(value float64) float64 {
 // noise is the share of its mean by which a cost that does not depend on the number of clusters may differ from one size to the next.
 const noise = 0.25
 
-// Fit returns the line with the least squares through points in ascending order; the mean if the line rises by less than noise over all points, or falls, because no cost
-// falls when clusters are added.
+// Fit returns the line with the least squares through points in ascending order. It returns the mean if the line rises by less than noise
+// over all points, or falls, because no cost falls when clusters are added.
 func Fit(points []Point) Trend {
 	var n, sumX, sumY float64
 	for _, p := range points {
@@ -164,7 +164,7 @@ func (f Fleet) RegistrationsPerSecond(clusters, cpus float64) float64 {
 	return cpus * perSecond / f.cpu("registration", clusters, hubCPU, apiServerCPU, etcdCPU, controllerManagerCPU)
 }
 
-// history is how long etcd keeps old versions, in seconds: the API server compacts every five minutes what is older than five minutes.
+// history is how long etcd keeps old versions, in seconds: every five minutes, the API server compacts versions that are older than five minutes.
 const history = 600
 
 // EtcdMiB is the size of etcd, with the old versions of heartbeats.
@@ -172,7 +172,7 @@ func (f Fleet) EtcdMiB(clusters, interval float64) float64 {
 	return f.at("etcd", clusters) + clusters/interval*history*f.at("heartbeat/etcd-bytes", clusters)/(1<<20)
 }
 
-// Bounds are what a hub's cluster has.
+// Bounds are the resources of a hub's cluster.
 type Bounds struct {
 	EtcdMiB, HubMiB, APIServerMiB float64
 	// APIServerCores are the CPUs of API server and etcd that heartbeats may use, at Interval seconds.

@@ -65,7 +65,8 @@ func (f Fleet) sum(q quantity) (sum Series, known bool) {
 	return sum, true
 }
 
-// WriteCosts writes the measured costs, what the smaller sizes predict for the largest, and what all of them predict for a number of clusters.
+// WriteCosts writes the measured costs, the prediction of the smaller sizes for the largest size, and the prediction of all sizes for a number
+// of clusters.
 func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
 	header := []string{"one unit of work"}
 	for _, size := range f.Sizes() {

@@ -46,12 +46,12 @@ func (p *program) app() *cli.App {
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
 		}),
-		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict those of a larger one", p.fleet, func(clusters int) bench.Options {
+		p.command("fleet", "measure what each cluster costs at several sizes of a fleet, keep the figures, and predict the costs of a larger fleet", p.fleet, func(clusters int) bench.Options {
 			o := bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"fleet-lease", "fleet-status"}}
 			o.Clusters = []int{1000, 10000, 30000}
 			return o
 		}),
-		{Name: "fleet-table", Usage: "print the kept figures of fleets and what they predict, as docs/scaling.md has them", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
+		{Name: "fleet-table", Usage: "print the tables of docs/scaling.md: the kept figures of fleets, and their predictions", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
 		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {
@@ -88,7 +88,7 @@ func flags() []cli.Flag {
 		&cli.IntFlag{Name: "imports", EnvVars: []string{"BENCH_IMPORTS"}, Usage: "`NUMBER` of clusters that are imported at once; default: 200"},
 		&cli.DurationFlag{Name: "hour", EnvVars: []string{"BENCH_HOUR"}, Usage: "`DURATION` into which an hour of heartbeats is compressed; default: 5m"},
 		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` over which agents come back after an outage; default: 5m"},
-		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: those of the command"},
+		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: the parts of the command"},
 		resultsFlag(),
 	}
 }
@@ -210,7 +210,7 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 	return nil
 }
 
-// charts prints the charts of the run with the most clusters; of several such runs, those of the newest.
+// charts prints the charts of the run with the most clusters, and of the newest one if several runs have as many.
 func (p *program) charts(c *cli.Context) error {
 	all, err := figures.Records(c.String("results"))
 	if err != nil {
@@ -234,7 +234,7 @@ func (p *program) charts(c *cli.Context) error {
 	return encoder.Encode(best)
 }
 
-// fleet measures and keeps the figures, and prints what they predict.
+// fleet measures and keeps the figures, and prints their predictions.
 func (p *program) fleet(c *cli.Context, o bench.Options) error {
 	if err := p.run(c, o); err != nil || c.String("results") == "" {
 		return err

@@ -112,7 +112,7 @@ func TestFleet(t *testing.T) {
 	assert.Contains(t, c.out.String(), "Run `2026-11-21T010000Z`")
 }
 
-// The tables in docs/scaling.md are those of the kept figures.
+// docs/scaling.md has the tables of the kept figures.
 func TestFleetTableInTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/scaling.md")
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func (l Limit) String() string {
 // Limits are limits by row. The name of a row may be a pattern in which each star stands for one segment: growth/*/memory.
 type Limits map[string]Limit
 
-// Of returns the limit of a row: the limit of exactly that name, or that of the longest pattern that matches.
+// Of returns the limit of a row: the limit with exactly that name, or the limit with the longest pattern that matches.
 func (l Limits) Of(row string) (limit Limit, found bool) {
 	if limit, found := l[row]; found {
 		return limit, true

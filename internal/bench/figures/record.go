@@ -61,7 +61,7 @@ func Records(dir string) (all []Record, err error) {
 	return all, nil
 }
 
-// Baseline returns a figure for each row: that of the newest record in a directory that was made with these settings and has the row. A run may
+// Baseline returns a figure for each row, from the newest record in a directory that was made with these settings and has the row. A run may
 // measure only some parts, so rows can come from different records. It also returns the records that it used, the newest first.
 func Baseline(dir, settings string) (rows []Figure, used []Record, err error) {
 	all, err := Records(dir)
@@ -105,7 +105,7 @@ var margins = map[Kind]float64{
 	Ratio: 0.25, // both terms come from a clock, or from CPU time that the kernel counts in ticks of 10 ms
 }
 
-// Compare compares the figures of a run with those of earlier runs. Rows that only one side has are left out.
+// Compare compares the figures of a run with figures of earlier runs. It omits rows that only one side has.
 func Compare(before, now []Figure) (changes []Change) {
 	for _, f := range now {
 		earlier, known := Find(before, f.Row)

@@ -48,7 +48,7 @@ type Agent struct {
 	// Cluster is the name of its Cluster, and Request that of its ClusterRegistration.
 	Cluster, Request string
 	// Account is its ServiceAccount, in the cluster namespace; its Lease, if it has one, has the same name. Agents without Leases leave it
-	// empty, because nothing tells them.
+	// empty, because they cannot know it.
 	Account string
 	token   string
 }
@@ -111,7 +111,7 @@ func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Sample
 	return a.more(count, limit, func(n int) (Agent, error) { return a.register(ctx, n) })
 }
 
-// Join registers more agents, each of which also does what a real agent does next: it sends its first heartbeat, follows the
+// Join registers more agents, each of which continues like a real agent: it sends its first heartbeat, follows the
 // BundleDeployments of its cluster, reads the Content of the agent's own Bundle, and reports that it is deployed. Join returns how
 // long each took, from its request until that report. The watches stay open until ctx ends.
 func (a *Agents) Join(ctx context.Context, count, limit int) (figures.Samples, error) {
@@ -229,7 +229,7 @@ func deployed(bd *fleet.BundleDeployment) []byte {
 	}})
 }
 
-// Beats says how heartbeats are sent.
+// Beats are options of heartbeats.
 type Beats struct {
 	// Checkin is the interval that agents report; 0 means that they report none, as unchanged agents of Fleet.
 	Checkin time.Duration
@@ -289,7 +289,7 @@ func (a *Agents) beat(ctx context.Context, agent Agent, b Beats, failed *atomic.
 	return fmt.Errorf("the heartbeat of Cluster %s: %w", agent.Cluster, err)
 }
 
-// sender returns what sends one heartbeat of an agent.
+// sender returns a function that sends one heartbeat of an agent.
 func (a *Agents) sender(agent Agent, b Beats) (send func(context.Context) error, done func(), err error) {
 	if a.Leases {
 		client, err := coordinationclient.NewForConfig(a.api.as(agent.token))
@@ -306,7 +306,7 @@ func (a *Agents) sender(agent Agent, b Beats) (send func(context.Context) error,
 	}, done, err
 }
 
-// renewal is the patch with which an agent renews its Lease. The report is as long as that of an agent of a cluster with some nodes.
+// renewal is the patch with which an agent renews its Lease. The report is as long as the report for a cluster with some nodes.
 func (a *Agents) renewal(agent Agent, b Beats) []byte {
 	instance := "instance" + strings.TrimPrefix(agent.Account, agent.Request) // has the UID of the request
 	patch := map[string]any{"spec": map[string]any{
@@ -343,7 +343,7 @@ func mustJSON(value any) []byte {
 	return data
 }
 
-// clientOf has the credential of an agent, and the connections that all agents share, or one of its own.
+// clientOf returns a client with the credential of an agent. It uses the connections of all agents, or a new one.
 func (a *Agents) clientOf(agent Agent, reconnect bool) (client *fleetclient.FleetV1alpha1Client, done func(), err error) {
 	config := a.api.as(agent.token)
 	if !reconnect {

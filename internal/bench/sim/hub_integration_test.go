@@ -23,7 +23,7 @@ func connected(t *testing.T, hub *testenv.Cluster) *API {
 	return api
 }
 
-// TestAgents has what scripts/bench-small does not use.
+// TestAgents tests methods that scripts/bench-small does not use.
 func TestAgents(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
@@ -43,7 +43,7 @@ func TestAgents(t *testing.T) {
 		return cluster.Status.Agent.Version == "v1" && cluster.Status.Agent.Registration == agent.Request, cluster.Status.Agent.Version
 	})
 
-	agents.Registered[0].token = "" // as that of an agent that did not register here
+	agents.Registered[0].token = "" // like an agent that did not register here
 	require.NoError(t, agents.Authenticate(t.Context(), []int{0}, 1))
 	failed, err := agents.Beat(t.Context(), []int{0}, Beats{Checkin: time.Hour})
 	require.NoError(t, err)

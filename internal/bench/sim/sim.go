@@ -35,11 +35,11 @@ type API struct {
 	Config *rest.Config
 	Core   kubernetes.Interface
 	Fleet  fleetclient.FleetV1alpha1Interface
-	// SystemNamespace is the namespace of the hub, Workspace that of the clusters.
+	// SystemNamespace is the namespace of the hub, Workspace is the namespace of the Clusters.
 	SystemNamespace, Workspace string
 }
 
-// Connect makes clients without rate limits, and creates the namespaces.
+// Connect returns clients without rate limits, and creates the namespaces.
 func Connect(ctx context.Context, config *rest.Config, systemNamespace, workspace string) (*API, error) {
 	a := &API{Config: rest.CopyConfig(config), SystemNamespace: systemNamespace, Workspace: workspace}
 	a.Config.UserAgent, a.Config.QPS = userAgent, -1

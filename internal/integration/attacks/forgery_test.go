@@ -63,8 +63,8 @@ func TestForgedMetadata(t *testing.T) {
 	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)
 	forbidden(t, map[string]func() error{
 		"keep the victim's Cluster from being deleted": func() error { return only(requests.Create(t.Context(), owned, metav1.CreateOptions{})) },
-		"stay for ever":          func() error { return only(requests.Create(t.Context(), stays, metav1.CreateOptions{})) },
-		"be looked at by nobody": func() error { return only(requests.Create(t.Context(), unseen, metav1.CreateOptions{})) },
+		"stay for ever":         func() error { return only(requests.Create(t.Context(), stays, metav1.CreateOptions{})) },
+		"be ignored by the hub": func() error { return only(requests.Create(t.Context(), unseen, metav1.CreateOptions{})) },
 	})
 	owned, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Create(t.Context(), owned, metav1.CreateOptions{})
 	require.NoError(t, err, "where no policy is in force")
@@ -188,7 +188,7 @@ func TestOversizedRequests(t *testing.T) {
 		granted, _ := s.Hub.Granted(t, values, sends(t, s, values, request))
 		said := testenv.Condition(granted.Status.Conditions, fleet.ConditionGranted)
 		assert.Less(t, len(said), 4096, "%s: the message", name)
-		assert.NotEqual(t, "True Granted: ", said, "%s: the agent is told", name)
+		assert.NotEqual(t, "True Granted: ", said, "%s: the agent reads it", name)
 		size := len(testenv.Bytes(t, s.Cluster(t, granted.Status.ClusterName)))
 		assert.Less(t, size, 64<<10, "%s: the Cluster", name)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Agents that send heartbeats to Leases attack with them. Without the policies the API server stores what an agent writes into its own
+// Agents attack with the Leases to which they send heartbeats. Without the policies the API server stores what an agent writes into its own
 // Lease; the hub reads little of it, and no attack goes beyond the agent's own Cluster.
 func TestHostileLease(t *testing.T) {
 	for name, withoutPolicies := range map[string]bool{"with the policies": false, "without the policies": true} {
@@ -61,11 +61,11 @@ func TestHostileLease(t *testing.T) {
 			})
 
 			for what, metadata := range map[string]string{
-				"a finalizer":                     `"finalizers":["example.com/x"]`,
-				"the label of the hub":            `"labels":{"fleet.cattle.io/managed":null}`,
-				"the Cluster of the victim":       `"annotations":{"` + fleet.ClusterAnnotation + `":"` + victim.Request.Status.ClusterName + `"}`,
-				"an annotation that nobody reads": `"annotations":{"x":"y"}`,
-				"a report that is too long":       `"annotations":{"` + registration.LeaseReport + `":"` + strings.Repeat("x", 20000) + `"}`,
+				"a finalizer":                              `"finalizers":["example.com/x"]`,
+				"the label of the hub":                     `"labels":{"fleet.cattle.io/managed":null}`,
+				"the Cluster of the victim":                `"annotations":{"` + fleet.ClusterAnnotation + `":"` + victim.Request.Status.ClusterName + `"}`,
+				"an annotation that the hub does not read": `"annotations":{"x":"y"}`,
+				"a report that is too long":                `"annotations":{"` + registration.LeaseReport + `":"` + strings.Repeat("x", 20000) + `"}`,
 			} {
 				err := patch(hostile, `{"metadata":{`+metadata+`}}`)
 				if withoutPolicies {

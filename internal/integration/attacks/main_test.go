@@ -1,5 +1,5 @@
-// Package attacks tests what the holder of a stolen token, or a user who guesses names or forges fields, can do to a running hub on real
-// API servers. Each attack must fail, and each one that reaches the hub must leave a condition and an event.
+// Package attacks tests a running hub against holders of stolen tokens, and against users who guess names or forge fields. Each attack must
+// fail, and each attack that reaches the hub must be reported by a condition and an event.
 package attacks
 
 import (

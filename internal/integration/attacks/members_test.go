@@ -49,7 +49,7 @@ func heapPeak() (stop func() uint64) {
 	return func() uint64 { close(end); return <-peak }
 }
 
-// A tenant has as many imports as the hub permits at the same time, of members that answer with all that the hub reads. Decoded, each answer
+// A tenant has as many concurrent imports as the hub permits, of members whose answers are as large as the hub accepts. A decoded answer
 // takes twenty times its size. The hub reports why each import fails, imports the member of another tenant, and does not grow.
 func TestHostileMembers(t *testing.T) {
 	const members, growth = 64, 50 << 20

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// A tenant who may create Namespaces creates the namespace of a Cluster before the hub does, with all that the hub writes on it. Its
-// creator may own it, so the hub puts neither a ServiceAccount nor rights into it, and says so.
+// A tenant who may create Namespaces creates the namespace of a Cluster before the hub does, with all labels and annotations of the hub. The
+// creator may have rights in it, so the hub creates neither a ServiceAccount nor Roles in it, and reports that.
 func TestNamespaceMadeBeforehand(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
@@ -38,7 +38,7 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 			assert.Empty(t, s.Cluster(t, cluster).Status.Namespace)
 			assert.Empty(t, accounts(t, s, request), "the tenant could request its token")
 
-			// The hub creates the Namespace when the tenant's is gone, and grants the request.
+			// The hub creates the Namespace when the Namespace of the tenant is gone, and grants the request.
 			require.NoError(t, namespaces.Delete(t.Context(), namespace.Name, metav1.DeleteOptions{}))
 			granted, _ := s.Hub.Granted(t, values, request)
 			assert.Equal(t, cluster, granted.Status.ClusterName)

@@ -17,8 +17,8 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// A user of one workspace creates many more objects of each kind than the hub has workers, and each pass over one of them takes as long as a
-// pass can. A cluster of another workspace registers, and one is imported, long before their turn would come if all waited in one queue.
+// A user of one workspace creates many more objects of each kind than the hub has workers, and each pass over such an object takes as long as
+// a pass can. A cluster of another workspace registers, and one is imported, much earlier than if all objects waited in one queue.
 func TestObjectsOfOneWorkspace(t *testing.T) {
 	const many, workers = 60, 4
 	var sent testenv.Recorder
@@ -53,8 +53,8 @@ func TestObjectsOfOneWorkspace(t *testing.T) {
 }
 
 // A tenant changes the labels of one Cluster a hundred times, in a workspace in which it takes long to find the Bundles that target the Cluster.
-// An event of another tenant, after that, is handled about as soon as without it. Requests that a client sends one after the other are the
-// measure of time.
+// The hub handles a later event of another tenant about as fast as without these changes. The test measures time in requests that a client
+// sends in sequence.
 func TestEventsOfOneWorkspace(t *testing.T) {
 	const bundles, targets, groups, changes, limit = 30, 1000, 200, 100, 100_000
 	s := testenv.NewStage(t)

@@ -72,7 +72,7 @@ func TestForgedCreatorAndStatus(t *testing.T) {
 	v.undisturbed(t)
 }
 
-// An agent at work proves possession for its next request, by name. Somebody who knows the name cannot use it again.
+// An agent at work proves possession for its next request, by name. Another client that knows the name cannot use it again.
 func TestReplayedPossessionProof(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
@@ -86,14 +86,14 @@ func TestReplayedPossessionProof(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", v.Request.Name)
 
 	again := with("shared", "victim", "again"+s.Namespace)
-	again.Name = v.Request.Name // of the first request, which is gone
+	again.Name = v.Request.Name // of the first request, which was deleted
 	refused(t, s, sends(t, s, shared, again), fleet.ReasonClientIDInUse)
 	successor.undisturbed(t)
 
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), "request-next", metav1.DeleteOptions{}))
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", "request-next")
 	redeemed := with("shared", "victim", "redeemed"+s.Namespace)
-	redeemed.Name = "request-next" // for which the agent proved possession, when it was its own
+	redeemed.Name = "request-next" // the request for which the agent proved possession
 	refused(t, s, sends(t, s, shared, redeemed), fleet.ReasonClientIDInUse)
 }
 
@@ -111,7 +111,7 @@ func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 }
 
 // Fifty requests with the same new clientID are created at the same time. The hub grants exactly one, and refuses the others or deletes
-// them: a grant deletes the requests that were created in an earlier second, as those of the same agent.
+// them: a grant deletes the requests that were created in an earlier second, because the same agent may have sent them.
 func TestRaceForOneIdentity(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")

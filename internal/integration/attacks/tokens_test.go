@@ -94,8 +94,8 @@ func TestLabelsOfAStolenToken(t *testing.T) {
 	}
 }
 
-// The thief of an agent's credential has its successor announced, or of the import token asks for it, and leaves out that it renews:
-// the credential would outlive what was stolen by years.
+// A thief requests another credential, with the credential of an agent or with an import token, and without the annotation of agents that
+// renew: the new credential would be valid years longer than the stolen one.
 func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"renewing"}})
@@ -111,10 +111,10 @@ func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
 	next := with("own", "renewing", "next"+s.Namespace)
 	next.Name = "request-long"
 	refused(t, s, sends(t, s, values, next), fleet.ReasonLongLivedRefused)
-	beat(t, s, v, fleet.AgentStatus{}) // which does not hide that it renews
+	beat(t, s, v, fleet.AgentStatus{}) // a heartbeat does not change that the agent renews
 	refused(t, s, sends(t, s, values, with("own", "renewing", "again"+s.Namespace)), fleet.ReasonLongLivedRefused)
 
-	// An agent that never renewed registers again as before, and where the token allows it the other one does too.
+	// An agent that never renewed registers again as before. So does the other agent, if its token allows long-lived credentials.
 	unchanged := s.Token(t, "shared")
 	first := newVictim(t, s, unchanged, "unchanged")
 	only := s.Hub.Token(t, s.Namespace, "only", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"unchanged"}})
@@ -126,13 +126,13 @@ func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
 	long, _ := s.Hub.Granted(t, allowed, sends(t, s, allowed, with("allowed", "renewing", "allowed"+s.Namespace)))
 	assert.Equal(t, granted.Status.ClusterName, long.Status.ClusterName)
 
-	// A token that refuses them gives none to anybody.
+	// With a token that refuses them, no agent gets a long-lived credential.
 	short := s.Hub.Token(t, s.Namespace, "short", fleet.ClusterRegistrationTokenSpec{LongLivedCredentials: fleet.LongLivedRefuse})
 	refused(t, s, sends(t, s, short, with("short", "new", "s"+s.Namespace)), fleet.ReasonLongLivedRefused)
 }
 
-// The thief of a token asks for very many clusters. What the hub makes and keeps is bounded, the owner of the token learns of it, and
-// the holders of other tokens are served.
+// The thief of a token requests very many clusters. The number of objects that the hub creates and keeps is limited, the hub reports it to
+// the owner of the token, and it grants requests with other tokens.
 func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	const limit, many = 4, 60
@@ -170,7 +170,7 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 	v := newVictim(t, s, other, "victim")
 	assert.Equal(t, "absent", testenv.Condition(s.ReadyToken(t, "other").Status.Conditions, fleet.ConditionWithinLimits))
 
-	// The clusters of a fleet that registers at once connect, and the next ones follow.
+	// When the first clusters have connected, the hub grants more requests.
 	for _, r := range granted {
 		secret := testenv.EventuallyThere(t, hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get,
 			registration.CredentialSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
@@ -184,11 +184,11 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 	v.undisturbed(t)
 }
 
-// The thief of a token sends requests that name another token, for a Cluster that another controller manages, so that the hub decides about
-// none of them. They do not take the places of the token that they name.
+// The thief of a token sends requests that name another token, for a Cluster that another controller manages, so that the hub decides
+// none of them. They do not count against the limit of the token that they name.
 func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 	s := testenv.NewStage(t)
-	s.Hub.NeedsMutatingPolicies(t) // others refuse the requests
+	s.Hub.NeedsMutatingPolicies(t) // other API servers refuse the requests
 	const limit = 3
 	settings := s.Hub.Reachable()
 	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit}}

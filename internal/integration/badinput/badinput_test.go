@@ -28,7 +28,7 @@ type scene struct {
 	t           testing.TB
 	hub, member *testenv.Cluster
 	ns, agentNS string
-	foreign     func() string // an object of somebody else, encoded, which must not change
+	foreign     func() string // an object of another owner, encoded, which must not change
 	before      string
 }
 
@@ -53,7 +53,7 @@ func TestBadInputIsExplainedAndCorrected(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}
-	withoutPolicies := hub.WithoutAdmission(t) // with the policies, the hub knows the token of a request even if the request does not name it
+	withoutPolicies := hub.WithoutAdmission(t) // with the policies, the API server records the token of a request
 	hub.Hub(t, wire.Wrap, testenv.FastRecheck, withoutPolicies)
 
 	cases := sample.Some(t, 10, slices.Concat(badKubeconfigs(t), badRequests(), takenNames()))
@@ -98,7 +98,7 @@ func (s *scene) requireExplained(t *testing.T, b bad) {
 func (s *scene) requireCorrected(t *testing.T, b bad) {
 	assert.Equal(t, 1, s.hub.EventCount(t, s.ns, object, b.reason()), "events %s", b.reason())
 	if s.foreign != nil {
-		assert.Equal(t, s.before, s.foreign(), "an object of somebody else has changed")
+		assert.Equal(t, s.before, s.foreign(), "an object of another owner has changed")
 	}
 	s.t = t
 	b.correct(s)

@@ -8,7 +8,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Each kind has a watch of its own, so the hub may see that a token is ready before it sees the Secret of that token.
+// Each kind has a watch of its own, so the hub may see that a token is ready before it sees the Secret of the token.
 func TestImportWhileTheCacheOfSecretsLags(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())

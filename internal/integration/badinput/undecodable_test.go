@@ -17,7 +17,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// restoreSchemas waits, at the end of a test, until the API server enforces the schemas of the checkpoint again: the next test borrows it too.
+// restoreSchemas waits, at the end of a test, until the API server enforces the schemas of the checkpoint again. The next test uses the same API
+// server.
 func restoreSchemas(t *testing.T, hub *testenv.Cluster) {
 	t.Helper()
 	t.Cleanup(func() {

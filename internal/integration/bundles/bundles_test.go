@@ -147,7 +147,7 @@ func TestStatusOfBundlesAndClusters(t *testing.T) {
 	assert.Equal(t, fleet.BundleSummary{Ready: 2, DesiredReady: 2}, c.Status.Summary)
 	assert.Equal(t, fleet.ResourceCounts{Ready: 4, DesiredReady: 4}, c.Status.ResourceCounts)
 	s.hub.RequireEvents(t, s.ns, "one", fleet.ReasonDeployFailed, 1)
-	s.hub.RequireEvents(t, s.ns, "one", fleet.ReasonAllReady, 1) // right again after a failure, and no other time
+	s.hub.RequireEvents(t, s.ns, "one", fleet.ReasonAllReady, 1) // only after the failure
 
 	s.merge(t, "Bundle", "one", `{"spec":{"namespace":"other"}}`)
 	s.requireBundle(t, "one", "0/2", "WaitApplied", "False NotReady")
@@ -168,7 +168,7 @@ func TestPause(t *testing.T) {
 	s.requireBundle(t, "app", "0/1", "OutOfSync", "False NotReady: OutOfSync(1) [Cluster "+s.ns+"/a: paused]")
 	s.bundle(t, "new", "new-"+s.ns, everywhere)
 	s.requireBundle(t, "new", "0/1", "NotReady", "False NotReady")
-	for _, text := range []string{"before-", "after-", "new-"} { // deployed or staged, each is needed
+	for _, text := range []string{"before-", "after-", "new-"} { // each is deployed or staged, so it is needed
 		testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text+s.ns))
 	}
 	s.merge(t, "Cluster", "a", `{"spec":{"paused":null}}`)
@@ -249,7 +249,7 @@ func TestSharedContent(t *testing.T) {
 	shared := testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text))
 
 	require.NoError(t, s.hub.Fleet.Contents().Delete(t.Context(), shared.Name, metav1.DeleteOptions{}))
-	testenv.Eventually(t, func() (bool, string) { // somebody needs it: it is made again
+	testenv.Eventually(t, func() (bool, string) { // a BundleDeployment needs it, so the hub creates it again
 		again, err := s.hub.Fleet.Contents().Get(t.Context(), shared.Name, metav1.GetOptions{})
 		return err == nil && again.UID != shared.UID, fmt.Sprint(err)
 	})
@@ -457,5 +457,5 @@ func TestStatusOfClusterGroups(t *testing.T) {
 	s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool {
 		return d.Status.Display == (fleet.BundleDeploymentDisplay{Deployed: "True", State: "Ready"})
 	})
-	r.Settle(t) // the two do not write in turns
+	r.Settle(t) // the two writers do not overwrite each other
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// recordedBundle is a Bundle, and what Fleet's own Bundle controller made of it.
+// recordedBundle is a Bundle with the objects that Fleet's own Bundle controller created for it.
 type recordedBundle struct {
 	Name              string
 	BundleAsApplied   struct{ Spec fleet.BundleSpec }
@@ -116,7 +116,7 @@ func startFleetBundles(t *testing.T, s shop, cluster string, bundles []recordedB
 	return f
 }
 
-// create writes what the hub does not have yet.
+// create writes the objects that the hub does not have yet.
 func (f *fleetBundles) create(t *testing.T, b recordedBundle) {
 	t.Helper()
 	var unpacked struct{ Resources []fleet.BundleResource }
@@ -180,7 +180,7 @@ func (f *fleetBundles) reconcile(ctx context.Context, bd *fleet.BundleDeployment
 	}
 }
 
-// deployed describes what is on the member: the revisions of the releases, the ConfigMaps, and the Pod templates.
+// deployed describes the objects on the member: the revisions of the releases, the ConfigMaps, and the Pod templates.
 func deployed(t *testing.T, member *testenv.Cluster, namespaces ...string) (found []string) {
 	t.Helper()
 	for _, namespace := range namespaces {
@@ -272,7 +272,7 @@ func TestSwitch(t *testing.T) {
 	for _, b := range bundles {
 		namespaces = append(namespaces, b.BundleDeployments[0].Spec.Options.DefaultNamespace)
 	}
-	// byFleet makes the revisions those of Fleet's own agent, which sets no labels and proves nothing.
+	// byFleet removes the labels and the signatures of the revisions, like Fleet's own agent, which writes neither.
 	byFleet := func(t *testing.T) {
 		t.Helper()
 		for _, namespace := range namespaces {
@@ -291,7 +291,7 @@ func TestSwitch(t *testing.T) {
 	before := deployed(t, stage.Member, namespaces...)
 	require.NotEmpty(t, before)
 
-	// requireSame has the agent deploy one more Bundle, if an agent and a controller run that do it, and compares.
+	// requireSame lets the agent deploy one more Bundle, if an agent and a controller run, and compares.
 	running, own, hubRuns, probes := false, false, false, 0
 	requireSame := func(t *testing.T) {
 		t.Helper()
@@ -377,5 +377,5 @@ func TestSwitch(t *testing.T) {
 		})
 		requireSame(t)
 	})
-	assert.Less(t, controllers.writes.Load(), int64(5), "nobody fights over a BundleDeployment")
+	assert.Less(t, controllers.writes.Load(), int64(5), "no two controllers overwrite a BundleDeployment in turn")
 }

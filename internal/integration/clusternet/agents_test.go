@@ -48,7 +48,7 @@ func (s *stage) peer(t *testing.T, values registration.Values) *peer {
 	}}
 }
 
-// start starts a process of the agent after the former one, and forgets the requests of that.
+// start starts another process of the agent, and forgets the requests of the previous one.
 func (p *peer) start() {
 	p.Helper()
 	p.stop()
@@ -73,7 +73,7 @@ func (p *peer) request() string   { return clusternetagent.RequestName(p.id()) }
 func (p *peer) cluster() string   { return registration.ClusterName(p.id()) }
 func (p *peer) namespace() string { return registration.ClusterNamespace(p.s.Namespace, p.cluster()) }
 
-// repeats waits until the agent has sent so many more requests that contain a text.
+// repeats waits until the agent has sent this number of further requests that contain a text.
 func (p *peer) repeats(text string, times int) {
 	p.Helper()
 	text = strings.NewReplacer("<CRR>", "clusterregistrationrequests/"+p.request(), "<MC>", "managedclusters/"+p.request()).Replace(text)
@@ -102,7 +102,7 @@ func (p *peer) beatsAgain() {
 	})
 }
 
-// waitingRequest waits until the hub says this about the ClusterRegistration of the agent, and returns its name.
+// waitingRequest waits until the ClusterRegistration of the agent has this reason, and returns its name.
 func (p *peer) waitingRequest(reason string) (name string) {
 	p.Helper()
 	testenv.Eventually(p, func() (bool, string) {
@@ -133,7 +133,7 @@ func testDualAgentsWithNodeLabels(t *testing.T, s *stage) {
 	member := testenv.RequireThere(t, s.admin.ManagedClusters(p.namespace()).Get, p.request())
 	assert.Equal(t, map[string]string{v1beta1.ClusterIDLabel: p.id(), "node.clusternet.io/zone": "one"}, member.Labels)
 
-	// Nothing that an idle agent sends is refused, but the tunnel, which the hub does not have.
+	// The hub refuses no request of an idle agent, except for the tunnel, which it does not have.
 	p.options.Socket = false
 	p.start()
 	p.repeats("WATCH", 3)
@@ -149,13 +149,13 @@ func testDualAgentsWithNodeLabels(t *testing.T, s *stage) {
 
 func testWaitsForAPerson(t *testing.T, s *stage) {
 	p := s.peer(t, s.Hub.Token(t, s.Namespace, "manual", manual()))
-	p.options.NothingCollected = true // its first heartbeat comes one period after the answer
+	p.options.NothingCollected = true // it sends the first heartbeat one period after the answer
 	p.start()
 	name := p.waitingRequest("WaitingForApproval")
 	s.says(t, p.id(), "", "WaitingForApproval")
 	p.repeats("boot GET <CRR>", 3)
 
-	t.Log("somebody deletes the request: the agent asks for it, and sends it again only after a restart")
+	t.Log("the request is deleted: the agent asks for it, and sends it again only after a restart")
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
 	p.repeats("boot GET <CRR> 40", 3)
 	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
@@ -186,7 +186,7 @@ func testRestarts(t *testing.T, s *stage) {
 	p.repeats("/status 200", 1)
 	assert.Zero(t, p.sent.Count("boot "), "the dedicated identity is enough:\n%s", strings.Join(p.sent.Lines(), "\n"))
 
-	t.Log("after somebody has deleted the request, and with the bootstrap token revoked")
+	t.Log("after the request was deleted, and with a revoked bootstrap token")
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "tok", metav1.DeleteOptions{}))
 	p.start()
@@ -216,7 +216,7 @@ func testReturnAfterAnOutage(t *testing.T, s *stage) {
 	p.registered()
 	p.stop()
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
-	p.member.DeleteCredential() // an agent that could not reach the hub does not use its credential again either
+	p.member.DeleteCredential() // an agent that could not reach the hub does not use its credential again, either
 	p.start()
 	name := p.waitingRequest("ClientIDInUse")
 	s.says(t, p.id(), v1beta1.ResultDenied, "ClientIDInUse")
@@ -228,7 +228,7 @@ func testReturnAfterAnOutage(t *testing.T, s *stage) {
 	p.beatsAgain()
 }
 
-// Where the workspace allows it, nobody has to approve the return of a disconnected agent with the token with which it has registered.
+// If the workspace allows it, a disconnected agent registers again without approval, with the token of its first registration.
 func testReentry(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.options.Forge = func(status map[string]any) { status["heartbeatFrequencySeconds"] = int64(1) }
@@ -258,7 +258,7 @@ func testReentry(t *testing.T, s *stage) {
 	assert.Positive(t, p.sent.Count("boot POST clusterregistrationrequests 201"))
 	assert.Equal(t, before.UID, s.Cluster(t, p.cluster()).UID)
 
-	// Another token is another matter.
+	// With another token, it is refused.
 	p.stop()
 	s.Hub.ClusterCondition(t, s.Namespace, p.cluster(), fleet.ConditionConnected, "False")
 	thief := s.peer(t, s.Token(t, "thief"))
@@ -280,7 +280,7 @@ func testManagedClusterMadeAgain(t *testing.T, s *stage) {
 	p.beatsAgain()
 }
 
-// What the hub writes to a ManagedCluster costs the agent one conflict, and no heartbeat.
+// A write of the hub to a ManagedCluster causes one conflict, and the agent loses no heartbeat.
 func testSilentAgent(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.options.Forge = func(status map[string]any) { status["heartbeatFrequencySeconds"] = int64(1) }
@@ -319,7 +319,7 @@ func testDeletedCluster(t *testing.T, s *stage) {
 		return len(left) == 0, "left: " + strings.Join(left, ", ")
 	})
 
-	// A restart brings it back by its bootstrap token only, as a new cluster.
+	// After a restart it registers only with its bootstrap token, as a new cluster.
 	p.start()
 	p.repeats("ded POST clusterregistrationrequests 401", 1)
 	p.repeats("/status 200", 1)
@@ -327,7 +327,7 @@ func testDeletedCluster(t *testing.T, s *stage) {
 	assert.NotEqual(t, credential.Token, again.Token)
 }
 
-// One Cluster before and after: the agent of Muster takes the identity over, and the old agent, which still runs, changes nothing any more.
+// The Cluster stays: the agent of Muster takes the identity over, and the old agent, which still runs, no longer changes anything.
 func testMoveToMuster(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	before := p.registered()
@@ -349,7 +349,7 @@ func testMoveToMuster(t *testing.T, s *stage) {
 		assert.Contains(t, testenv.Condition(current.Status.Conditions, fleet.ConditionConnected), "True")
 	}
 
-	// Nor does it after a restart.
+	// It changes nothing after a restart, either.
 	p.start()
 	p.waitingRequest("ClientIDInUse")
 	s.says(t, p.id(), v1beta1.ResultDenied, "ClientIDInUse")

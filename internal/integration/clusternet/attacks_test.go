@@ -30,8 +30,8 @@ var malformedStatuses = []string{
 	`{"readyz":true,"lastObservedTime":"2026-01-01T00:00:00Z","capacity":{"cpu":"1234567890123456789.123456789"}}`,
 }
 
-// testDefectsOfTheOriginal has one row for each way in which agents, and those who hold a bootstrap token, can harm the hub that these
-// agents were made for.
+// testDefectsOfTheOriginal has a test for each way in which agents and holders of a bootstrap token can harm the hub for which these agents
+// were made.
 func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 	values := s.Token(t, "tok")
 	for name, row := range map[string]func(*testing.T){
@@ -238,7 +238,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			p.repeats("/status 200", 2)
 			assert.Zero(t, clone.sent.Count("boot "), "the clone has the credential")
 		},
-		"a revoked bootstrap token registers nobody": func(t *testing.T) {
+		"a revoked bootstrap token registers no cluster": func(t *testing.T) {
 			p := s.peer(t, s.Token(t, "short"))
 			require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "short", metav1.DeleteOptions{}))
 			testenv.Eventually(t, func() (bool, string) {
@@ -256,7 +256,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 	}
 }
 
-// Three replicas elect a leader. If two lead for a moment, both have the same identity, and there is one of everything.
+// Three replicas elect a leader. If two replicas lead for a moment, they use the same identity and create no object twice.
 func testTwoLeaders(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	q := *p

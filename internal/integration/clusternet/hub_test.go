@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// TestHub has what concerns the hub as a whole: its configuration, its writes, and its restart.
+// TestHub tests the configuration, the writes and the restart of a hub.
 func TestHub(t *testing.T) {
 	recorder := &testenv.Recorder{}
 	s := &stage{Stage: testenv.EmptyStage(t)}
@@ -77,7 +77,7 @@ func TestHub(t *testing.T) {
 	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
 }
 
-// With clusternet.adopt the credential that an agent offers is kept, and the hub installs Muster's agent with it.
+// With clusternet.adopt, the hub keeps the credential that an agent offers, and installs Muster's agent with it.
 func TestAdopt(t *testing.T) {
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.Hub.NeedsMutatingPolicies(t)
@@ -102,7 +102,7 @@ func TestAdopt(t *testing.T) {
 	stored := testenv.EventuallyThere(t, s.Hub.Kubernetes.CoreV1().Secrets(p.namespace()).Get, clusternetagent.DeployerSecret)
 	assert.Empty(t, stored.Finalizers)
 
-	// A person makes a kubeconfig of it.
+	// A user creates a kubeconfig from it.
 	kubeconfig, err := pki.Kubeconfig("member", string(stored.Data["apiserver-advertise-url"]), stored.Data["ca.crt"],
 		&clientcmdapi.AuthInfo{Token: string(stored.Data["token"])})
 	require.NoError(t, err)

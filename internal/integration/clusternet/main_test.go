@@ -110,7 +110,7 @@ func (s *stage) as(t *testing.T, token string) user {
 	return user{ClustersV1beta1Interface: clients.ClustersV1beta1(), kubernetes: core}
 }
 
-// request creates the request of an agent as soon as the token has the right to, and waits while the API server does not know a new kind.
+// request creates the request of an agent as soon as the token has the right, and waits until the API server serves a new kind.
 func (u user) request(t *testing.T, id string, labels map[string]string) *v1beta1.ClusterRegistrationRequest {
 	t.Helper()
 	var created *v1beta1.ClusterRegistrationRequest
@@ -144,7 +144,7 @@ func (u user) approved(t *testing.T, id string) *v1beta1.ClusterRegistrationRequ
 	return got
 }
 
-// says waits until the request has this result and a message with that text.
+// says waits until the request has this result and a message that contains the text.
 func (s *stage) says(t *testing.T, id, result, text string) {
 	t.Helper()
 	testenv.EventuallyIs(t, s.admin.ClusterRegistrationRequests().Get, v1beta1.RequestPrefix+id, func(r *v1beta1.ClusterRegistrationRequest) (bool, string) {
@@ -175,7 +175,7 @@ func (u user) beat(t *testing.T, namespace, id string, status v1beta1.ManagedClu
 
 func newID() string { return string(uuid.NewUUID()) }
 
-// deciding lets a person decide about the only request for an identity that is not granted.
+// decide approves or denies a request in place of a user.
 func (s *stage) decide(t *testing.T, request, decision string) {
 	t.Helper()
 	patch := []byte(`{"status":{"approval":{"decision":"` + decision + `"}}}`)
@@ -187,7 +187,7 @@ func manual() fleet.ClusterRegistrationTokenSpec {
 	return fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual}
 }
 
-// tokenUser is the user name that a new ClusterRegistrationToken makes.
+// tokenUser creates a ClusterRegistrationToken and returns the user name of its ServiceAccount.
 func (s *stage) tokenUser(t *testing.T) string {
 	t.Helper()
 	s.Token(t, "tok")

@@ -50,9 +50,9 @@ func testLife(t *testing.T, s *stage) {
 	cluster := s.Cluster(t, name)
 	assert.Equal(t, map[string]string{"env": "edge", fleet.ClusterLabel: name, fleet.NonManagedAgentLabel: "true"}, cluster.Labels)
 
-	// Report. The answer goes with the first heartbeat, and with it the right to read it.
+	// Report. With the first heartbeat, the hub deletes the answer and the right to read it.
 	agent := s.as(t, string(answer.DedicatedToken))
-	agent.approved(t, id) // as one does that is restarted before its first heartbeat
+	agent.approved(t, id) // like an agent that is restarted before its first heartbeat
 	agent.beat(t, namespace, id, report())
 	cluster = s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
 	reported := cluster.Status.Agent
@@ -66,7 +66,7 @@ func testLife(t *testing.T, s *stage) {
 	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
 	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().ClusterRoleBindings().Get, "ClusterRoleBinding", registration.ClusternetReaderName(v1beta1.RequestPrefix+id))
 
-	// Labels can be patched, and nothing else; the Secret is stored without its credential.
+	// Only labels can be patched. The Secret is stored without its credential.
 	members := agent.ManagedClusters(namespace)
 	_, err := members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"labels":{"node.clusternet.io/zone":"a"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ func testLife(t *testing.T, s *stage) {
 	_, err = secrets.Create(t.Context(), theft, metav1.CreateOptions{})
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
 
-	// Restart: the agent creates its request again with its own credential, and no other.
+	// Restart: with its own credential, the agent can create only its own request.
 	_, err = agent.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.RequestPrefix + newID()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: newID()},
 	}, metav1.CreateOptions{})
@@ -126,11 +126,11 @@ func testLife(t *testing.T, s *stage) {
 	require.NoError(t, err)
 	assert.Len(t, requests.Items, 1, "a restart is not another registration")
 
-	// A deleted ManagedCluster comes back under the same name.
+	// The hub creates a deleted ManagedCluster again with the same name.
 	require.NoError(t, s.admin.ManagedClusters(namespace).Delete(t.Context(), answer.ManagedClusterName, metav1.DeleteOptions{}))
 	restarted.beat(t, namespace, id, report())
 
-	// Delete the Cluster: everything goes, with the request whose answer the agent has just read.
+	// Delete the Cluster: all objects are deleted, including the request whose answer the agent has just read.
 	s.DeleteCluster(t, name)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
 	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, "Namespace", namespace)
@@ -150,7 +150,7 @@ func testLife(t *testing.T, s *stage) {
 	})
 }
 
-// An agent that returns with its bootstrap token, or somebody else with one, does not get the identity of an agent without a person.
+// A client with a bootstrap token does not get the identity of a registered agent without approval, even if it is that agent.
 func testHeldIdentity(t *testing.T, s *stage) {
 	boot := s.as(t, s.Token(t, "tok").Token)
 	id := newID()
@@ -171,7 +171,7 @@ func testHeldIdentity(t *testing.T, s *stage) {
 	s.as(t, string(again.DedicatedToken)).beat(t, again.DedicatedNamespace, id, report())
 }
 
-// Neither a person nor an agent can say for whom a request is.
+// Neither a user nor an agent can choose the recorded creator of a request.
 func testCreatorIsRecorded(t *testing.T, s *stage) {
 	id := newID()
 	token := s.tokenUser(t)
@@ -184,7 +184,7 @@ func testCreatorIsRecorded(t *testing.T, s *stage) {
 	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonTokenNotFound)
 }
 
-// Quarantine ends the rights of the agent, and a release gives them back.
+// A quarantine ends the rights of the agent, and its release restores them.
 func testQuarantine(t *testing.T, s *stage) {
 	boot := s.as(t, s.Token(t, "tok").Token)
 	id := newID()
@@ -201,7 +201,7 @@ func testQuarantine(t *testing.T, s *stage) {
 	agent.beat(t, answer.DedicatedNamespace, id, report())
 }
 
-// Unless the hub is told otherwise, nothing of this exists.
+// By default, a hub does not serve Clusternet agents.
 func TestClosed(t *testing.T) {
 	recorder := &testenv.Recorder{}
 	s := testenv.NewStage(t, recorder.Wrap)
@@ -237,7 +237,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Where the API server does not record who creates a request, nobody is registered, and the request says why.
+// If the API server does not record the creator of a request, the hub registers no agent, and the request has the reason.
 func TestCreatorNotRecorded(t *testing.T) {
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.startHub(t, s.Hub.WithoutMutatingPolicies(t))

@@ -23,7 +23,7 @@ import (
 
 const mappedID = "abc123"
 
-// The holder of a bootstrap token of Kubernetes registers as a holder of the ClusterRegistrationToken does for which it stands.
+// A bootstrap token of Kubernetes registers clusters like the ClusterRegistrationToken that it belongs to.
 func testBootstrapToken(t *testing.T, s *stage) {
 	secret := func(id string) (token string) {
 		_, err := s.Hub.Kubernetes.CoreV1().Secrets(metav1.NamespaceSystem).Create(t.Context(), &corev1.Secret{

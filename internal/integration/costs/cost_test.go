@@ -34,7 +34,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	agents = append(agents, hub.Agent(t, "cattle-fleet-local-system"))
 	hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True")
 	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionRegistered, "True")
-	for _, agent := range agents { // their heartbeats are work for the hub, which is not counted here
+	for _, agent := range agents { // the requests after their heartbeats are not counted here
 		agent.Stop(t)
 	}
 	first.Settle(t)
@@ -67,18 +67,18 @@ func TestCostOfARegistration(t *testing.T) {
 
 // aRegistration lists all requests of the hub for one of Fleet's agents that registers with a token.
 var aRegistration = map[string]int{
-	"PATCH clusterregistrationtokens/status 2xx": 1, // the use is counted; in a storm one write for many
+	"PATCH clusterregistrationtokens/status 2xx": 1, // counts the use; in a storm, one write counts many uses
 	"POST clusters 2xx":                          1,
 	"POST namespaces 2xx":                        1,
 	"PATCH clusters/status 2xx":                  1,
-	"PATCH clusterregistrations 2xx":             1, // its owner is the Cluster
+	"PATCH clusterregistrations 2xx":             1, // makes the Cluster its owner
 	"POST serviceaccounts 2xx":                   1,
 	"POST roles 2xx":                             2, // to report, and to read the credential
 	"POST rolebindings 2xx":                      3, // and for the BundleDeployments, which a shared ClusterRole lets it read
 	"POST token 2xx":                             1,
 	"POST secrets 2xx":                           1,
 	"PATCH clusterregistrations/status 2xx":      1,
-	"POST events 2xx":                            1, // the grant, for people; the request does not wait for it
+	"POST events 2xx":                            1, // about the grant
 }
 
 // An agent of this project can send its first heartbeat to a Cluster that has no status.
@@ -125,7 +125,7 @@ func usual(t *testing.T, r *testenv.Recorder, do func(n int)) []testenv.Sent {
 		}
 		seen[bill] = true
 	}
-	require.FailNow(t, "no two of them cost the same", "%v", slices.Sorted(maps.Keys(seen)))
+	require.FailNow(t, "no two of them had the same writes", "%v", slices.Sorted(maps.Keys(seen)))
 	return nil
 }
 

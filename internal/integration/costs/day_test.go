@@ -107,11 +107,11 @@ func TestDayOfHeartbeats(t *testing.T) {
 		d.requireConnected(t, cluster, "True Connected: the agent checks in every 15m0s")
 	}
 	r.Settle(t)
-	d.hours(t, 1, d.clusters...) // what the hub puts off until its clock goes on, such as the status of Bundles
+	d.hours(t, 1, d.clusters...) // for writes that the hub delays, such as the status of Bundles
 	r.Settle(t)
 
 	d.hours(t, 10, d.clusters...)
-	assert.Empty(t, r.Settle(t), "all that beats is as it was")
+	assert.Empty(t, r.Settle(t), "heartbeats change nothing")
 
 	lastSeen := d.clock.Now().UTC().Format(time.RFC3339)
 	d.hours(t, 2, others...)
@@ -124,7 +124,7 @@ func TestDayOfHeartbeats(t *testing.T) {
 	cost := r.Settle(t)
 	bill := testenv.Bill(cost)
 	t.Logf("a day of %d clusters, one of which was silent for three hours: %v", len(d.clusters), bill)
-	assert.Equal(t, 2, bill["PATCH clusters/status 2xx"], "gone and back")
+	assert.Equal(t, 2, bill["PATCH clusters/status 2xx"], "disconnected, and connected again")
 	maps.DeleteFunc(bill, func(line string, _ int) bool {
 		return line == "PATCH clusters/status 2xx" || strings.Contains(line, " events ")
 	})

@@ -73,8 +73,8 @@ func TestCostOfADeletion(t *testing.T) {
 	})
 	t.Run("an agent that leaves: its Bundle more", func(t *testing.T) {
 		most := rightsOfARequest()
-		most["PATCH bundledeployments"] = 1 // the question
-		most["PATCH clusters/status"] = 1   // that the agent is waited for
+		most["PATCH bundledeployments"] = 1 // asks the agent to leave
+		most["PATCH clusters/status"] = 1   // reports the wait for the agent
 		most["DELETE bundles"], most["PATCH bundles"] = 1, 1
 
 		requireRemoval(t, s.deletion(t, r, leaving, func() {

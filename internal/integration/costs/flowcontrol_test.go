@@ -46,7 +46,7 @@ func TestStormsStarveNobody(t *testing.T) {
 		name       string
 		config     *rest.Config
 		verb, path string
-		want       string // another level than those of the chart: empty
+		want       string // empty: not a level of the chart
 	}{
 		{"an agent registers", token, http.MethodPost, group + workspace + "/clusterregistrations", agentsLevel},
 		{"an agent looks for its credential", token, http.MethodGet, core + "/namespaces/" + values.SystemRegistrationNamespace + "/secrets/" + r.Secret.Name, agentsLevel},
@@ -98,7 +98,7 @@ func (s *flowStage) bearer(token string) *rest.Config {
 	return config
 }
 
-// levelOf sends a request and returns the priority level in which the API server has answered it: it says so even if it refuses the request.
+// levelOf sends a request and returns the priority level in which the API server has answered it. A refusal has that header, too.
 func (s *flowStage) levelOf(t *testing.T, config *rest.Config, verb, path string) string {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)

@@ -28,7 +28,7 @@ func TestSilentMembersDoNotDelayOthers(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)
-	importHealthy(t, hub, member, 1) // the first one pays for everybody's connections
+	importHealthy(t, hub, member, 1) // opens the connections
 	alone := importHealthy(t, hub, member, healthyNeighbours)
 
 	silent := hub.Namespace(t)

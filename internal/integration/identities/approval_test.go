@@ -47,7 +47,7 @@ func TestRefusalIsDeletedWithItsRequest(t *testing.T) {
 		request := ask(t, s.Hub, values, clientID, "r")
 		says(t, s.Hub, request, "False ClientIDNotAllowed")
 		secrets = append(secrets, answer(t, s.Hub, values, request, fleet.ReasonClientIDNotAllowed).Name)
-		if clientID == "core-2" { // nobody sees it go
+		if clientID == "core-2" { // the hub does not see its deletion
 			s.Stop(t)
 		}
 		assert.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), request.Name, metav1.DeleteOptions{}))
@@ -76,7 +76,7 @@ func TestPolicy(t *testing.T) {
 			ClientID: clientID, ClientRandom: "r" + s.Namespace, ClusterLabels: map[string]string{"env": env},
 		})
 	}
-	first := send("core-1", "prod") // the hub may not have heard of the policy yet; from here on it has
+	first := send("core-1", "prod") // its answer shows that the cache of the hub has the policy
 	says(t, s.Hub, first, "Unknown WaitingForApproval")
 	edge, banned, odd := send("edge-1", "prod"), send("edge-2", "banned"), s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{
 		ClientID: "edge-3", ClientRandom: "r" + s.Namespace,

@@ -82,7 +82,7 @@ func TestPossessionProof(t *testing.T) {
 
 	says(t, s.Hub, next, "True Granted")
 	credential := answer(t, s.Hub, values, next, "")
-	assert.NotEqual(t, refusal.UID, credential.UID, "the time of the credential begins anew")
+	assert.NotEqual(t, refusal.UID, credential.UID, "a new Secret: its lifetime begins again")
 }
 
 // thief has the credential of an agent and a registration token that several agents share.
@@ -104,7 +104,7 @@ func (s thief) proves(t *testing.T, request, registered string) {
 	})
 }
 
-// isRefused sends the request of that name with the shared token.
+// isRefused sends a request with this name and the shared token.
 func (s thief) isRefused(t *testing.T, name string) *fleet.ClusterRegistration {
 	t.Helper()
 	request := s.Hub.Send(t, s.shared.Values, &fleet.ClusterRegistration{
@@ -144,8 +144,8 @@ func TestPossessionProofAndQuarantine(t *testing.T) {
 	s.isRefused(t, "request-evil")
 }
 
-// The proof of a revoked credential counts neither at once nor after the agent has got another credential. The thief says that he has not
-// registered with a request, as an agent that has taken over the credential of an agent of Fleet.
+// The proof of a revoked credential counts neither at once nor after the agent has got another credential. The thief reports no
+// request with which he has registered, as an agent that has taken over the credential of an agent of Fleet.
 func TestPossessionProofAndRevocation(t *testing.T) {
 	s := newThief(t)
 	s.proves(t, "request-evil", "")
@@ -159,7 +159,7 @@ func TestPossessionProofAndRevocation(t *testing.T) {
 	works(t, s.Hub, again)
 }
 
-// Without the name of its request, the proof counts only for a credential that is not renewed: an agent that renews says that name.
+// Without the name of its request, the proof counts only for a credential that is not renewed: an agent that renews reports that name.
 func TestPossessionProofWithoutARequest(t *testing.T) {
 	s := newThief(t)
 	s.credential = s.RegisterRenewing(t, s.shared.Values, "renewing", "2")
@@ -167,7 +167,7 @@ func TestPossessionProofWithoutARequest(t *testing.T) {
 	s.isRefused(t, "request-evil")
 }
 
-// An agent proves possession for a request before it sends the request. Somebody else who reads that name creates a request with it first.
+// An agent proves possession for a request before it sends the request. Another client that reads the name creates a request with it first.
 func TestPossessionProofForARequestOfAnother(t *testing.T) {
 	s := newThief(t)
 	random := "2" + s.Namespace
@@ -226,7 +226,7 @@ func TestTokenMismatch(t *testing.T) {
 	works(t, s.Hub, victim)
 	name := registration.CredentialSecretName("edge", "2"+s.Namespace)
 	_, err := s.Hub.ClientFor(t, mine.Token).Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
-	assert.True(t, apierrors.IsForbidden(err), "the thief is told nothing: %v", err)
+	assert.True(t, apierrors.IsForbidden(err), "the thief reads no answer: %v", err)
 }
 
 func TestImportToken(t *testing.T) {

@@ -15,7 +15,7 @@ func TestWithoutAdmissionPolicies(t *testing.T) {
 	values := s.Token(t, "shared")
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 	s.Register(t, values, "edge", "0")
-	victim := s.Register(t, own, "edge", "1") // who holds the token of the Cluster can read the answer, and nobody else
+	victim := s.Register(t, own, "edge", "1") // only holders of the token of the Cluster can read the answer
 	assert.Contains(t, testenv.Condition(victim.Request.Status.Conditions, fleet.ConditionOriginProved), "False PolicyMissing")
 
 	attack := ask(t, s.Hub, values, "edge", "2")

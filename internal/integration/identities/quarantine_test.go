@@ -91,11 +91,11 @@ func TestQuarantine(t *testing.T) {
 	assert.Less(t, fastest, time.Second)
 	s.heard(t, time.Now())
 	after := s.requests(t)
-	require.Len(t, after, len(before), "it goes on with the credential it has")
+	require.Len(t, after, len(before), "it continues with its credential")
 	assert.Equal(t, before[0].UID, after[0].UID)
 	testenv.Eventually(t, func() (bool, string) {
 		told := s.Hub.EventCount(t, s.Namespace, s.cluster, fleet.ReasonQuarantined)
-		return told == 3, fmt.Sprintf("%d events tell of 3 quarantines", told)
+		return told == 3, fmt.Sprintf("%d events about 3 quarantines", told)
 	})
 }
 

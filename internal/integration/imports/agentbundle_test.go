@@ -42,7 +42,7 @@ func (s *stage) adopted(t *testing.T, name string, change ...func(*fleet.Cluster
 	return agentNamespace, r
 }
 
-// edge registers in place of an agent that a person installed.
+// edge registers in place of an agent that a user installed.
 func (s *stage) edge(t *testing.T, clientID string) string {
 	t.Helper()
 	r := s.Register(t, s.Token(t, "tok-"+clientID), clientID, clientID)
@@ -90,7 +90,7 @@ func TestBundleDeliversSettings(t *testing.T) {
 	s.PatchSpec(t, "m", `{"agentEnvVars":[{"name":"HTTPS_PROXY","value":"http://proxy"}],"privateRepoURL":"registry.example"}`)
 	s.awaitBundle(t, "m", says("http://proxy"))
 	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+		return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not have the delivered value"
 	})
 	settings := s.Hub.Reachable()
 	settings["agentImage"] = "rancher/fleet-agent:another"
@@ -335,7 +335,7 @@ func TestAgentBundlesUnderFaults(t *testing.T) {
 			s.PatchSpec(t, name, `{"privateRepoURL":"registry.example"}`)
 			s.awaitBundle(t, name, says("registry.example"))
 			s.EventuallyCluster(t, name, func(c *fleet.Cluster) (bool, string) {
-				return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+				return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not have the delivered value"
 			})
 			s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
 		}

@@ -24,7 +24,7 @@ var fleetsStatus = map[string][]string{
 	"clusterregistrationtokens.fleet.cattle.io": {"expires", "secretName"},
 }
 
-// createFleetsKinds creates the kinds without the fields that only this project has, so that the API server drops these.
+// createFleetsKinds creates the kinds without the fields that only this project has, so that the API server drops them.
 func createFleetsKinds(t *testing.T, hub *testenv.Cluster) {
 	t.Helper()
 	client, err := clientset.NewForConfig(hub.RESTConfig())
@@ -60,8 +60,8 @@ func createFleetsKinds(t *testing.T, hub *testenv.Cluster) {
 	}
 }
 
-// A hub over the kinds of Fleet, whose API server drops what only this hub reports, says so once. Why it refuses a request is an event, once,
-// and nothing is done again.
+// With the kinds of Fleet, the API server drops status fields that only this hub has. The hub reports that once, reports once in an event
+// why it refuses a request, and repeats no write.
 func TestKindsOfFleet(t *testing.T) {
 	hub, member := testenv.OwnCluster(t, "fleets-kinds"), testenv.SharedCluster(t, "member")
 	createFleetsKinds(t, hub)
@@ -96,7 +96,7 @@ func TestKindsOfFleet(t *testing.T) {
 		testenv.Merge(t, hub.Fleet.ClusterRegistrations(s.Namespace).Patch, request.Name, touch)
 		before := versions()
 		for _, w := range testenv.WritesIn(r.Settle(t)) {
-			assert.Contains(t, w.Path, "/clusters/m/status", "the hub remembers what it has said of a request")
+			assert.Contains(t, w.Path, "/clusters/m/status", "the hub writes nothing again about the request")
 		}
 		assert.Equal(t, before, versions())
 	}

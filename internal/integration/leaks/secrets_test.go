@@ -18,7 +18,7 @@ import (
 )
 
 // secret matches, in the last group, the secret part of a value: the signature of a token, without which the token is useless; a part
-// of a key that is not the same in all keys; and the markers of the test.
+// of a key that differs between keys; and the markers of the test.
 var secret = []*regexp.Regexp{
 	regexp.MustCompile(`eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.([\w-]{64,})`),
 	regexp.MustCompile(`PRIVATE KEY-----\n[^\n]+\n([^\n]{60,})`),

@@ -68,7 +68,7 @@ func (s *stage) reportsFarewell(t *testing.T, cluster string) {
 	testenv.Merge(t, s.Hub.Fleet.BundleDeployments(namespace).Patch, name, `{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`, "status")
 }
 
-// registered is a Cluster whose agent checks in and has its BundleDeployment. before is what the hub had without it.
+// registered is a Cluster whose agent checks in and has its BundleDeployment. before has the objects of the hub without it.
 func (s *stage) registered(t *testing.T) (r testenv.Registered, before inventory.Inventory) {
 	t.Helper()
 	values := s.Token(t, "tok")

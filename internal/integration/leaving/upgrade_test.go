@@ -240,7 +240,7 @@ func (s *stock) requestObjects() []runtime.Object {
 	}
 }
 
-// makeAgent creates what the agent keeps on the member.
+// makeAgent creates the objects that the agent keeps on the member.
 func (s *stock) makeAgent(t *testing.T) {
 	t.Helper()
 	_, err := s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Create(t.Context(), &corev1.Secret{

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// otherwise are the recorded writes that this hub does not send, what it sends in their place, and why.
+// otherwise has the recorded writes that this hub does not send, with the writes that it sends in their place and the reason.
 var otherwise = map[string]struct{ sends, why string }{
 	"PUT /apis/fleet.cattle.io/v1alpha1/namespaces/WORKSPACE/clusters/CLUSTER": {
 		"PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/WORKSPACE/clusters/CLUSTER", "a patch keeps the fields that this hub does not know",

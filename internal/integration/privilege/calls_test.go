@@ -120,7 +120,7 @@ func TestRequestsOfAgents(t *testing.T) {
 	requireAllowed(t,
 		c.deployments("its BundleDeployments", home),
 		c.content("its Content", s.ownContent[0]),
-		c.content("the Content of another cluster, whose name only that cluster is told", s.otherContent[0]),
+		c.content("the Content of another cluster, whose name only that cluster reads", s.otherContent[0]),
 		c.status("its heartbeat", cluster, `{"agent":{"namespace":"x"}}`),
 		c.token("a token of its own", home, s.own.Account(), hour),
 	)
@@ -137,7 +137,7 @@ func TestRequestsOfAgents(t *testing.T) {
 		c.secret("the values of the token", s.Namespace, "shared-tok"),
 		c.secret("the kubeconfig of the hub", "fleet-local", registration.LocalSecret),
 		c.status("the heartbeat of another", s.other.Request.Status.ClusterName, `{"agent":{"namespace":"x"}}`),
-		c.status("where its namespace is said to be", cluster, `{"namespace":"kube-system"}`),
+		c.status("the namespace in its status", cluster, `{"namespace":"kube-system"}`),
 		c.token("a token of another agent", away, s.other.Account(), hour),
 		c.token("a token of the hub", testenv.SystemNamespace, "fleet-controller", hour),
 		c.token("a token of its own for more than a week", home, s.own.Account(), week+1),
@@ -174,7 +174,7 @@ func TestLocalAgentWithTheRightsOfTheChart(t *testing.T) {
 	testenv.RequireGone(t, hub.Kubernetes.RbacV1().ClusterRoles().Get, "ClusterRole", agentmanifest.ClusterRoleName(agentNamespace))
 }
 
-// The hub removes what its own cluster's agent deployed with a token of that agent, which the policies must allow.
+// The hub removes the deployments of the agent of its own cluster with a token of that agent, which the policies must allow.
 func TestRemovalOfTheLocalClusterWithTheRightsOfTheChart(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.Hub(t, hub.InstallChart(t, chartValues(hub, false)))

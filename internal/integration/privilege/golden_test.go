@@ -65,7 +65,7 @@ func nobody(t *testing.T, hub *testenv.Cluster) identity {
 	return identity{metav1.NamespaceDefault, "nobody"}
 }
 
-// everybodys are the rights that every ServiceAccount has, without the one that the hub gives to all of them: the tables have that one.
+// everybodys are the rights of every ServiceAccount, except for the right that the hub gives to all of them, which is in the tables.
 func everybodys(t *testing.T, hub *testenv.Cluster, chosen func() bool, all []resource) map[string]bool {
 	t.Helper()
 	rights := asker{hub, chosen, nobody(t, hub)}.rights(t, all, nowhere)

@@ -1,5 +1,5 @@
-// Package privilege measures what each identity may do: every verb on every resource that the API server serves, in its own
-// namespaces and in those of others, compared with a table. It runs the hub with the rights that its chart gives it.
+// Package privilege compares the rights of each identity with a table: every verb on every resource that the API server serves, in its own
+// namespaces and in the namespaces of others. It runs the hub with the rights that its chart gives it.
 package privilege
 
 import (

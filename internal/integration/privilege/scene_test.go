@@ -72,7 +72,7 @@ func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (conten
 		}
 		contents = nil
 		there := false
-		for _, d := range list.Items { // that of the agent may be one of them
+		for _, d := range list.Items { // the BundleDeployment of the agent may be one of them
 			contents = append(contents, d.Labels[fleet.ContentNameLabel])
 			there = there || d.Name == bundleOf(name) && !d.Spec.WaitingForValues
 		}

@@ -24,7 +24,7 @@ var verbs = []string{
 	"bind", "escalate", "impersonate", "approve", "sign", "use", "attest", "register",
 }
 
-// nowhere is a namespace that does not exist: what an identity may do there, it may do in every namespace.
+// nowhere is a namespace that does not exist: the rights of an identity there are its rights in every namespace.
 const nowhere = "nowhere"
 
 // resource is a resource or subresource of the API server.
@@ -60,7 +60,7 @@ func served(t *testing.T, hub *testenv.Cluster) (all []resource) {
 		}
 	}
 	for _, r := range slices.Clone(all) {
-		if r.Group == fleet.SchemeGroupVersion.Group && r.sub == "" { // served to nobody, but asked about
+		if r.Group == fleet.SchemeGroupVersion.Group && r.sub == "" { // not served, but asked about
 			all = append(all, resource{r.GroupResource, "finalizers"})
 		}
 	}

@@ -69,7 +69,7 @@ func at(t *testing.T, c *testenv.Cluster, name string) string {
 	return "https://" + net.JoinHostPort(name, address.Port())
 }
 
-// host returns the host and port of that URL.
+// host returns the host and port of the URL that at returns.
 func host(t *testing.T, c *testenv.Cluster, name string) string {
 	t.Helper()
 	return strings.TrimPrefix(at(t, c, name), "https://")

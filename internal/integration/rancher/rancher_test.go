@@ -25,7 +25,7 @@ const (
 
 // serverStory is one management server from its installation on. Each chapter continues with the state that the one before it left.
 type serverStory struct {
-	t           *testing.T // for what a chapter starts and the later ones need
+	t           *testing.T // for processes that a chapter starts and later chapters need
 	hub, member *testenv.Cluster
 	server      *rancherlike.Server
 	seen        *rancherlike.Observer
@@ -37,7 +37,7 @@ type serverStory struct {
 	fronts      []*rancherlike.Proxy
 }
 
-// TestManagementServer checks what a management server relies on, except for charts and rights, which the packages charts and privilege
+// TestManagementServer checks the behaviour that a management server relies on, except for charts and rights, which the packages charts and privilege
 // test.
 func TestManagementServer(t *testing.T) {
 	s := newServerStory(t)
@@ -57,7 +57,7 @@ func TestManagementServer(t *testing.T) {
 		{"address reaches every agent, although one cluster is broken", s.otherAddress},
 		{"address is reverted at once: agents keep their credentials", s.addressTakenBack},
 		{"redeployAgentGeneration: every other value installs the agent again", s.redeploy},
-		{"status has what the server shows", s.status},
+		{"status has the fields that the server shows", s.status},
 		{"objects are where the server expects them", s.places},
 		{"workspace changes, new Cluster after the deletion of the old one", s.moves},
 		{"workspace changes, new Cluster before the deletion of the old one", s.movesBack},

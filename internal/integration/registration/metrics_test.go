@@ -52,7 +52,7 @@ func TestMetrics(t *testing.T) {
 
 	hub.Agent(t, agentNamespace)
 	hub.ClusterCondition(t, namespace, registration.ClusterName("counted"), fleet.ConditionRegistered, "True")
-	// The caches of the hub may be behind what the test has read.
+	// The caches of the hub may be older than the objects that the test has read.
 	require.Eventually(t, func() bool {
 		return reading(t, registry, "muster_clusters", fleet.ConditionRegistered, "True") == 1 &&
 			reading(t, registry, "muster_cluster_registrations", "granted") == 1 &&

@@ -44,7 +44,7 @@ func TestNewCluster(t *testing.T) {
 	}, cluster.Labels)
 	granted := testenv.Condition(request.Status.Conditions, fleet.ConditionGranted)
 	assert.Contains(t, granted, "True Granted")
-	assert.Contains(t, granted, "management.cattle.io/anything", "the agent is told which labels it did not get")
+	assert.Contains(t, granted, "management.cattle.io/anything", "the message names the labels that the agent did not get")
 }
 
 func TestAgentLabelsIgnored(t *testing.T) {

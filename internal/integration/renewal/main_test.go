@@ -48,7 +48,7 @@ func hasty(part float64) func(*agent.Config) {
 	}
 }
 
-// writingStatus sends the heartbeats to the status of the Cluster, where a test can change what the hub knows of the agent.
+// writingStatus sends the heartbeats to the status of the Cluster, where a test can change the report of the agent.
 func writingStatus(change func(*agent.Config)) func(*agent.Config) {
 	return func(c *agent.Config) {
 		change(c)

@@ -21,7 +21,7 @@ func TestRenewal(t *testing.T) {
 	before := s.requests(t)
 	require.Len(t, before, 1)
 	first, old := s.bearer(t, namespace)
-	require.Equal(t, lifetime, old.Lifetime(), "the hub was told to give no longer one")
+	require.Equal(t, lifetime, old.Lifetime(), "the hub is configured to give no longer one")
 
 	second, renewed := s.awaitOther(t, namespace, first)
 	require.Equal(t, lifetime, renewed.Lifetime())
@@ -39,7 +39,7 @@ func TestRenewal(t *testing.T) {
 		require.NoError(t, err, "the %s token", name)
 	}
 	s.awaitOther(t, namespace, second) // again and again
-	require.Equal(t, before, s.requests(t), "nothing registers anew")
+	require.Equal(t, before, s.requests(t), "no agent registers again")
 	require.Equal(t, found.Status.Agent.Instance, s.Cluster(t, cluster).Status.Agent.Instance, "the same process all the time")
 	requireNoSecret(t, s, cluster, first)
 }
@@ -171,7 +171,7 @@ func TestDenialAndLateApproval(t *testing.T) {
 	require.Equal(t, []string{request}, s.requests(t), "it is the same request all the time")
 }
 
-// decides approves or denies a request in place of a person.
+// decides approves or denies a request in place of a user.
 func (s *stage) decides(t *testing.T, request string, decision fleet.Decision) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"status":{"approval":{"decision":%q,"message":"because of the test"}}}`, decision)

@@ -54,7 +54,7 @@ func (m *Managed) In(workspace string) *Managed {
 // setID identifies the set that the server applies.
 const setID = "fleet-cluster"
 
-// Pass does what the server does for every event of its own objects: it writes the address into the kubeconfig Secret of its own
+// Pass acts like the server after an event of its own objects: it writes the address into the kubeconfig Secret of its own
 // cluster, and applies the Cluster.
 func (s *Server) Pass(t testing.TB, m *Managed) {
 	t.Helper()

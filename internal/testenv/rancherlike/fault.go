@@ -26,7 +26,7 @@ const (
 )
 
 // AgentFaults are the responses to agents while the server restarts, has lost its own cluster, or does not know them for a moment.
-// The last two are like those of an API server.
+// The last two are like the errors of an API server.
 func AgentFaults() []Fault {
 	return []Fault{
 		{Name: "401 of the server", Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`},

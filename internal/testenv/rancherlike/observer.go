@@ -40,7 +40,7 @@ func (s *Server) Observe(t testing.TB) *Observer {
 	return o
 }
 
-// Expect compares every version of the Cluster of m with what the server applies.
+// Expect compares every version of the Cluster of m with the object that the server applies.
 func (o *Observer) Expect(m *Managed) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
@@ -125,12 +125,12 @@ func (o *Observer) seeAddress(c *fleet.Cluster) {
 	}
 }
 
-// compare records changes to what the server has applied.
+// compare records changes of the fields that the server has applied.
 func (o *Observer) compare(m *Managed, c *fleet.Cluster) {
 	wanted, has := m.Cluster(), c.Spec.DeepCopy()
 	has.ClientID, has.RedeployAgentGeneration = "", 0
 	if !equality.Semantic.DeepEqual(*has, wanted.Spec) {
-		o.note("%s/%s: the spec is not what the server applied: %+v", c.Namespace, c.Name, c.Spec)
+		o.note("%s/%s: the spec differs from the one that the server applied: %+v", c.Namespace, c.Name, c.Spec)
 	}
 	for key, value := range wanted.Labels {
 		if c.Labels[key] != value {

@@ -90,7 +90,7 @@ func (p *Proxy) URL() string { return p.server.URL }
 // CA is the authority of the server's certificate.
 func (p *Proxy) CA() []byte { return p.ca }
 
-// Strays are the requests that such a server does not forward: other paths than those of Kubernetes, client certificates, and upgrades of
+// Strays are the requests that such a server does not forward: paths that Kubernetes does not have, client certificates, and upgrades of
 // connections.
 func (p *Proxy) Strays() []string {
 	p.mutex.Lock()

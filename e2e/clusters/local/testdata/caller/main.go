@@ -1,7 +1,7 @@
 // Caller lists the namespaces of an API server repeatedly, and prints one line per response: "ok", "refused" for another response or
 // a refused connection, and "hangs" if there is no response in time.
 //
-// The API server is that of its own cluster, or that of the environment variable SERVER with TOKEN and CA (PEM).
+// It calls the API server of its own cluster, or the one in the environment variable SERVER, with TOKEN and CA (PEM).
 package main
 
 import (
