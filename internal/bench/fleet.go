@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -39,10 +38,11 @@ const checkin = 12 * time.Hour
 // agents that write the status of their Cluster, as unchanged agents of Fleet do.
 func fleetOf(leases bool) func(context.Context, Options) ([]figures.Figure, error) {
 	return func(ctx context.Context, o Options) ([]figures.Figure, error) {
-		probes, err := freeAddress()
+		port, err := controlplane.FreePort()
 		if err != nil {
 			return nil, err
 		}
+		probes := fmt.Sprint("127.0.0.1:", port)
 		e, err := withHub(ctx, o, extraArgs{
 			hub: []string{"--health-bind-address", probes}, config: map[string]any{"agentLastSeenInterval": checkin.String()},
 		})
@@ -302,15 +302,6 @@ func (l *loaded) awaitReady(ctx context.Context) error {
 		_ = response.Body.Close()
 		return response.StatusCode == http.StatusOK, nil
 	})
-}
-
-// freeAddress is an address of this machine at which nothing listens.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // measureRestart starts the hub, or starts it again, and measures until it has processed all objects in its caches.

@@ -99,7 +99,7 @@ func (c *ControlPlane) start(ctx context.Context) (err error) {
 		return err
 	}
 	for range portAttempts {
-		if c.port, err = freePort(); err != nil {
+		if c.port, err = FreePort(); err != nil {
 			return err
 		}
 		// Another process can take the port before the API server listens. Only the log of the API server shows that.

@@ -186,7 +186,7 @@ func TestStartFails(t *testing.T) {
 }
 
 func TestFreePort(t *testing.T) {
-	port, err := freePort()
+	port, err := FreePort()
 	require.NoError(t, err)
 	require.True(t, port >= firstPort && port <= lastPort && lastPort < 32768, "%d", port)
 	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))

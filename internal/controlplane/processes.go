@@ -160,15 +160,16 @@ const loopback = "127.0.0.1"
 // ServiceAccountIssuer is the issuer, and the default audience, of the tokens of ServiceAccounts.
 const ServiceAccountIssuer = "https://kubernetes.default.svc"
 
-// API servers listen below 32768, the first port that Linux assigns to outgoing connections. Otherwise a connection could take the port
-// while the API server is stopped.
+// The ports are below 32768, the first port that Linux assigns to outgoing connections. Otherwise a connection could take the port of an API
+// server that is stopped.
 const (
 	firstPort = 20000
 	lastPort  = 29999
 )
 
-// freePort returns a random free port of 127.0.0.1, so that control planes that start at the same time rarely choose the same one.
-func freePort() (int, error) {
+// FreePort returns a free port of 127.0.0.1 for a program that listens on it later. It chooses at random, so that programs that start at the
+// same time rarely get the same port.
+func FreePort() (int, error) {
 	const attempts = 100
 	var err error
 	for range attempts {

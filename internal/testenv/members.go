@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/localpods"
 	"github.com/muster-fleet/muster/internal/process"
 )
@@ -84,19 +84,12 @@ func ClosedPort(t testing.TB) string {
 	return "https://" + listener.Addr().String()
 }
 
-// UnusedAddress is a free address for a program that listens on it later. Its port is below the ports of control planes and the ports that
-// Linux assigns to outgoing connections, because another process could take such a port first.
+// UnusedAddress is a free address for a program that listens on it later.
 func UnusedAddress(t testing.TB) string {
 	t.Helper()
-	for {
-		//nolint:gosec // not a secret
-		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(10000)))
-		if err != nil {
-			continue
-		}
-		require.NoError(t, listener.Close())
-		return listener.Addr().String()
-	}
+	port, err := controlplane.FreePort()
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", port)
 }
 
 func listen(t testing.TB) net.Listener {

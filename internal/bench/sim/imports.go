@@ -3,13 +3,10 @@ package sim
 import (
 	"context"
 	"fmt"
-	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -75,44 +72,4 @@ func (i *Imports) conditions(ctx context.Context, name string) string {
 		return err.Error()
 	}
 	return fmt.Sprintf("%+v", cluster.Status.Conditions)
-}
-
-// SilentMember accepts connections and never answers.
-type SilentMember struct {
-	listener net.Listener
-}
-
-// NewSilentMember listens on a free port.
-func NewSilentMember() (*SilentMember, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		var open []net.Conn
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				break
-			}
-			open = append(open, connection)
-		}
-		for _, connection := range open {
-			_ = connection.Close()
-		}
-	}()
-	return &SilentMember{listener: listener}, nil
-}
-
-// Close closes the listener and all connections.
-func (s *SilentMember) Close() { _ = s.listener.Close() }
-
-// Kubeconfig returns a kubeconfig with the address of the member.
-func (s *SilentMember) Kubeconfig() ([]byte, error) {
-	return clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + s.listener.Addr().String(), InsecureSkipTLSVerify: true}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "unused"}},
-		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
-		CurrentContext: "x",
-	})
 }

@@ -1,5 +1,5 @@
-// Package sim simulates the clients of a hub: agents, clusters to import, members that never answer, and a plain client that makes
-// the writes of a registration without a hub.
+// Package sim simulates the clients of a hub: agents, clusters to import, and a plain client that makes the writes of a registration without
+// a hub.
 package sim
 
 import (

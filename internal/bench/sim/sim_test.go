@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 func TestNames(t *testing.T) {
@@ -101,30 +99,4 @@ func TestHeartbeat(t *testing.T) {
 	assert.Equal(t, "cattle-fleet-system", plain["namespace"])
 	assert.Len(t, plain, 2)
 	assert.Equal(t, "15m0s", patch(15 * time.Minute)["checkinInterval"])
-}
-
-func TestSilentMember(t *testing.T) {
-	silence, err := NewSilentMember()
-	require.NoError(t, err)
-	kubeconfig, err := silence.Kubeconfig()
-	require.NoError(t, err)
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	require.NoError(t, err)
-	address := config.Host[len("https://"):]
-
-	connection, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	defer connection.Close()
-	_, err = connection.Write([]byte("hello"))
-	require.NoError(t, err)
-	require.NoError(t, connection.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = connection.Read(make([]byte, 1))
-	var timeout net.Error
-	require.ErrorAs(t, err, &timeout)
-	assert.True(t, timeout.Timeout())
-
-	silence.Close()
-	require.NoError(t, connection.SetReadDeadline(time.Now().Add(time.Minute)))
-	_, err = connection.Read(make([]byte, 1))
-	require.Error(t, err, "the connection is closed")
 }

@@ -24,7 +24,7 @@ const (
 	local  = "fleet-local"
 )
 
-// marker is a secret that the test plants; each place has another one.
+// marker returns the secret that the test plants in a place.
 func marker(place string) string {
 	sum := sha256.Sum256([]byte(place))
 	return "MARKER-" + strings.Repeat(hex.EncodeToString(sum[:]), 2)[:80]

@@ -23,8 +23,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// requireNoneInObjects searches all objects of all kinds on a cluster, including metadata and managedFields, and of Secrets everything
-// but their data.
+// requireNoneInObjects searches all objects of all kinds on a cluster, including metadata and managedFields, but not the data of Secrets.
 func (v *vault) requireNoneInObjects(t *testing.T, name string, c *testenv.Cluster) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(c.RESTConfig())
@@ -92,7 +91,7 @@ func gunzipped(data []byte) []byte {
 	return plain
 }
 
-// requireNoneInLogs searches the logs of all pods of a cluster. They must be of the highest level, which logs every request.
+// requireNoneInLogs searches the logs of all pods of a cluster. The pods must log at the highest level, which logs every request.
 func (v *vault) requireNoneInLogs(t *testing.T, name, folder string) {
 	t.Helper()
 	text := testenv.PodLogs(t, folder)

@@ -88,7 +88,7 @@ func (s *stage) awaitDeployment(t *testing.T, cluster string) {
 
 const forever = time.Hour
 
-// The agent is asked to uninstall itself, also after a restart of the hub, and nothing is left.
+// The hub asks the agent to uninstall itself, even if the hub restarts meanwhile, and no object is left.
 func TestDeleteCluster(t *testing.T) {
 	s := newStage(t, graceOf(forever))
 	r, before := s.registered(t)

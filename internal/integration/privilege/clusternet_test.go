@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// The rights of a Clusternet agent while it can read its answer, which is when it has the most: with its registration token, and with its
-// own credential.
+// A Clusternet agent has most rights while it can read its answer. The test reviews them with its registration token and with its own
+// credential.
 func TestRightsOfClusternetAgents(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.NeedsMutatingPolicies(t)

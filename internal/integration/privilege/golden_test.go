@@ -126,7 +126,7 @@ func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
 
 func requireGolden(t *testing.T, file, got string, all []resource) {
 	t.Helper()
-	// API servers before 1.36 do not serve all kinds of policies, and are not asked about those.
+	// API servers before 1.36 do not serve all kinds of policies, so the test sends no reviews about the missing kinds.
 	lines := slices.DeleteFunc(strings.SplitAfter(golden.Want(t, file, got), "\n"), func(line string) bool {
 		kind, _, _ := strings.Cut(line, ": ")
 		return strings.HasSuffix(kind, "."+admission.Group) && !slices.ContainsFunc(all, func(r resource) bool { return r.String() == kind })

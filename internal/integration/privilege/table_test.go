@@ -80,7 +80,7 @@ func (i identity) groups() []string {
 // asker sends access reviews about one identity.
 type asker struct {
 	hub    *testenv.Cluster
-	chosen func() bool // says which of the rights to ask about that the API server does not list
+	chosen func() bool // chooses which rights are reviewed although the API server does not list them
 	identity
 }
 
@@ -101,8 +101,8 @@ func (a asker) may(ctx context.Context, verb string, r resource, namespace, name
 
 const atATime = 16
 
-// unnamed reviews verbs on resources without a name, which means any name: those in the rules that the API server lists for the identity,
-// and a sample of the tens of thousands of others, which must be refused.
+// unnamed reviews verbs on resources without a name, which stands for all names. It reviews the rules that the API server lists for the
+// identity, and a sample of the tens of thousands of other combinations, which must be refused.
 func (a asker) unnamed(t *testing.T, all []resource, namespace string) map[string]bool {
 	t.Helper()
 	asked, allowed := make([][]string, len(all)), make([][]string, len(all))

@@ -23,7 +23,7 @@ const (
 	otherWorkspace = "team-a"
 )
 
-// serverStory is one management server from its installation on. Each chapter continues with the state that the one before it left.
+// serverStory is one management server from its installation on. Each chapter continues with the state of the previous one.
 type serverStory struct {
 	t           *testing.T // for processes that a chapter starts and later chapters need
 	hub, member *testenv.Cluster
@@ -37,8 +37,7 @@ type serverStory struct {
 	fronts      []*rancherlike.Proxy
 }
 
-// TestManagementServer checks the behaviour that a management server relies on, except for charts and rights, which the packages charts and privilege
-// test.
+// TestManagementServer checks the behaviour that a management server relies on. The packages charts and privilege test charts and rights.
 func TestManagementServer(t *testing.T) {
 	s := newServerStory(t)
 	for _, chapter := range []struct {
@@ -221,7 +220,7 @@ func (s *serverStory) otherAddress(t *testing.T) {
 	localCredential := s.credential(t, s.hub, rancherlike.LocalAgentNamespace)
 	front := rancherlike.NewProxy(s.t, s.hub)
 	s.fronts = append(s.fronts, front)
-	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[3]) // the old address is not served any more
+	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[3]) // the old address is no longer served
 	s.server.Settings.ServerURL, s.server.Settings.CACerts = front.URL(), front.CA()
 	s.server.Upgrade(t)
 

@@ -107,7 +107,7 @@ func TestCredentialSecretExpires(t *testing.T) {
 	secrets := s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace)
 
 	young := s.Hub.Hub(t, testenv.Ahead(39*time.Minute))
-	s.AwaitWork(t, "marker") // and so whatever the hub had to do at its start
+	s.AwaitWork(t, "marker") // so the hub has finished the work of its start
 	testenv.RequireThere(t, secrets.Get, r.Secret.Name)
 	young.Stop(t)
 

@@ -51,7 +51,7 @@ func TestExpiredToken(t *testing.T) {
 	testenv.RequireThere(t, core.ServiceAccounts(s.Namespace).Get, account)
 	s.Stop(t)
 
-	const left = 5 * time.Second // of its time, by the clock of the next hub
+	const left = 5 * time.Second // until it expires by the clock of the next hub
 	ahead := time.Until(token.Status.Expires.Time) - left
 	s.Running = s.Hub.Hub(t, testenv.Ahead(ahead))
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, "ClusterRegistrationToken", "short")

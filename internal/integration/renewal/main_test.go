@@ -85,7 +85,7 @@ func (s *stage) awaitOther(t *testing.T, namespace, than string) (token string, 
 	return token, claims
 }
 
-// lose replaces the token in the agent's Secret by one that no hub knows.
+// lose replaces the token in the agent's Secret by an unknown token.
 func (s *stage) lose(t *testing.T, namespace, foreign string) {
 	t.Helper()
 	secrets := s.Member.Kubernetes.CoreV1().Secrets(namespace)

@@ -120,7 +120,7 @@ func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Va
 	s.Member.WriteSecret(t, namespace, registration.BootstrapSecret, data)
 }
 
-// Any token will do for an agent that proves possession of its current credential.
+// An agent that proves possession of its current credential may use any token.
 func TestRegisterAgainWithoutAGap(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
