@@ -1,4 +1,4 @@
-package house_test
+package house
 
 import (
 	"fmt"
@@ -67,11 +67,11 @@ func commandExists(app *urfave.App, words []string) (known bool, err error) {
 	return false, nil
 }
 
-// isScript reports whether there is a script; each target of the Makefile runs the script of its name.
+// isScript returns an error unless the path is a script. Each target of the Makefile runs the script with its name.
 func isScript(path string) error {
 	info, err := os.Stat(filepath.Join("../..", path))
 	if err == nil && info.Mode()&0o111 == 0 {
-		err = fmt.Errorf("%s is no program", path)
+		err = fmt.Errorf("%s is not executable", path)
 	}
 	return err
 }

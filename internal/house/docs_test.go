@@ -1,4 +1,4 @@
-package house_test
+package house
 
 import (
 	"os"
@@ -59,15 +59,15 @@ func TestDocumentationPagesThatRun(t *testing.T) {
 	}
 }
 
-// assertContexts: a command without its context would work on whatever cluster the reader used last.
+// assertContexts checks that each command names its context. Without one, it would use the current context of the reader.
 func assertContexts(t *testing.T, block docs.Block) {
 	t.Helper()
 	for line := range strings.Lines(block.Script) {
 		if strings.Contains(line, "kubectl ") {
-			assert.Contains(t, line, "--context ", "%s: which cluster is this for?", block)
+			assert.Contains(t, line, "--context ", "%s: the command names no context", block)
 		}
 		if strings.Contains(line, "helm ") {
-			assert.Contains(t, line, "--kube-context ", "%s: which cluster is this for?", block)
+			assert.Contains(t, line, "--kube-context ", "%s: the command names no context", block)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestDirectDependenciesHaveReasons(t *testing.T) {
 		assert.True(t, reasons[found[1]], "docs/architecture.md gives no reason for %s", found[1])
 		delete(reasons, found[1])
 	}
-	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are no direct dependency")
+	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are not direct dependencies")
 }
 
 var directDependency = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)

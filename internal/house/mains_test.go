@@ -2,7 +2,6 @@ package house
 
 import (
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,9 +19,7 @@ func TestMainFunctionsAreShort(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
 	require.NoError(t, err)
 	for _, file := range mains {
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Less(t, strings.Count(string(source), "\n"), mainLines, file)
+		require.Less(t, strings.Count(read(t, file), "\n"), mainLines, file)
 	}
 }
 

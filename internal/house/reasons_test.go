@@ -1,10 +1,9 @@
-package house_test
+package house
 
 import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,10 +17,9 @@ const reasonsFile = "../../pkg/apis/fleet.cattle.io/v1alpha1/reasons.go"
 
 // Users look up reasons in the documentation.
 func TestReasonsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reasons.md")
-	require.NoError(t, err)
+	page := read(t, "../../docs/reasons.md")
 	documented := map[string]bool{}
-	for _, row := range regexp.MustCompile(`(?m)^\| \w+ \| (?:True|False|Unknown) \| (\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| \w+ \| (?:True|False|Unknown) \| (\w+) \|`).FindAllStringSubmatch(page, -1) {
 		documented[row[1]] = true
 	}
 	reasons := constants(t, reasonsFile, "Reason")
@@ -35,8 +33,8 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 func TestReasonsAreUsed(t *testing.T) {
 	var code strings.Builder
-	for _, folder := range []string{"../../pkg/controllers", "../../pkg/registration", "../../pkg/agent", "../../pkg/admission"} {
-		forEachSource(t, folder, func(source []byte) { code.Write(source) })
+	for _, file := range sourceFiles(t, "pkg/controllers", "pkg/registration", "pkg/agent", "pkg/admission") {
+		code.WriteString(read(t, file))
 	}
 	for name := range constants(t, reasonsFile, "Reason") {
 		assert.Contains(t, code.String(), "fleet."+name, "no code sets %s", name)
@@ -63,10 +61,9 @@ func constants(t *testing.T, file, prefix string) map[string]string {
 // A counter that appears with its first increase shows no increase to Prometheus, so the metric of refusals begins with every reason that a
 // refusal can have.
 func TestRefusalsAreCountedByEveryReason(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reasons.md")
-	require.NoError(t, err)
+	page := read(t, "../../docs/reasons.md")
 	var documented []string
-	for _, row := range regexp.MustCompile(`(?m)^\| Granted \| False \| (\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| Granted \| False \| (\w+) \|`).FindAllStringSubmatch(page, -1) {
 		documented = append(documented, row[1])
 	}
 	require.NotEmpty(t, documented)

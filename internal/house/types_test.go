@@ -22,7 +22,7 @@ var sharedNames = map[string]string{
 	"config":         "the configuration of a package or program",
 	"facts":          "the arguments of a decision function",
 	"handler":        "the state of a controller, whose methods wrangler calls",
-	"hub":            "the hub as it is configured, as it runs, and as people and the bench see it",
+	"hub":            "the hub as it is configured, as it runs, and as users see it",
 	"leaderelection": "the same settings, as the agent has them and as its manifest has them",
 	"options":        "the arguments of a package's entry point",
 	"proxy":          "an HTTP proxy",

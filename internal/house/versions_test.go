@@ -1,4 +1,4 @@
-package house_test
+package house
 
 import (
 	"maps"
@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// role says whether a version of Kubernetes is supported for hubs and for members.
+// role is whether a version of Kubernetes is supported for hubs and for members.
 type role struct{ hub, member bool }
 
 // TestKubernetesVersions compares the versions that the tests build with the documentation and the charts.
