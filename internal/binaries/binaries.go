@@ -58,7 +58,7 @@ func buildOnce(ctx context.Context, programs []string) (dir string, err error) {
 		return "", err
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { //nolint:gosec // a file descriptor is a small number
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
 	if err := Build(ctx, shared, programs...); err != nil {

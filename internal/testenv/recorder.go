@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -202,61 +201,4 @@ func Totals(all []Sent) (writes, reads, failures int) {
 		}
 	}
 	return writes, reads, failures
-}
-
-// Lag delays the events of one watch, so that the cache of the hub is out of date. Inject Harm before the hub starts.
-type Lag struct {
-	path, labelSelector string
-
-	mu  sync.Mutex
-	end chan struct{} // nil while there is no lag
-}
-
-// LagOf delays the watch with this path whose label selector contains the given text.
-func LagOf(path, labelSelector string) *Lag { return &Lag{path: path, labelSelector: labelSelector} }
-
-// Begin begins the delay.
-func (l *Lag) Begin() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.end = make(chan struct{})
-}
-
-// End delivers all delayed events.
-func (l *Lag) End() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.end)
-	l.end = nil
-}
-
-// Harm is for Recorder.Inject.
-func (l *Lag) Harm(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-	response, err := send()
-	query := req.URL.Query()
-	if err == nil && req.URL.Path == l.path && query.Get("watch") != "" && strings.Contains(query.Get("labelSelector"), l.labelSelector) {
-		response.Body = &delayed{ReadCloser: response.Body, lag: l, closed: req.Context().Done()}
-	}
-	return response, err
-}
-
-type delayed struct {
-	io.ReadCloser
-	lag    *Lag
-	closed <-chan struct{}
-}
-
-// Read waits until the delay ends.
-func (d *delayed) Read(p []byte) (int, error) {
-	n, err := d.ReadCloser.Read(p)
-	d.lag.mu.Lock()
-	end := d.lag.end
-	d.lag.mu.Unlock()
-	if end != nil {
-		select {
-		case <-end:
-		case <-d.closed:
-		}
-	}
-	return n, err
 }

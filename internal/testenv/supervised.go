@@ -29,8 +29,8 @@ const (
 	Drop Blow = "answer lost of"
 )
 
-// Supervised is a hub that is started again after it was killed, as a kubelet does with a container.
-type Supervised struct {
+// supervised is a hub that is started again after it was killed, as a kubelet does with a container.
+type supervised struct {
 	options muster.Options
 	over    context.Context
 	ready   chan struct{} // closed when the first hub is ready
@@ -42,11 +42,11 @@ type Supervised struct {
 	starts    int
 }
 
-// SupervisedHub runs a hub until the test ends, and returns when it is ready.
-func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *Supervised {
+// supervisedHub runs a hub until the test ends, and returns when it is ready.
+func (c *Cluster) supervisedHub(t testing.TB, change ...func(*muster.Options)) *supervised {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Supervised{over: ctx, ready: make(chan struct{}), options: muster.Options{
+	s := &supervised{over: ctx, ready: make(chan struct{}), options: muster.Options{
 		DisableBootstrap: true,
 		ImportBackoff:    app.Backoff{Base: 100 * time.Millisecond, Max: time.Second},
 		Recheck:          time.Second,
@@ -73,7 +73,7 @@ func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *
 }
 
 // supervise runs one hub after the other. A hub that is killed during its start may return an error.
-func (s *Supervised) supervise(c *Cluster) error {
+func (s *supervised) supervise(c *Cluster) error {
 	for s.over.Err() == nil {
 		s.mu.Lock()
 		s.starts++
@@ -92,29 +92,29 @@ func (s *Supervised) supervise(c *Cluster) error {
 	return nil
 }
 
-// Strike applies the fault to the n-th write from now on.
-func (s *Supervised) Strike(blow Blow, n int) {
+// strike applies the fault to the n-th write from now on.
+func (s *supervised) strike(blow Blow, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blow, s.countdown, s.struck = blow, n, ""
 }
 
-// Struck is the write that was hit, or empty.
-func (s *Supervised) Struck() string {
+// hit returns the write that the fault was applied to, or "".
+func (s *supervised) hit() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.struck
 }
 
-// Starts is the number of starts of the hub.
-func (s *Supervised) Starts() int {
+// startCount is the number of starts of the hub.
+func (s *supervised) startCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.starts
 }
 
-// due returns the fault for a request, or empty.
-func (s *Supervised) due(req *http.Request) Blow {
+// due returns the fault for a request, or "".
+func (s *supervised) due(req *http.Request) Blow {
 	if !IsWrite(req) {
 		return ""
 	}
@@ -130,7 +130,7 @@ func (s *Supervised) due(req *http.Request) Blow {
 
 // mortal is the transport of one hub. After the hub was killed it sends nothing, although some goroutines of the hub still run.
 type mortal struct {
-	hub   *Supervised
+	hub   *supervised
 	alive context.Context
 	die   context.CancelCauseFunc
 	next  http.RoundTripper

@@ -39,17 +39,17 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 			}
 			hub := BorrowedCluster(t, "hub")
 			hub.Configure(t, hub.Reachable())
-			supervised := hub.SupervisedHub(t, s.Hub...)
+			supervisor := hub.supervisedHub(t, s.Hub...)
 			scenario := begin(t, hub)
 			for n := range sample.Numbers(t, sampleStride) {
 				began := time.Now()
-				scenario(n, func() { supervised.Strike(blow, n) })
-				write := supervised.Struck()
+				scenario(n, func() { supervisor.strike(blow, n) })
+				write := supervisor.hit()
 				if write == "" {
 					require.Greater(t, n, s.Least, "the scenario must need more writes")
 					return
 				}
-				t.Logf("%3d  %-22s %-80s %s; the hub was started %d times", n, blow, write, time.Since(began).Round(time.Millisecond), supervised.Starts())
+				t.Logf("%3d  %-22s %-80s %s; the hub was started %d times", n, blow, write, time.Since(began).Round(time.Millisecond), supervisor.startCount())
 			}
 		})
 	}

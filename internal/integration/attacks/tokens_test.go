@@ -199,8 +199,11 @@ func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 		Spec:       fleet.ClusterSpec{ClientID: "elsewhere"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	var requests []*fleet.ClusterRegistration
 	for n := range limit {
-		request := sends(t, s, stolen, with("other", "elsewhere", fmt.Sprint(n, s.Namespace)))
+		requests = append(requests, sends(t, s, stolen, with("other", "elsewhere", fmt.Sprint(n, s.Namespace))))
+	}
+	for _, request := range requests { // the hub reports this wait after ten seconds
 		s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "Unknown ManagedElsewhere:")
 	}
 
