@@ -140,9 +140,9 @@ func TestHubChartWithoutValidatingPolicies(t *testing.T) {
 // The notes name flags of the API server only for versions that have them.
 func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
 	for kubernetes, want := range map[string]string{
-		"v1.30.14": "stays unproved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "stays unproved. Kubernetes 1.36 serves them.\nThen",
+		"v1.30.14": "is not proved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "is not proved. Kubernetes 1.36 serves them.\nThen",
 		"v1.33.13": "admissionregistration.k8s.io/v1alpha1=true.\nThen", "v1.35.4": "admissionregistration.k8s.io/v1beta1=true.\nThen",
-		"v1.36.3": "remove what turns them off",
+		"v1.36.3": "remove these settings",
 	} {
 		rendered, err := renderOn(t, kubernetes, served["neither"], "{}")
 		require.NoError(t, err)
