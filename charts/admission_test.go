@@ -103,7 +103,7 @@ func TestHelmTemplate(t *testing.T) {
 				want[test.mutating] = true
 			}
 			assert.Equal(t, want, mutating)
-			assert.Contains(t, rendered["fleet/templates/admission.yaml"], "these are the policies for Kubernetes "+test.kubernetes)
+			assert.Contains(t, rendered["fleet/templates/admission.yaml"], "Rendered without a cluster, for Kubernetes "+test.kubernetes)
 		})
 	}
 	assert.NotContains(t, rendersFor(t, served["neither"], "{}")["fleet/templates/admission.yaml"], "Rendered without a cluster")
