@@ -15,7 +15,7 @@ import (
 
 const policyGroup = "admissionregistration.k8s.io/"
 
-// served are the API versions that several kinds of clusters serve.
+// served maps kinds of clusters to the API versions that they serve.
 var served = map[string]common.VersionSet{
 	"both":       {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy", policyGroup + "v1beta1/MutatingAdmissionPolicy"},
 	"stable":     {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy"},
@@ -36,7 +36,7 @@ func rendersFor(t *testing.T, versions common.VersionSet, values string) map[str
 	return rendered
 }
 
-// renderOn is Helm's rendering for that version of Kubernetes.
+// renderOn renders the hub's chart for a version of Kubernetes.
 func renderOn(t *testing.T, kubernetes string, versions common.VersionSet, values string) (map[string]string, error) {
 	t.Helper()
 	loaded, err := charts.Load(charts.Hub)
@@ -50,7 +50,7 @@ func renderOn(t *testing.T, kubernetes string, versions common.VersionSet, value
 	return engine.Render(loaded, top)
 }
 
-// policies are the kinds and names of the policies, with the versions of the mutating ones.
+// policies returns the kinds and names of the policies, and the API versions of the mutating policies.
 func policies(t *testing.T, rendered map[string]string) (found []string, versions map[string]bool) {
 	t.Helper()
 	versions = map[string]bool{}
@@ -103,10 +103,10 @@ func TestHelmTemplate(t *testing.T) {
 				want[test.mutating] = true
 			}
 			assert.Equal(t, want, mutating)
-			assert.Contains(t, rendered["fleet/templates/admission.yaml"], "these are the policies for Kubernetes "+test.kubernetes)
+			assert.Contains(t, rendered["fleet/templates/admission.yaml"], "Rendered without a cluster, for Kubernetes "+test.kubernetes)
 		})
 	}
-	assert.NotContains(t, rendersFor(t, served["neither"], "{}")["fleet/templates/admission.yaml"], "Helm asked no cluster")
+	assert.NotContains(t, rendersFor(t, served["neither"], "{}")["fleet/templates/admission.yaml"], "Rendered without a cluster")
 }
 
 func TestHubChartWithoutValidatingPolicies(t *testing.T) {
@@ -140,9 +140,9 @@ func TestHubChartWithoutValidatingPolicies(t *testing.T) {
 // The notes name flags of the API server only for versions that have them.
 func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
 	for kubernetes, want := range map[string]string{
-		"v1.30.14": "stays unproved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "stays unproved. Kubernetes 1.36 serves them.\nThen",
+		"v1.30.14": "is not proved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "is not proved. Kubernetes 1.36 serves them.\nThen",
 		"v1.33.13": "admissionregistration.k8s.io/v1alpha1=true.\nThen", "v1.35.4": "admissionregistration.k8s.io/v1beta1=true.\nThen",
-		"v1.36.3": "remove what turns them off",
+		"v1.36.3": "remove these settings",
 	} {
 		rendered, err := renderOn(t, kubernetes, served["neither"], "{}")
 		require.NoError(t, err)
@@ -194,8 +194,8 @@ func TestPoliciesCanBeDisabled(t *testing.T) {
 	assert.ErrorContains(t, err, "admissionPolicies")
 }
 
-// An upgrade of Kubernetes changes the version of the policies. Helm must not delete and create them again while requests come in, so
-// nothing but the version may differ.
+// An upgrade of Kubernetes changes the API version of the policies. Helm must not delete and create them again while requests come in, so only the
+// API version may differ.
 func TestPoliciesAreUpgradedInPlace(t *testing.T) {
 	beta, stable := rendersFor(t, served["beta"], "{}"), rendersFor(t, served["stable"], "{}")
 	const file = "fleet/templates/admission.yaml"

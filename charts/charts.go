@@ -1,5 +1,5 @@
-// Package charts holds the Helm charts as they are published, and renders them. The hub renders the agent from the very
-// chart a person installs, so there is one description of the agent.
+// Package charts contains the published Helm charts, and renders them. The hub installs the agent from the same chart as a person, so that there
+// is one description of the agent.
 package charts
 
 import (
@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Names of the charts, in the order in which they are installed on a hub; Agent goes on the members.
+// Names of the charts. CRD and then Hub are installed on a hub, Agent on the members.
 const (
 	CRD   = "fleet-crd"
 	Hub   = "fleet"
@@ -31,16 +31,16 @@ const (
 
 // Files are the charts' files, one folder for each chart.
 //
-// "all:" takes in the partials, whose names begin with an underscore.
+// "all:" includes the partials, whose names begin with an underscore.
 //
 //go:embed all:fleet-crd all:fleet all:fleet-agent
 var Files embed.FS
 
-// notesFile is shown to people after an installation. It is no manifest.
+// notesFile is the template of the text that Helm prints after an installation. It is not a manifest.
 const notesFile = "NOTES.txt"
 
-// newestCluster is what Helm would find on a cluster of the newest supported version. Charts that are rendered for it have all
-// admission policies.
+// newestCluster contains the capabilities of a cluster of the newest supported version. Charts that are rendered for it contain all admission
+// policies.
 var newestCluster = &common.Capabilities{
 	KubeVersion: common.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"},
 	APIVersions: append(common.VersionSet{
@@ -51,7 +51,7 @@ var newestCluster = &common.Capabilities{
 	HelmVersion: common.DefaultCapabilities.HelmVersion,
 }
 
-// Release is the Helm release a chart is rendered for.
+// Release is the Helm release for which a chart is rendered.
 type Release struct {
 	Name      string
 	Namespace string
@@ -59,7 +59,7 @@ type Release struct {
 	KubeVersion string
 }
 
-// Load reads a chart. The result may be rendered many times, by several goroutines at once, and Helm's actions take it.
+// Load reads a chart. Several goroutines may render the result at the same time.
 func Load(name string) (*chart.Chart, error) {
 	files, err := read(name)
 	if err != nil {
@@ -88,9 +88,8 @@ func read(name string) ([]*archive.BufferedFile, error) {
 	return files, err
 }
 
-// Render gives the manifests of a chart by file name ("fleet-agent/templates/rbac.yaml"), those that came out empty left
-// out. The values, over the chart's own, are checked against the chart's schema first; the error names each value that
-// does not fit.
+// Render returns the manifests of a chart by file name ("fleet-agent/templates/rbac.yaml"), except empty ones. It merges the values with the
+// chart's defaults and checks them against the chart's schema; the error names each invalid value.
 func Render(name string, release Release, values map[string]any) (map[string]string, error) {
 	loaded, err := Load(name)
 	if err != nil {
@@ -113,7 +112,7 @@ func RenderChart(c *chart.Chart, release Release, values map[string]any) (map[st
 	return rendered, nil
 }
 
-// Documents returns the documents of a rendered file as JSON, empty ones left out.
+// Documents returns the documents of a rendered file as JSON, except empty ones.
 func Documents(manifest string) ([]json.RawMessage, error) {
 	var documents []json.RawMessage
 	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), bytes.MinRead); ; {
@@ -131,7 +130,7 @@ func Documents(manifest string) ([]json.RawMessage, error) {
 	}
 }
 
-// Notes gives the text Helm shows a person after the chart was installed with these values.
+// Notes returns the text that Helm prints after the chart was installed with these values.
 func Notes(name string, release Release, values map[string]any) (string, error) {
 	loaded, err := Load(name)
 	if err != nil {
@@ -162,7 +161,7 @@ func render(c *chart.Chart, release Release, values map[string]any) (map[string]
 	return rendered, nil
 }
 
-// blank tells whether a template produced nothing: comments alone are not a manifest either.
+// blank reports whether a rendered template contains nothing except comments.
 func blank(manifest string) bool {
 	for line := range strings.Lines(manifest) {
 		line = strings.TrimSpace(line)

@@ -15,8 +15,8 @@ import (
 	helmreleases "github.com/muster-fleet/muster/pkg/release"
 )
 
-// helm does with a cluster what a person or a management server does with Helm. Every release has the name of its chart. Nothing waits
-// for pods, because there is no node to run them.
+// helm runs Helm's actions like a person or a management server. Every release has the name of its chart. No action waits for pods, because
+// there is no node to run them.
 type helm struct {
 	config *rest.Config
 }
@@ -50,8 +50,8 @@ func (h helm) install(t *testing.T, chart string, given map[string]any, change .
 
 func takeOwnership(i *action.Install) { i.TakeOwnership = true }
 
-// serverUpgrade installs or upgrades as a management server does: it takes over existing objects, and applies its values as a merge
-// patch to the values of the release.
+// serverUpgrade installs or upgrades like a management server: it takes over existing objects, and applies its values as a merge patch to the
+// values of the release.
 func (h helm) serverUpgrade(t *testing.T, chart string, wanted map[string]any) {
 	t.Helper()
 	installed, err := action.NewGetValues(h.configuration(t)).Run(chart)

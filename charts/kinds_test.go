@@ -78,8 +78,8 @@ func TestKindsWithoutAReleaseNeedTakeOwnership(t *testing.T) {
 	s.requireStillThere(cluster)
 }
 
-// Helm deletes what a new version of a release leaves out, with every object of it. Fleet's chart of this name has kinds
-// that Muster does not work with. The README says how to keep the ones that Muster does not know.
+// Helm deletes the kinds that a new version of a release does not contain, with all their objects. Fleet's chart of this name has kinds that
+// Muster does not use. The README describes how to keep the kinds that are not in this chart.
 func TestKindsOfOtherComponentsStay(t *testing.T) {
 	s := freshScene(t)
 	s.installWith(t, looseKind("gitrepos", "GitRepo", nil), looseKind("imagescans", "ImageScan", nil), looseKind("unknowns", "Unknown", nil), looseKind("kepts", "Kept", nil))

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The roles widen what people have already, so they are created on demand only, and hold no more than docs/security.md says.
+// The roles extend existing roles of people, so they are created on demand only, and contain only the rights in docs/security.md.
 func TestAggregatedRoles(t *testing.T) {
 	require.NotContains(t, rolesIn(t, `{}`), "ClusterRole fleet-view")
 	require.NotContains(t, rolesIn(t, `aggregatedRoles: null`), "ClusterRole fleet-edit")

@@ -228,7 +228,7 @@ func TestUndoImport(t *testing.T) {
 	for name, test := range map[string]struct {
 		exists  *fleet.Cluster // after the create has failed
 		getErr  error          // after the create has failed
-		secret  bool           // whether the Secret is left
+		secret  bool           // whether the Secret remains
 		problem string
 	}{
 		"not created":        {nil, nil, false, "create Cluster ns/east: "},
@@ -259,16 +259,16 @@ func TestUndoImport(t *testing.T) {
 	}
 }
 
-// contextOf is a client of Clusters. It records, at each Get, the error of the context.
-type contextOf struct {
+// contextRecorder is a client of Clusters that records the error of the context at each Get.
+type contextRecorder struct {
 	fleetclient.FleetV1alpha1Interface
 	fleetclient.ClusterInterface
 	errs *[]error
 }
 
-func (c contextOf) Clusters(string) fleetclient.ClusterInterface { return c }
+func (c contextRecorder) Clusters(string) fleetclient.ClusterInterface { return c }
 
-func (c contextOf) Get(ctx context.Context, name string, _ metav1.GetOptions) (*fleet.Cluster, error) {
+func (c contextRecorder) Get(ctx context.Context, name string, _ metav1.GetOptions) (*fleet.Cluster, error) {
 	*c.errs = append(*c.errs, ctx.Err())
 	return nil, apierrors.NewNotFound(clusterResource, name)
 }
@@ -278,7 +278,7 @@ func TestUndoImportAfterAnInterruption(t *testing.T) {
 	interrupt()
 	var errs []error
 	failed := errors.New("failed")
-	hub := &Hub{Kubernetes: kubernetesfake.NewSimpleClientset(), Fleet: contextOf{errs: &errs}}
+	hub := &Hub{Kubernetes: kubernetesfake.NewSimpleClientset(), Fleet: contextRecorder{errs: &errs}}
 	require.ErrorIs(t, hub.undoImport(ctx, Import{Namespace: "ns", Name: "east"}, failed), failed)
 	assert.Equal(t, []error{nil}, errs)
 }

@@ -205,6 +205,19 @@ func Each[L runtime.Object, T any](
 	return pages.EachListItem(ctx, options, func(object runtime.Object) error { return do(any(object).(*T)) })
 }
 
+// Collect returns the results of convert for all objects that list returns, except those for which convert returns false. It lists them in pages.
+func Collect[L runtime.Object, T, V any](
+	ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), convert func(*T) (V, bool),
+) (all []V, err error) {
+	err = Each(ctx, list, metav1.ListOptions{}, func(object *T) error {
+		if v, ok := convert(object); ok {
+			all = append(all, v)
+		}
+		return nil
+	})
+	return all, err
+}
+
 // WatchClusters calls do with each Cluster that EachCluster would list, and then with each that is created, changed or deleted, until ctx
 // ends or do fails. It lists them again when the API server ends the watch and has forgotten the version from which to continue.
 func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav1.ListOptions, do func(c *fleet.Cluster, deleted bool) error) error {

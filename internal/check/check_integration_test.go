@@ -30,7 +30,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// broken has a set-up for each check in which this check fails, and no other. Each function breaks one thing until the end of its test.
+// broken maps each check to a set-up in which only this check fails. Each function breaks one thing until the end of its test.
 var broken = map[string]func(*testing.T, *hall) Inputs{
 	"hub-api": func(t *testing.T, h *hall) Inputs {
 		in := h.inputs("")
@@ -322,7 +322,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 	},
 }
 
-// warned has a set-up for each check that never fails, in which it warns.
+// warned maps each check that never fails to a set-up in which it warns.
 var warned = map[string]func(*testing.T, *hall) Inputs{
 	"fleet-requests": func(t *testing.T, h *hall) Inputs {
 		broken["request-granted"](t, h)
@@ -339,7 +339,7 @@ var warned = map[string]func(*testing.T, *hall) Inputs{
 	},
 }
 
-// fromElsewhere are set-ups in which only the machine of the person lacks a connection. The check of that name warns, and nothing fails.
+// fromElsewhere contains set-ups in which only the user's machine lacks a connection. The check of that name warns, and no check fails.
 var fromElsewhere = map[string]func(*testing.T, *hall) Inputs{
 	"way-tcp": func(t *testing.T, h *hall) Inputs {
 		broken["way-tcp"](t, h)
@@ -422,7 +422,7 @@ func TestChecksFailAlone(t *testing.T) {
 	}
 }
 
-// A person without rights learns that, and not that something is wrong.
+// If the user lacks rights, the result is unknown and not a failure.
 func TestCheckWithoutRights(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
@@ -437,7 +437,7 @@ func TestCheckWithoutRights(t *testing.T) {
 	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Hub (hub-policies): "), d.Summary)
 }
 
-// The way to the hub is that of the pod, and the Job is gone whatever happens.
+// The pod connects to the hub, and the Job is always deleted.
 func (h *hall) requireProbes(t *testing.T) {
 	t.Helper()
 	results := func(in Inputs) []byte { // those of fleetagent check in the pod

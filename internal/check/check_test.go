@@ -77,7 +77,7 @@ B
 	require.Contains(t, out.String(), "\x1b[31m×\x1b[0m b is good")
 }
 
-// A right that the person lacks hides what needs it, but not what it would only explain.
+// An unknown result skips the checks that need this check, but not the checks that it would only explain.
 func TestRunAfterAnUnknownResult(t *testing.T) {
 	d := run(t.Context(), []Check{
 		{ID: "a", run: always(unknown("no right"))},
@@ -176,7 +176,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The page has a section for each check, to which the output refers, and is made from the table.
+// The page is generated from the table, and has the sections to which the output refers.
 func TestPage(t *testing.T) {
 	file := filepath.Join("..", "..", Page)
 	golden.Equal(t, file, Document())
@@ -185,7 +185,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// The commands in hints are for the hub, the namespace and the Cluster of the person who checks.
+// The commands in hints contain the flags, the namespace and the Cluster of the command line.
 func TestHint(t *testing.T) {
 	c := Check{Hint: "`muster clusters -A` lists all; `muster release CLUSTER` helps, and so does `kubectl get nodes`"}
 	assert.Equal(t, c.Hint, Inputs{Namespace: "default"}.hint(c))

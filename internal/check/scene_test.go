@@ -93,12 +93,12 @@ func newHall(t *testing.T) *hall {
 	return h
 }
 
-// inputs are those of a person who looks at a Cluster of the hub.
+// inputs returns the inputs for a Cluster, with the kubeconfig of the hub.
 func (h *hall) inputs(cluster string) Inputs {
 	return Inputs{Hub: h.Hub.RESTConfig(), Namespace: h.Namespace, Cluster: cluster, Version: "dev", Now: time.Now}
 }
 
-// across are those of a person who looks at Cluster west on both sides.
+// across returns the inputs for Cluster west, with the kubeconfigs of the hub and the member.
 func (h *hall) across(agentNamespace string) Inputs {
 	in := h.inputs("west")
 	in.Member, in.AgentNamespace = h.Member.RESTConfig(), agentNamespace
@@ -149,7 +149,7 @@ func (h *hall) installed(t *testing.T, change ...func(*appsv1.Deployment, *corev
 	return namespace
 }
 
-// container lets the container of the agent have a state.
+// container sets the state of the agent's container.
 func container(change func(*corev1.ContainerStatus)) func(*appsv1.Deployment, *corev1.Pod) {
 	return func(_ *appsv1.Deployment, pod *corev1.Pod) { change(&pod.Status.ContainerStatuses[0]) }
 }
@@ -288,7 +288,7 @@ func (h *hall) kubeconfigIs(t *testing.T, data []byte) {
 	change(t, secrets.Get, secrets.Update, "east-kubeconfig", func(s *corev1.Secret) { s.Data[registration.KubeconfigValue] = data })
 }
 
-// east are the inputs of a person who has no kubeconfig of the member.
+// east returns the inputs for Cluster east, without the kubeconfig of the member.
 func (h *hall) east(t *testing.T) Inputs {
 	t.Helper()
 	in := h.inputs("east")
@@ -313,7 +313,7 @@ func (h *hall) registers(t *testing.T, namespace string, values registration.Val
 	testenv.BootstrapAgent(t, h.Member, namespace, values, nil)
 }
 
-// forged is a token that no API server has signed, with that expiry.
+// forged returns a token with an expiry that no API server has signed.
 func forged(t *testing.T, expires time.Time) string {
 	t.Helper()
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
@@ -323,7 +323,7 @@ func forged(t *testing.T, expires time.Time) string {
 	return token
 }
 
-// dated lets the clock of a server seem to be ahead.
+// dated makes the clock of a server appear to be ahead.
 type dated struct {
 	next http.RoundTripper
 	by   time.Duration

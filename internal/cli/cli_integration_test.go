@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(controlplane.RunTests(m))
 }
 
-// person uses a running hub, with a namespace of her own.
+// person is a user of a running hub, with her own namespace.
 type person struct {
 	t         *testing.T
 	hub       *testenv.Cluster
@@ -137,7 +137,7 @@ func TestImport(t *testing.T) {
 	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
 }
 
-// The kubeconfig of a cloud names a program that obtains a credential. It runs here, and the hub gets a token of a ServiceAccount.
+// The kubeconfig of a cloud names a program that obtains a credential. The command runs it, and gives the hub the token of a ServiceAccount.
 func TestImportWithServiceAccount(t *testing.T) {
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
@@ -248,7 +248,7 @@ func TestImportKeepsAnExistingSecret(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 }
 
-// Of several clusters, those that cannot be imported do not prevent the others.
+// If some of several clusters cannot be imported, the others are imported nevertheless.
 func TestImportOfMany(t *testing.T) {
 	p := atHub(t)
 	dir, good := t.TempDir(), p.hub.Kubeconfig()
@@ -379,7 +379,7 @@ func TestEmptyLists(t *testing.T) {
 	require.JSONEq(t, `{"apiVersion": "v1", "kind": "List", "items": []}`, p.mustRun("token", "list", "-o", "json"))
 }
 
-// A control plane without a hub: its kinds are served, and nobody holds the Lease.
+// The control plane serves the kinds of a hub, but no hub holds the Lease.
 func TestCheck(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
@@ -229,44 +228,27 @@ func fixedValues(to kubeConnection, flag string) []string {
 	return nil
 }
 
-func clusterNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
-	err = hub.EachCluster(ctx, hub.namespace, metav1.ListOptions{}, func(c *fleet.Cluster) error {
-		names = append(names, c.Name)
-		return nil
-	})
-	return names, err
+func clusterNames(ctx context.Context, hub *namespacedHub) ([]string, error) {
+	return admin.Collect(ctx, hub.Fleet.Clusters(hub.namespace).List, func(c *fleet.Cluster) (string, bool) { return c.Name, true })
 }
 
-func tokenNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
-	err = admin.Each(ctx, hub.Fleet.ClusterRegistrationTokens(hub.namespace).List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error {
-		names = append(names, t.Name)
-		return nil
-	})
-	return names, err
+func tokenNames(ctx context.Context, hub *namespacedHub) ([]string, error) {
+	tokens := hub.Fleet.ClusterRegistrationTokens(hub.namespace)
+	return admin.Collect(ctx, tokens.List, func(t *fleet.ClusterRegistrationToken) (string, bool) { return t.Name, true })
 }
 
 // requestNames returns the names of the requests that were not granted.
-func requestNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
-	err = admin.Each(ctx, hub.Fleet.ClusterRegistrations(hub.namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
-		if view.OfRequest(r).State != view.StateGranted {
-			names = append(names, r.Name)
-		}
-		return nil
+func requestNames(ctx context.Context, hub *namespacedHub) ([]string, error) {
+	return admin.Collect(ctx, hub.Fleet.ClusterRegistrations(hub.namespace).List, func(r *fleet.ClusterRegistration) (string, bool) {
+		return r.Name, view.OfRequest(r).State != view.StateGranted
 	})
-	return names, err
 }
 
 // workspaceNames returns the namespaces that contain Clusters or tokens.
-func workspaceNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
-	err = errors.Join(
-		hub.EachCluster(ctx, "", metav1.ListOptions{}, func(c *fleet.Cluster) error {
-			names = append(names, c.Namespace)
-			return nil
-		}),
-		admin.Each(ctx, hub.Fleet.ClusterRegistrationTokens("").List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error {
-			names = append(names, t.Namespace)
-			return nil
-		}),
-	)
-	return names, err
+func workspaceNames(ctx context.Context, hub *namespacedHub) ([]string, error) {
+	clusters, err := admin.Collect(ctx, hub.Fleet.Clusters("").List, func(c *fleet.Cluster) (string, bool) { return c.Namespace, true })
+	tokens, errTokens := admin.Collect(ctx, hub.Fleet.ClusterRegistrationTokens("").List, func(t *fleet.ClusterRegistrationToken) (string, bool) {
+		return t.Namespace, true
+	})
+	return append(clusters, tokens...), errors.Join(err, errTokens)
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// requireGolden compares a transcript with a file. What differs from run to run is replaced, and runs of spaces are one space.
+// requireGolden compares a transcript with a file. It replaces the parts that differ between runs, and each run of spaces with one space.
 func requireGolden(t *testing.T, name, text string) {
 	t.Helper()
 	for _, r := range [][2]string{
@@ -121,7 +121,7 @@ func TestDescribe(t *testing.T) {
 	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig="+file+" -n "+p.namespace+" release east\n")
 }
 
-// The commands that results and errors name work as they are printed, for a person who selects the hub with flags.
+// The commands in results and errors work as printed, even if the hub was selected with flags.
 func TestNextSteps(t *testing.T) {
 	p := atHub(t)
 	flags := []string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--context", "again"}
@@ -199,7 +199,7 @@ func TestDescribeARequest(t *testing.T) {
 	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody, and no request about one: `muster clusters -A` and `muster requests -A` list all")
 }
 
-// A person who may read only the workspace sees what is in it, and what is missing.
+// A user who may read only the workspace sees its objects, and the errors of the other requests.
 func TestDescribeWithFewRights(t *testing.T) {
 	p := atHub(t)
 	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})

@@ -41,7 +41,7 @@ func (p person) valuesFile(token string, flags ...string) (file, values string) 
 	return file, values
 }
 
-// A member is joined with one command. Whatever went wrong before, the same command with good values goes on from there.
+// A member is joined with one command. After any failure, the same command with valid values continues.
 func TestJoin(t *testing.T) {
 	p := atHub(t)
 	member := testenv.BorrowedCluster(t, "member")

@@ -19,7 +19,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Each list of 10,000 objects is read in pages, with a request for each and none besides.
+// Each list of 10,000 objects is read in pages, with one request for each page and no others.
 func TestListsInPages(t *testing.T) {
 	const objects, size = 10_000, 500
 	seen := metav1.Now()

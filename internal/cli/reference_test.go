@@ -27,7 +27,7 @@ standard output, progress and notes to the standard error. [checks.md](checks.md
 | 3 | only ` + "`muster check`" + `: no check failed, but some are unknown |
 `
 
-// The page has the help of every command, as the program prints it.
+// The page contains the help of every command.
 func TestReference(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(referenceHead)

@@ -69,7 +69,7 @@ func TestRemove(t *testing.T) {
 	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` lists all Clusters")
 }
 
-// The hub cannot ask an agent that is gone, and says so.
+// The command reports that the hub cannot ask an agent that is gone.
 func TestRemoveWithoutAgent(t *testing.T) {
 	p := atHub(t)
 	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
@@ -120,7 +120,7 @@ func TestRotateWithTheMember(t *testing.T) {
 	require.ErrorContains(t, err, "a registration is in progress")
 }
 
-// rotates: the agent gets another identity, and the earlier one is deleted. It was never without one.
+// rotates checks that the agent gets another identity, that the earlier identity is deleted, and that the agent always has one.
 func (p person) rotates(cluster string, flags ...string) {
 	t := p.t
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// unzip has the files of a report without the folder, and its overview.
+// unzip returns the files of a report without the folder, and its overview.
 func unzip(t *testing.T, file string) (files map[string]string, overview report.Overview) {
 	t.Helper()
 	archive, err := zip.OpenReader(file)
@@ -101,7 +101,7 @@ func TestReport(t *testing.T) {
 	require.ErrorContains(t, err, "file exists")
 }
 
-// A person with few rights gets what she may read, and a list of the rest.
+// A user with few rights gets the objects that the user may read, and a list of the other parts.
 func TestReportWithFewRights(t *testing.T) {
 	p := atHub(t)
 	p.actsAsViewer()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
@@ -22,14 +21,11 @@ func requestsCommand(s Streams) *cli.Command {
 		Name:  "requests",
 		Usage: "list registration requests that are waiting or were refused, and why",
 		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include granted requests"}),
-		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) (all []view.Request, err error) {
-			err = admin.Each(c.Context, hub.Fleet.ClusterRegistrations(namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
-				if v := view.OfRequest(r); v.State != view.StateGranted || c.Bool(flagGranted) {
-					all = append(all, v)
-				}
-				return nil
+		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Request, error) {
+			return admin.Collect(c.Context, hub.Fleet.ClusterRegistrations(namespace).List, func(r *fleet.ClusterRegistration) (view.Request, bool) {
+				v := view.OfRequest(r)
+				return v, v.State != view.StateGranted || c.Bool(flagGranted)
 			})
-			return all, err
 		}, requestColumns),
 	}
 }

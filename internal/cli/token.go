@@ -233,12 +233,10 @@ func tokenList(s Streams) *cli.Command {
 		Name:  "list",
 		Usage: "list the registration tokens",
 		Flags: listFlags(),
-		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *namespacedHub, namespace string) (all []view.Token, err error) {
-			err = admin.Each(c.Context, hub.Fleet.ClusterRegistrationTokens(namespace).List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error {
-				all = append(all, view.OfToken(t))
-				return nil
+		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Token, error) {
+			return admin.Collect(c.Context, hub.Fleet.ClusterRegistrationTokens(namespace).List, func(t *fleet.ClusterRegistrationToken) (view.Token, bool) {
+				return view.OfToken(t), true
 			})
-			return all, err
 		}, tokenColumns),
 	}
 }

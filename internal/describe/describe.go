@@ -117,11 +117,8 @@ func requestsAbout(ctx context.Context, hub *admin.Hub, namespace, name string, 
 	if cluster != nil {
 		clientID = cluster.Spec.ClientID
 	}
-	err = admin.Each(ctx, hub.Fleet.ClusterRegistrations(namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
-		if view.IsAbout(r, name, clientID) {
-			found = append(found, r)
-		}
-		return nil
+	found, err = admin.Collect(ctx, hub.Fleet.ClusterRegistrations(namespace).List, func(r *fleet.ClusterRegistration) (*fleet.ClusterRegistration, bool) {
+		return r, view.IsAbout(r, name, clientID)
 	})
 	slices.SortFunc(found, func(a, b *fleet.ClusterRegistration) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))

@@ -200,8 +200,7 @@ func draw(t *testing.T, b *tab, directory string) {
 	}
 }
 
-// The page in a browser: it works with its own policy for scripts and styles, shows what members write as text, follows the hub, and is as
-// wide as a phone.
+// In a browser, the page works with its content security policy, escapes the texts of members, follows the hub, and fits on a phone.
 func TestChromium(t *testing.T) {
 	b := openTab(t)
 	if *screenshots != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// person has a browser, in which she has opened the printed address.
+// person is a user with a browser that has opened the printed address.
 type person struct {
 	address string // without the path
 	client  *http.Client
@@ -118,8 +118,7 @@ func TestPageFollowsTheHub(t *testing.T) {
 	}
 }
 
-// All pages, however often and by however many they are looked at, cost the hub one list and watch of Clusters. Details are read on demand,
-// and a Secret never.
+// All pages together cost the hub one list and watch of Clusters, for any number of browsers. Details are read on demand, and Secrets never.
 func TestPageCostsOneWatch(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	namespace := hub.Namespace(t)

@@ -47,24 +47,21 @@ func (p *pages) snapshot(ctx context.Context) (*snapshot, error) {
 			return last, nil
 		}
 	}
-	s := &snapshot{At: p.clock.Now(), changes: changes}
-	tokens, requests := p.hub.Fleet.ClusterRegistrationTokens(p.namespace), p.hub.Fleet.ClusterRegistrations(p.namespace)
-	err := admin.Each(ctx, tokens.List, metav1.ListOptions{}, func(token *fleet.ClusterRegistrationToken) error {
-		s.Tokens = append(s.Tokens, view.OfToken(token))
-		return nil
+	at := p.clock.Now()
+	tokens, err := admin.Collect(ctx, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).List, func(token *fleet.ClusterRegistrationToken) (view.Token, bool) {
+		return view.OfToken(token), true
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = admin.Each(ctx, requests.List, metav1.ListOptions{}, func(request *fleet.ClusterRegistration) error {
-		s.Requests = append(s.Requests, view.OfRequest(request))
-		return nil
+	requests, err := admin.Collect(ctx, p.hub.Fleet.ClusterRegistrations(p.namespace).List, func(request *fleet.ClusterRegistration) (view.Request, bool) {
+		return view.OfRequest(request), true
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.requests.last = s
-	return s, nil
+	p.requests.last = &snapshot{tokens, requests, at, changes}
+	return p.requests.last, nil
 }
 
 // The steps of a registration. A cluster that has reached a step has passed all earlier steps.

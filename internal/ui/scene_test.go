@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 // noon is the time in tests without a control plane.
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// browser sends requests as a browser does that has opened the printed address.
+// browser sends requests like a browser that has opened the printed address.
 type browser struct {
 	*httptest.Server
 	pages *pages
@@ -187,7 +187,7 @@ func aFleet(n int) (clusters []*fleet.Cluster) {
 	return clusters
 }
 
-// belongings are the objects that belong to a registered Cluster, and tokens and requests of others.
+// belongings returns the objects of a registered Cluster, and tokens and requests of other Clusters.
 func belongings(c *fleet.Cluster) []runtime.Object {
 	at := c.CreationTimestamp.Time
 	in := func(namespace, name string, after time.Duration) metav1.ObjectMeta {

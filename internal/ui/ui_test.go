@@ -38,7 +38,7 @@ func TestGuard(t *testing.T) {
 		"a browser with the cookie":              {"/", nil, http.StatusOK},
 		"localhost":                              {"/", []func(*http.Request){host("localhost:" + port)}, http.StatusOK},
 		"IPv6":                                   {"/", []func(*http.Request){host("[::1]:" + port)}, http.StatusOK},
-		"a name that somebody has pointed here":  {"/", []func(*http.Request){host("evil.example.com:" + port)}, http.StatusForbidden},
+		"a name that resolves to this machine":   {"/", []func(*http.Request){host("evil.example.com:" + port)}, http.StatusForbidden},
 		"the same without a port":                {"/", []func(*http.Request){host("localhost")}, http.StatusForbidden},
 		"another port in the Host header":        {"/", []func(*http.Request){host("127.0.0.1:1")}, http.StatusForbidden},
 		"the secret under another name":          {"/open?secret=" + b.pages.secret, []func(*http.Request){host("evil.example.com:" + port), withoutCookie}, http.StatusForbidden},
@@ -89,7 +89,7 @@ func TestServeRefusesAddressesOfOthers(t *testing.T) {
 	}
 }
 
-// Whatever a member or a person writes is text on the page: no element, no attribute, no line of a stream.
+// Texts of members and users are escaped on the page: they add no element, no attribute and no line of a stream.
 func TestHostileTexts(t *testing.T) {
 	const script = `"'><img src=x onerror=hacked()></bdi></td><script>hacked()</script>`
 	evil := in(registered("ns", "evil", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "R"+script, "\u202e\r\n\r\ndata: {\"table\":\"x\"}\r\n\r\n"+script)
@@ -233,7 +233,7 @@ func TestOverviewOf(t *testing.T) {
 	require.Zero(t, overviewOf(nil, filter{Page: 2}).First)
 }
 
-// The page of a large fleet is not larger than that of a small one by more than its map.
+// The page of a large fleet is larger than the page of a small one only by its map.
 func TestOverviewOfTenThousand(t *testing.T) {
 	b := serving(t, aFleet(10_000))
 	_, body, _ := b.get(t, "/")

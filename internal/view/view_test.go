@@ -225,7 +225,7 @@ func TestOfRequest(t *testing.T) {
 	}, v)
 }
 
-// The hub, and not the request, says for whom it was created.
+// Only the hub can name the user for whom it created a request.
 func TestOfRequestForClusternet(t *testing.T) {
 	const hub, agent = "system:serviceaccount:cattle-fleet-system:fleet-controller", "system:bootstrap:abcdef"
 	r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{

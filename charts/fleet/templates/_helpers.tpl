@@ -54,8 +54,8 @@ have, and delivers every difference to all clusters, even one more line end.
 {{- end -}}
 
 {{/*
-Requests and limits of the hub. The defaults are not in values.yaml: Helm would merge them with what is set, and a request above the
-default limit would make an invalid Deployment.
+Requests and limits of the hub. The defaults are not in values.yaml: Helm would merge them with the user's values, and a request above the
+default limit would make the Deployment invalid.
 */}}
 {{- define "fleet.resources" -}}
 {{- $resources := .Values.resources | default dict -}}
@@ -68,7 +68,7 @@ default limit would make an invalid Deployment.
 {{- if or (kindIs "invalid" .) . -}}true{{- end -}}
 {{- end -}}
 
-{{/* Fleet's own controllers work on Bundles. */}}
+{{/* "true" if Fleet's own controllers reconcile Bundles. */}}
 {{- define "fleet.disableBundles" -}}
 {{- if or .Values.disableBundles (.Values.fleetControllers).enabled -}}true{{- end -}}
 {{- end -}}
@@ -80,8 +80,8 @@ default limit would make an invalid Deployment.
 {{- end -}}
 
 {{/*
-The hub's part of extraLabels or extraAnnotations: all values that are not maps, and those below fleetController, which win. The other
-maps are those of other components.
+The hub's part of extraLabels or extraAnnotations: all values that are not maps, overridden by the values below fleetController. The other
+maps are for other components.
 */}}
 {{- define "fleet.extra" -}}
 {{- $all := . | default dict -}}
@@ -300,8 +300,8 @@ default. For helm template and an older version, --api-versions states that they
 {{- end -}}
 
 {{/*
-The API server stores with an object who manages its fields, in a list without a limit: each server-side apply can add a manager. An object
-that has more already may be written, but gets no more.
+The API server stores the managers of an object's fields with the object, in a list without a limit: each server-side apply can add a manager.
+An object that already has more managers than the limit may be written, but gets no more.
 */}}
 {{- define "fleet.fewManagers" -}}
 - expression: >-
@@ -312,8 +312,8 @@ that has more already may be written, but gets no more.
 {{- end -}}
 
 {{/*
-An agent that may write the metadata can also write any list of managers, of any size. As format takes time that grows with the size times
-the depth, the depth is checked first.
+An agent that may write the metadata can also write a list of managers of any size. The time of format grows with the size times the depth, so
+the depth is checked first.
 */}}
 {{- define "fleet.smallManagers" -}}
 - expression: >-
