@@ -25,7 +25,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	// Take over what an agent that sets no labels deployed for it, such as Fleet's own: nothing else would ever remove that.
 	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {
-			d.retryLater(ctx, key, state, err)
+			d.retryRead(ctx, key, bd, state, err)
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			return
 		}
 		if err != nil {
-			d.retryLater(ctx, key, state, err)
+			d.retryRead(ctx, key, bd, state, err)
 			return
 		}
 		deployed = read
@@ -188,16 +188,34 @@ func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.
 		d.queue.AddAfter(key, rest)
 		return
 	}
-	status := *bd.Status.DeepCopy()
-	fleetstatus.SetCondition(&status.Conditions, genericcondition.GenericCondition{
-		Type: fleet.ConditionDeployed, Status: corev1.ConditionFalse, Reason: fleet.ReasonError,
-		Message: fmt.Sprintf("this is the BundleDeployment of the agent, and its defaultNamespace is %s: the agent of this cluster is in namespace %s",
-			bd.Spec.Options.DefaultNamespace, d.AgentNamespace),
-	}, d.Clock.Now())
-	status.Display = fleetstatus.Display(bd.Spec, status)
-	if _, err := d.writeStatus(ctx, bd, bd.Status, status); err != nil {
+	message := fmt.Sprintf("this is the BundleDeployment of the agent, and its defaultNamespace is %s: the agent of this cluster is in namespace %s",
+		bd.Spec.Options.DefaultNamespace, d.AgentNamespace)
+	if err := d.reportProblem(ctx, bd, state, message); err != nil {
 		d.retryLater(ctx, key, state, err)
 	}
+}
+
+// retryRead retries a step that reads the history of a release, and reports an error that lasts. The first error is only logged: the API server
+// of the member may be restarting.
+func (d *reconciler) retryRead(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
+	if state.retries != nil {
+		err = errors.Join(err, d.reportProblem(ctx, bd, state, release.Explain(err)))
+	}
+	d.retryLater(ctx, key, state, err)
+}
+
+// reportProblem sets the conditions Deployed and Ready to False. The rest of the status stays: from it, adopt knows which release another agent
+// has deployed.
+func (d *reconciler) reportProblem(ctx context.Context, bd *fleet.BundleDeployment, state *deploymentState, message string) error {
+	return d.updateStatus(ctx, bd, state, func(s fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
+		for _, condition := range []string{fleet.ConditionDeployed, fleet.ConditionReady} {
+			fleetstatus.SetCondition(&s.Conditions, genericcondition.GenericCondition{
+				Type: condition, Status: corev1.ConditionFalse, Reason: fleet.ReasonError, Message: message,
+			}, d.Clock.Now())
+		}
+		s.Display = fleetstatus.Display(bd.Spec, s)
+		return s
+	})
 }
 
 // adopt labels the release that an agent without labels left, if the status shows that any agent has worked on the
@@ -439,26 +457,21 @@ func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDep
 	revision, isCurrent := d.requestedRevision(key, bd, state)
 	deployed, drift := state.release()
 	state.mu.Lock()
-	before := state.written.latest(bd)
 	waitsFor := state.waitsFor
 	state.mu.Unlock()
 	var failure error
 	if state.failedID == bd.Spec.DeploymentID {
 		failure = state.failure
 	}
-	status := assess(view{
-		spec: bd.Spec, before: before, current: isCurrent, installed: len(d.index.of(key)) > 0, deployed: deployed,
-		copied: copiedGeneration(revision), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+	err := d.updateStatus(ctx, bd, state, func(before fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
+		return assess(view{
+			spec: bd.Spec, before: before, current: isCurrent, installed: len(d.index.of(key)) > 0, deployed: deployed,
+			copied: copiedGeneration(revision), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+		})
 	})
-	wrote, err := d.writeStatus(ctx, bd, before, status)
 	if err != nil {
 		d.retryLater(ctx, key, state, err)
 		return
-	}
-	if wrote.version != "" {
-		state.mu.Lock()
-		state.written = wrote
-		state.mu.Unlock()
 	}
 	if state.failure == nil {
 		state.retries = nil // the next failure is another one and begins with short pauses

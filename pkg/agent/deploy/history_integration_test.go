@@ -58,6 +58,30 @@ func TestRun_historyTooLarge(t *testing.T) {
 	s.condition("app", fleet.ConditionDeployed, "False Error: reading the history of Helm release "+s.target+"/app: query: failed to query with labels: the history")
 }
 
+// The history of a release that an agent without labels has deployed cannot be read, so that this agent cannot take the release over.
+func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	require.NoError(t, stop())
+	s.unlabel("app")
+	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
+	before := s.get("app").Status
+	s.run()
+	s.condition("app", fleet.ConditionDeployed, "False Error: reading the history of Helm release "+s.target+"/app: query: failed to query with labels: the history")
+	s.condition("app", fleet.ConditionReady, "False Error: reading the history of Helm release "+s.target+"/app")
+	after := s.get("app").Status
+	require.Contains(t, after.Display.Deployed, "Error: reading the history")
+	after.Conditions, after.Display = before.Conditions, before.Display
+	require.Equal(t, before, after, "the rest says what to take over")
+
+	require.NoError(t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(t.Context(), "sh.helm.release.v1.app.v2", metav1.DeleteOptions{}))
+	s.condition("app", fleet.ConditionDeployed, "True")
+	s.condition("app", fleet.ConditionReady, "True")
+	s.proved("app", 1)
+}
+
 // A user who may write Secrets in the namespace adds a revision with an object of somebody else: what differs from it would be shown to them.
 func TestRun_unprovedRevision(t *testing.T) {
 	s := onStage(t)

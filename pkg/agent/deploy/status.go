@@ -286,6 +286,22 @@ func number(resourceVersion string) uint64 {
 	return n
 }
 
+// updateStatus writes the status that change returns for the latest known one, and remembers what was written.
+func (d *reconciler) updateStatus(
+	ctx context.Context, bd *fleet.BundleDeployment, state *deploymentState, change func(fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus,
+) error {
+	state.mu.Lock()
+	before := state.written.latest(bd)
+	state.mu.Unlock()
+	wrote, err := d.writeStatus(ctx, bd, before, change(before))
+	if wrote.version != "" {
+		state.mu.Lock()
+		state.written = wrote
+		state.mu.Unlock()
+	}
+	return err
+}
+
 // writeStatus patches what differs; the result is empty if nothing does.
 func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
 	difference, err := fleetstatus.MergePatch(before, after)
