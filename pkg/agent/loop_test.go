@@ -427,6 +427,23 @@ func TestLoopHeartbeatIsRetriedSoon(t *testing.T) {
 	f.eventually(func() bool { f.hub.mutex.Lock(); defer f.hub.mutex.Unlock(); return len(f.hub.beats) == 1 }, "a heartbeat that arrived")
 }
 
+func TestLoopSendsHeartbeatsAfterTheClockWasSet(t *testing.T) {
+	f := newFixture(t) // the check-in interval is an hour
+	now := agenttest.NewClock(noon)
+	f.config.Clock = now
+	f.has(f.stored())
+	f.starts()
+	f.settles(oldToken)
+	beats := func() int { return f.hub.count("/status as " + oldToken) }
+	for n, step := range []time.Duration{0, day, -2 * day} {
+		f.eventually(now.HasWaiters, "the heartbeat waits")
+		now.StepWall(step)
+		assert.Equal(t, 1+n, beats(), "one heartbeat in each interval")
+		now.Step(70 * time.Minute)
+		f.eventually(func() bool { return beats() > 1+n }, "the next heartbeat")
+	}
+}
+
 func TestLoopReportsTheClockSkew(t *testing.T) {
 	f := newFixture(t)
 	f.config.CheckinInterval = 5 * time.Millisecond

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
@@ -33,7 +32,7 @@ const day = 24 * time.Hour
 // renewer is an agent with a credential for a day, a hub that renews it, and a clock that a test moves.
 type renewer struct {
 	*fixture
-	clock    *clocktesting.FakeClock
+	clock    *agenttest.Clock
 	token    string // the first one
 	serial   int
 	sessions atomic.Int32
@@ -43,12 +42,13 @@ type renewer struct {
 func newRenewer(t *testing.T, edits ...string) *renewer {
 	t.Helper()
 	f := newFixture(t)
-	r := &renewer{fixture: f, clock: clocktesting.NewFakeClock(noon), token: agenttest.JWT("uid", noon, noon.Add(day), 0)}
+	r := &renewer{fixture: f, clock: agenttest.NewClock(noon), token: agenttest.JWT("uid", noon, noon.Add(day), 0)}
 	f.config.Clock, f.config.Member = r.clock, &rest.Config{}
 	f.hub.dateless = true
 	f.hub.issue = func(lifetime time.Duration) string {
 		r.serial++
-		return agenttest.JWT("uid", r.clock.Now(), r.clock.Now().Add(lifetime), r.serial)
+		now := r.clock.FakeClock.Now() // the hub has another wall clock
+		return agenttest.JWT("uid", now, now.Add(lifetime), r.serial)
 	}
 	f.has(agenttest.StoredSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
 	// The list of reactors has no lock, so it is complete before the agent starts.
@@ -126,6 +126,44 @@ func TestRenewWithAClockFarAhead(t *testing.T) {
 	r.startsDeploying(deploysNothing)
 	r.eventually(r.isRenewed, "renewed")
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
+}
+
+// The clock of the agent is set by a day, or the machine is suspended for a day.
+func TestRenewAfterTheClockWasSet(t *testing.T) {
+	for name, row := range map[string]struct {
+		step     time.Duration
+		dateless bool
+		// renewed is the time at which the credential is renewed.
+		renewed time.Duration
+	}{
+		"back":                               {-day, false, 23 * time.Hour},
+		"back, and the hub sends no dates":   {-day, true, 23 * time.Hour},
+		"forward":                            {day, false, 10 * time.Minute},
+		"forward, and the hub sends no date": {day, true, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRenewer(t)
+			r.hub.dateless, r.hub.clock = row.dateless, r.clock.FakeClock
+			r.config.CheckinInterval = 30 * day // no heartbeat measures the clock skew again
+			r.starts()
+			waits := func() bool { return r.clock.Waiters() == 2 } // the renewal and the heartbeat
+			r.eventually(waits, "both wait")
+			r.clock.StepWall(row.step)
+			r.clock.Step(row.renewed)
+			r.eventually(r.isRenewed, "renewed before the credential has expired")
+
+			r.eventually(waits, "the renewal waits again")
+			requests := r.requests()
+			if row.dateless {
+				return // a clock that is wrong by more than a lifetime
+			}
+			for range 10 {
+				r.clock.Step(time.Hour)
+				r.eventually(waits, "the renewal waits again")
+			}
+			assert.Equal(t, requests, r.requests(), "renewed once")
+		})
+	}
 }
 
 func TestRenewNotForTenYears(t *testing.T) {

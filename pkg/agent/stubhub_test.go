@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -49,8 +50,9 @@ type stubHub struct {
 	// issue answers TokenRequests; asked are the lifetimes asked for.
 	issue func(lifetime time.Duration) (token string)
 	asked []time.Duration
-	// dateless omits the date from the answers, so that the agent uses its own clock.
+	// dateless omits the date from the answers, so that the agent uses its own clock. Otherwise clock, if it is set, is the clock of the hub.
 	dateless bool
+	clock    clock.PassiveClock
 	fault    func(r *http.Request) (code int, body string)
 }
 
@@ -87,8 +89,11 @@ func (h *stubHub) front(next http.Handler) http.Handler {
 		if h.record != nil {
 			h.record(r, body)
 		}
-		if h.dateless {
+		switch {
+		case h.dateless:
 			w.Header()["Date"] = nil
+		case h.clock != nil:
+			w.Header().Set("Date", h.clock.Now().Format(http.TimeFormat))
 		}
 		if h.fault != nil {
 			if code, body := h.fault(r); code != 0 {

@@ -50,9 +50,16 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 			<-ctx.Done()
 			return nil
 		}
-		due := lifetime.renewal(r.Timing.RenewAfter)
-		for left := due.Sub(use.hubTime(r.Clock.Now())); left > 0 && ctx.Err() == nil; left = due.Sub(use.hubTime(r.Clock.Now())) {
-			timing.Pause(ctx, r.Clock, min(left, longestPause), nil)
+		due, began := lifetime.renewal(r.Timing.RenewAfter), r.Clock.Now()
+		hubBegan := use.hubTime(began)
+		// The renewal is due when one of two estimates says so: hubTime is wrong from when the clock is set back until the hub answers the next
+		// request, and the monotonic clock, by which now.Sub(began) is, stops while the machine is suspended.
+		left := func() time.Duration {
+			now := r.Clock.Now()
+			return min(due.Sub(use.hubTime(now)), due.Sub(hubBegan)-now.Sub(began))
+		}
+		for pause := left(); pause > 0 && ctx.Err() == nil; pause = left() {
+			timing.Pause(ctx, r.Clock, min(pause, longestPause), nil)
 		}
 		if err := r.renew(ctx, use, lifetime); err != nil {
 			return err

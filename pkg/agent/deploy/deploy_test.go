@@ -15,8 +15,8 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -37,7 +37,7 @@ func (q *recordedQueue) last() time.Duration { return q.delays[len(q.delays)-1] 
 // stoppedReconciler is a reconciler without workers and watches.
 type stoppedReconciler struct {
 	*reconciler
-	clock *clocktesting.FakeClock
+	clock *agenttest.Clock
 	hub   *fake.Clientset
 	queue *recordedQueue
 	bd    *fleet.BundleDeployment
@@ -46,7 +46,7 @@ type stoppedReconciler struct {
 func newStoppedReconciler() *stoppedReconciler {
 	bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "app", ResourceVersion: "5"}}
 	bd.Spec.DeploymentID = "one"
-	p := &stoppedReconciler{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
+	p := &stoppedReconciler{clock: agenttest.NewClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.reconciler = &reconciler{
 		Config: c, bundleDeploymentStore: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
@@ -66,10 +66,13 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
 	p.failed("app", p.bd, state, deploy, assert.AnError)
-	retryAt := state.retryAt
-	p.queue.delays = nil
-	p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
-	assert.Equal(t, []time.Duration{retryAt.Sub(p.clock.Now())}, p.queue.delays)
+	pause := p.queue.last()
+	for _, step := range []time.Duration{0, 24 * time.Hour, -48 * time.Hour} {
+		p.clock.StepWall(step)
+		p.queue.delays = nil
+		p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
+		assert.Equal(t, []time.Duration{pause}, p.queue.delays, "after the clock was set by %s", step)
+	}
 	assert.Equal(t, assert.AnError, state.failure)
 }
 

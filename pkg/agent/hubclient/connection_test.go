@@ -224,6 +224,15 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
+func TestClockSkew_suspendedDuringTheRequest(t *testing.T) {
+	now, m := agenttest.NewClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), &hubTransport{}
+	sent := now.Now()
+	now.StepWall(24 * time.Hour)
+	m.measureSkew(sent, now.Now(), now.Now().Format(http.TimeFormat))
+	_, known := m.clockSkew()
+	assert.False(t, known)
+}
+
 func TestUseToken(t *testing.T) {
 	var sent []string
 	hub := &hubTransport{clock: clock.RealClock{}, next: roundTrip(func(r *http.Request) { sent = append(sent, r.Header.Get("Authorization")) })}

@@ -79,11 +79,12 @@ func (t *hubTransport) explain(err error) error {
 		err, t.endpoint.TLSMode(), trusted, t.endpoint.CASource)
 }
 
-// measureSkew assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding.
+// measureSkew assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding. Round(0) leaves
+// the reading of the wall clock: if the machine was suspended or the clock was set during the request, the date does not fit to the times.
 func (t *hubTransport) measureSkew(sent, received time.Time, date string) {
 	hubTime, err := http.ParseTime(date)
-	duration := received.Sub(sent)
-	if err != nil || duration > slowAnswer {
+	duration := received.Round(0).Sub(sent.Round(0))
+	if err != nil || duration.Abs() > slowAnswer {
 		return
 	}
 	t.mutex.Lock()

@@ -397,9 +397,10 @@ func (t *requestTracker) sent(request string, now time.Time) {
 	*t = requestTracker{request: request, since: now, lastAnswer: now}
 }
 
-// answered records an answer of the hub. A gap longer than maxGap ends the observation.
+// answered records an answer of the hub. A gap longer than maxGap ends the observation. The difference by the wall clock, which Round(0) leaves,
+// includes the time for which the machine was suspended. The monotonic clock does not, but nobody sets it back.
 func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
-	if now.Sub(t.lastAnswer) > maxGap {
+	if max(now.Sub(t.lastAnswer), now.Round(0).Sub(t.lastAnswer.Round(0))) > maxGap {
 		*t = requestTracker{}
 	}
 	t.lastAnswer = now

@@ -199,6 +199,19 @@ func TestRequestTracker(t *testing.T) {
 	tracker.answered(noon.Add(6*time.Minute), time.Minute)
 	assert.False(t, complete(tracker, "request-1"), "after a gap")
 
+	now := agenttest.NewClock(noon)
+	for _, suspended := range []time.Duration{10 * time.Second, time.Hour} {
+		tracker.sent("request-1", now.Now())
+		now.StepWall(suspended)
+		tracker.answered(now.Now(), time.Minute)
+		assert.Equal(t, suspended < time.Minute, complete(tracker, "request-1"), "after the machine was suspended for %s", suspended)
+	}
+	tracker.sent("request-1", now.Now())
+	now.StepWall(-24 * time.Hour)
+	now.Step(2 * time.Minute)
+	tracker.answered(now.Now(), time.Minute)
+	assert.False(t, complete(tracker, "request-1"), "after a gap in which the clock was set back")
+
 	const hubKeepsCredential = 40 * time.Minute
 	d := timing.Default()
 	assert.Less(t, d.MaxAnswerGap+d.PollSlowMax*12/10, hubKeepsCredential)
