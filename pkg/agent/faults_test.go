@@ -12,11 +12,11 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 )
 
-// deathAtWrite stops an agent at its n-th write, before or after the write is carried out, and loses the later writes.
-type deathAtWrite struct {
+// writeKiller kills an agent at its n-th write, before or after the write is carried out, and loses the later writes.
+type writeKiller struct {
 	at         int
 	carriedOut bool
-	die        func()
+	kill       func()
 	counts     func(*http.Request) bool // nil counts every write to a real API server
 
 	mutex   sync.Mutex
@@ -24,8 +24,8 @@ type deathAtWrite struct {
 	stopped bool
 }
 
-// lost counts a write.
-func (d *deathAtWrite) lost() bool {
+// lost counts a write, and reports whether it must not be carried out.
+func (d *writeKiller) lost() bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.stopped {
@@ -33,19 +33,19 @@ func (d *deathAtWrite) lost() bool {
 	}
 	d.writes++
 	if d.writes == d.at {
-		d.die()
+		d.kill()
 	}
 	return d.writes > d.at || d.writes == d.at && !d.carriedOut
 }
 
-func (d *deathAtWrite) stop() {
+func (d *writeKiller) stop() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.stopped = true
 }
 
 // react counts the writes to a fake member.
-func (d *deathAtWrite) react(action kubetesting.Action) (bool, runtime.Object, error) {
+func (d *writeKiller) react(action kubetesting.Action) (bool, runtime.Object, error) {
 	if verb := action.GetVerb(); verb == "get" || verb == "list" || verb == "watch" {
 		return false, nil, nil
 	}
@@ -53,7 +53,7 @@ func (d *deathAtWrite) react(action kubetesting.Action) (bool, runtime.Object, e
 }
 
 // fault counts the writes to a stubHub.
-func (d *deathAtWrite) fault(r *http.Request) (int, string) {
+func (d *writeKiller) fault(r *http.Request) (int, string) {
 	if isWrite(r) && d.lost() {
 		return http.StatusBadGateway, "<h1>502</h1>"
 	}
@@ -61,10 +61,10 @@ func (d *deathAtWrite) fault(r *http.Request) (int, string) {
 }
 
 // wrap counts the writes to a real API server.
-func (d *deathAtWrite) wrap(next http.RoundTripper) http.RoundTripper {
+func (d *writeKiller) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		if isWrite(r) && (d.counts == nil || d.counts(r)) && d.lost() {
-			return nil, errors.New("the agent is dead")
+			return nil, errors.New("the agent is killed")
 		}
 		return next.RoundTrip(r)
 	})
@@ -76,19 +76,19 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func isWrite(r *http.Request) bool { return r.Method != http.MethodGet }
 
-// diesAt runs the agent until it dies at its n-th write, or the condition holds.
-func (f *fixture) diesAt(n int, carriedOut bool, condition func() bool) (died bool) {
+// killAtWrite runs the agent until it is killed at its n-th write, or the condition holds.
+func (f *testAgent) killAtWrite(n int, carriedOut bool, condition func() bool) (killed bool) {
 	f.Helper()
-	ctx, die := context.WithCancel(f.Context())
-	death := &deathAtWrite{at: n, die: die, carriedOut: carriedOut}
-	f.core.PrependReactor("*", "*", death.react)
-	f.hub.set(func() { f.hub.fault = death.fault })
+	ctx, kill := context.WithCancel(f.Context())
+	killer := &writeKiller{at: n, kill: kill, carriedOut: carriedOut}
+	f.core.PrependReactor("*", "*", killer.react)
+	f.hub.set(func() { f.hub.fault = killer.fault })
 	ended := make(chan struct{})
-	go func() { defer close(ended); runLoop(ctx, f.config, f.member, deploysNothing) }()
-	f.eventually(func() bool { return ctx.Err() != nil || condition() }, "death or the end")
-	died = ctx.Err() != nil
-	die()
+	go func() { defer close(ended); runLoop(ctx, f.config, f.member, deployNothing) }()
+	f.eventually(func() bool { return ctx.Err() != nil || condition() }, "the agent is killed or the condition holds")
+	killed = ctx.Err() != nil
+	kill()
 	<-ended
-	death.stop()
-	return died
+	killer.stop()
+	return killed
 }

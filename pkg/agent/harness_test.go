@@ -34,16 +34,16 @@ import (
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 const (
-	agentNamespace = agenttest.Namespace
-	testToken      = agenttest.RegistrationToken
-	newToken       = agenttest.NewToken
-	oldToken       = agenttest.OldToken
-	patience       = agenttest.Patience
-	certainly      = 3 // the rejections in a row after which the agent is certain
+	agentNamespace         = agenttest.Namespace
+	testToken              = agenttest.RegistrationToken
+	newToken               = agenttest.NewToken
+	oldToken               = agenttest.OldToken
+	patience               = agenttest.Patience
+	rejectionsUntilCertain = 3 // hubclient.RejectionThreshold: rejections in a row
 )
 
-// fixture is an agent on a member (a fake client), with a hub that answers.
-type fixture struct {
+// testAgent is an agent whose member is a fake client, and whose hub is a stubHub.
+type testAgent struct {
 	*testing.T
 	hub    *stubHub
 	config Config
@@ -52,8 +52,8 @@ type fixture struct {
 	log    *logtest.Hook
 }
 
-// newFixture returns an agent whose member has the objects.
-func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
+// newTestAgent returns an agent whose member has the objects.
+func newTestAgent(t *testing.T, objects ...runtime.Object) *testAgent {
 	t.Helper()
 	log, hook := agenttest.Log(t)
 	kubeSystem := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
@@ -70,7 +70,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		_, err := core.Invokes(action, nil)
 		return true, &metav1.PartialObjectMetadata{}, err
 	})
-	return &fixture{
+	return &testAgent{
 		T: t, hub: newStubHub(t), core: core, log: hook,
 		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core, Metadata: metadata},
 		config: Config{
@@ -80,8 +80,8 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	}
 }
 
-// has stores Secrets on the member, and replaces those that exist.
-func (f *fixture) has(secrets ...*corev1.Secret) {
+// putSecrets stores Secrets on the member, and replaces those that exist.
+func (f *testAgent) putSecrets(secrets ...*corev1.Secret) {
 	f.Helper()
 	for _, secret := range secrets {
 		_, err := f.core.CoreV1().Secrets(agentNamespace).Create(f.Context(), secret, metav1.CreateOptions{})
@@ -92,7 +92,7 @@ func (f *fixture) has(secrets ...*corev1.Secret) {
 	}
 }
 
-func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
+func (f *testAgent) putConfigMap(configMap *corev1.ConfigMap) {
 	f.Helper()
 	client := f.core.CoreV1().ConfigMaps(agentNamespace)
 	_, err := client.Create(f.Context(), configMap, metav1.CreateOptions{})
@@ -102,10 +102,10 @@ func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
 	require.NoError(f, err)
 }
 
-// hasSettings writes ConfigMap fleet-agent.
-func (f *fixture) hasSettings(document string) {
+// putSettings writes ConfigMap fleet-agent.
+func (f *testAgent) putSettings(document string) {
 	f.Helper()
-	f.hasConfigMap(settings(document))
+	f.putConfigMap(settings(document))
 }
 
 func settings(document string) *corev1.ConfigMap {
@@ -115,33 +115,37 @@ func settings(document string) *corev1.ConfigMap {
 	}
 }
 
-func (f *fixture) lacks(name string) {
+// deleteSecret deletes a Secret on the member.
+func (f *testAgent) deleteSecret(name string) {
 	f.Helper()
 	require.NoError(f, f.core.CoreV1().Secrets(agentNamespace).Delete(f.Context(), name, metav1.DeleteOptions{}))
 }
 
-func (f *fixture) bootstrap(edits ...string) *corev1.Secret {
+// bootstrap returns a bootstrap Secret for the stubHub; edits as of agenttest.BootstrapSecret.
+func (f *testAgent) bootstrap(edits ...string) *corev1.Secret {
 	return agenttest.BootstrapSecret(f.hub.server.URL, f.hub.ca(), edits...)
 }
 
-func (f *fixture) stored(edits ...string) *corev1.Secret {
+// stored returns Secret fleet-agent with oldToken; edits as of agenttest.StoredSecret.
+func (f *testAgent) stored(edits ...string) *corev1.Secret {
 	f.Helper()
 	return agenttest.StoredSecret(f.T, f.hub.server.URL, f.hub.ca(), oldToken, edits...)
 }
 
-// starts runs the agent until the test ends.
-func (f *fixture) starts() {
+// start runs the agent until the test ends.
+func (f *testAgent) start() {
 	f.Helper()
-	f.startsDeploying(deploysNothing)
+	f.startWith(deployNothing)
 }
 
-// deploysNothing replaces deploy.Run.
-func deploysNothing(ctx context.Context, _ deploy.Config) error {
+// deployNothing is used in place of deploy.Run.
+func deployNothing(ctx context.Context, _ deploy.Config) error {
 	<-ctx.Done()
 	return nil
 }
 
-func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
+// startWith runs the agent with a replacement of deploy.Run until stop is called or the test ends.
+func (f *testAgent) startWith(deploying deployFunc) (stop func()) {
 	f.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -151,29 +155,28 @@ func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
 	return stop
 }
 
-// runsUntil runs the agent until the condition holds.
-func (f *fixture) runsUntil(condition func() bool) {
+// runUntil runs the agent until the condition holds, and stops it.
+func (f *testAgent) runUntil(condition func() bool) {
 	f.Helper()
-	stop := f.startsDeploying(deploysNothing)
+	stop := f.startWith(deployNothing)
 	require.Eventually(f, condition, patience, time.Millisecond)
 	stop()
 }
 
-func (f *fixture) eventually(condition func() bool, what string) {
+func (f *testAgent) eventually(condition func() bool, what string) {
 	f.Helper()
 	require.Eventually(f, condition, patience, 2*time.Millisecond, what)
 }
 
-// says waits for a line of the log.
-func (f *fixture) says(text string) {
+// waitForLog waits for a log message that contains the text.
+func (f *testAgent) waitForLog(text string) {
 	f.Helper()
-	f.eventually(func() bool { return f.said(text) > 0 }, "log line with: "+text)
+	f.eventually(func() bool { return f.countLogs(text) > 0 }, "log line with: "+text)
 }
 
-func (f *fixture) said(text string) int { return count(f.log, text) }
-
-func count(log *logtest.Hook, text string) (n int) {
-	for _, entry := range log.AllEntries() {
+// countLogs counts the log messages that contain the text.
+func (f *testAgent) countLogs(text string) (n int) {
+	for _, entry := range f.log.AllEntries() {
 		if strings.Contains(entry.Message, text) {
 			n++
 		}
@@ -181,15 +184,15 @@ func count(log *logtest.Hook, text string) (n int) {
 	return n
 }
 
-// settles waits until the agent works with the token that is stored, and everything of a registration is gone.
-func (f *fixture) settles(token string) {
+// waitUntilSettled waits until the agent has stored the token, isSettled, and isWatching.
+func (f *testAgent) waitUntilSettled(token string) {
 	f.Helper()
-	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token && f.watches() }, "settled with "+token)
+	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token && f.isWatching() }, "settled with "+token)
 }
 
-// watches reports whether the agent watches the objects that configure its registration. The fake client, unlike an API server, loses events between
-// the list and the watch of an informer.
-func (f *fixture) watches() bool {
+// isWatching reports whether the agent watches the objects that configure its registration. A test waits for that before it changes one of them:
+// the fake client, unlike an API server, loses events between the list and the watch of an informer.
+func (f *testAgent) isWatching() bool {
 	watched := 0
 	for _, action := range f.core.Actions() {
 		if action.GetVerb() == "watch" {
@@ -199,23 +202,24 @@ func (f *fixture) watches() bool {
 	return watched >= 4 // two Secrets and two ConfigMaps
 }
 
-// isSettled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.
-func (f *fixture) isSettled() bool {
+// isSettled reports whether a heartbeat has arrived with the stored credential, and the Secrets of the registration are deleted.
+func (f *testAgent) isSettled() bool {
 	f.Helper()
 	token := f.storedToken()
 	return token != "" && f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil &&
 		f.hub.count("/status as "+token) > 0
 }
 
-// secret is nil if there is none.
-func (f *fixture) secret(name string) *corev1.Secret {
+// secret returns a Secret of the member; nil if it does not exist.
+func (f *testAgent) secret(name string) *corev1.Secret {
 	f.Helper()
 	secret, err := f.member.Secret(context.Background(), name)
 	require.NoError(f, err)
 	return secret
 }
 
-func (f *fixture) storedToken() string {
+// storedToken returns the token in Secret fleet-agent; "" if there is none.
+func (f *testAgent) storedToken() string {
 	f.Helper()
 	if secret := f.secret(registration.CredentialSecret); secret != nil {
 		if s, err := credential.Parse(secret); err == nil {
@@ -225,7 +229,8 @@ func (f *fixture) storedToken() string {
 	return ""
 }
 
-func (f *fixture) storedNow() *credential.Stored {
+// storedNow returns the content of Secret fleet-agent.
+func (f *testAgent) storedNow() *credential.Stored {
 	f.Helper()
 	secret := f.secret(registration.CredentialSecret)
 	require.NotNil(f, secret)
@@ -234,8 +239,8 @@ func (f *fixture) storedNow() *credential.Stored {
 	return s
 }
 
-// writes are the verbs and names of what the agent wrote on the member since the given action.
-func (f *fixture) writes(since int) []string {
+// writes returns the verb and the name of each write on the member from the action with index since.
+func (f *testAgent) writes(since int) []string {
 	var writes []string
 	for _, action := range f.core.Actions()[since:] {
 		switch a := action.(type) {
@@ -251,8 +256,8 @@ func (f *fixture) writes(since int) []string {
 	return writes
 }
 
-// events are those of a reason on the member.
-func (f *fixture) events(reason string) []corev1.Event {
+// events returns the events with the reason on the member.
+func (f *testAgent) events(reason string) []corev1.Event {
 	f.Helper()
 	list, err := f.core.CoreV1().Events(agentNamespace).List(f.Context(), metav1.ListOptions{})
 	require.NoError(f, err)
@@ -265,8 +270,8 @@ func (f *fixture) events(reason string) []corev1.Event {
 	return found
 }
 
-// eventOf is nil if there is none.
-func (f *fixture) eventOf(reason string) *corev1.Event {
+// eventOf returns the first event with the reason; nil if there is none.
+func (f *testAgent) eventOf(reason string) *corev1.Event {
 	f.Helper()
 	if found := f.events(reason); len(found) > 0 {
 		return &found[0]
@@ -274,11 +279,11 @@ func (f *fixture) eventOf(reason string) *corev1.Event {
 	return nil
 }
 
-// lastBeat is the status.agent of the latest heartbeat.
-func (f *fixture) lastBeat() (status fleet.AgentStatus) {
+// lastHeartbeat returns status.agent from the last heartbeat.
+func (f *testAgent) lastHeartbeat() (status fleet.AgentStatus) {
 	f.hub.mutex.Lock()
 	defer f.hub.mutex.Unlock()
-	for _, beat := range f.hub.beats {
+	for _, beat := range f.hub.heartbeats {
 		if strings.Contains(beat, "lastSeen") {
 			var cluster fleet.Cluster
 			require.NoError(f, json.Unmarshal([]byte(beat), &cluster))

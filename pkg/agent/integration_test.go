@@ -156,7 +156,7 @@ func (m *realMember) put(object runtime.Object) {
 	}
 }
 
-func (m *realMember) has(object runtime.Object) bool {
+func (m *realMember) exists(object runtime.Object) bool {
 	m.Helper()
 	client, name := m.client(object)
 	_, err := client.Get(context.Background(), name, metav1.GetOptions{})
@@ -171,18 +171,18 @@ func (m *realMember) has(object runtime.Object) bool {
 func TestRunUninstallsWithItsOwnRights(t *testing.T) {
 	for name, row := range map[string]struct {
 		installation
-		diesAt     func(r *http.Request) bool
-		carriedOut bool
+		killAtWrite func(r *http.Request) bool
+		carriedOut  bool
 	}{
 		"by the chart":       {installation: installation{chart: true}},
 		"the chart, adopted": {installation: installation{managed: true, chart: true}},
 		"imported, stopped in the middle": {
 			installation: installation{managed: true},
-			diesAt:       func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/deployments/") },
+			killAtWrite:  func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/deployments/") },
 		},
 		"imported, stopped after the last write": {
 			installation: installation{managed: true},
-			diesAt:       func(r *http.Request) bool { return r.Method == http.MethodDelete }, carriedOut: true,
+			killAtWrite:  func(r *http.Request) bool { return r.Method == http.MethodDelete }, carriedOut: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,22 +204,22 @@ func TestRunUninstallsWithItsOwnRights(t *testing.T) {
 				go func() { ended <- Run(ctx, c) }()
 				return ended
 			}
-			if row.diesAt != nil {
+			if row.killAtWrite != nil {
 				ctx, die := context.WithCancel(t.Context())
 				c := m.config
 				c.Member = rest.CopyConfig(c.Member)
-				c.Member.Wrap((&deathAtWrite{counts: row.diesAt, at: 1, die: die, carriedOut: row.carriedOut}).wrap)
+				c.Member.Wrap((&writeKiller{counts: row.killAtWrite, at: 1, kill: die, carriedOut: row.carriedOut}).wrap)
 				require.NoError(t, <-run(ctx, c))
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			ended := run(ctx, m.config)
 			for _, object := range objects {
-				require.Eventually(t, func() bool { return !m.has(object) }, patience, 50*time.Millisecond, "%T", object)
+				require.Eventually(t, func() bool { return !m.exists(object) }, patience, 50*time.Millisecond, "%T", object)
 			}
 			stop()
 			require.NoError(t, <-ended)
 			for _, object := range row.bystanders() {
-				assert.True(t, m.has(object), "%T belongs to others", object)
+				assert.True(t, m.exists(object), "%T belongs to others", object)
 			}
 			namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
 			require.NoError(t, err)

@@ -21,14 +21,15 @@ const (
 	timeoutText = "the hub did not grant ClusterRegistration fleet-default/request-"
 )
 
-// refusesRequests makes the hub refuse all requests.
-func (f *fixture) refusesRequests(reason, message string) {
+// refuseRequests makes the hub refuse all requests.
+func (f *testAgent) refuseRequests(reason, message string) {
 	f.hub.set(func() {
-		f.hub.grantAt, f.hub.grant = 0, map[string]string{registration.RefusalReason: reason, registration.RefusalMessage: message}
+		f.hub.grantAtRead, f.hub.grant = 0, map[string]string{registration.RefusalReason: reason, registration.RefusalMessage: message}
 	})
 }
 
-func (f *fixture) approves() {
+// grantRequests makes the hub grant all requests.
+func (f *testAgent) grantRequests() {
 	f.hub.set(func() {
 		f.hub.grant = map[string]string{
 			"token": newToken, "deploymentNamespace": "cluster-ns", "clusterNamespace": "fleet-default", "clusterName": "one",
@@ -36,59 +37,59 @@ func (f *fixture) approves() {
 	})
 }
 
-// grantsTheLast makes the hub grant the last request and no other one.
-func (f *fixture) grantsTheLast() {
+// grantLastRequest makes the hub grant the last request and no other one.
+func (f *testAgent) grantLastRequest() {
 	f.hub.set(func() {
-		f.hub.grantAt = 0
+		f.hub.grantAtRead = 0
 		f.hub.created = f.hub.created[len(f.hub.created)-1:]
 	})
 }
 
 func TestLoopRefusedRegistration(t *testing.T) {
-	play(t, map[string]scene{
+	runScenarios(t, map[string]scenario{
 		"reported once, approved later": {
-			arrange: func(f *fixture) { f.refusesRequests("Denied", "not on a Sunday"); f.has(f.bootstrap()) },
-			says:    "not on a Sunday (Denied). The agent checks again from time to time",
-			then: func(f *fixture) {
+			arrange:    func(f *testAgent) { f.refuseRequests("Denied", "not on a Sunday"); f.putSecrets(f.bootstrap()) },
+			waitForLog: "not on a Sunday (Denied). The agent checks again from time to time",
+			then: func(f *testAgent) {
 				polls := f.hub.count("GET /api/v1")
 				f.eventually(func() bool { return f.hub.count("GET /api/v1") > polls+5 }, "it polls again")
-				assert.Equal(f, 1, f.said(refusedText), "logged once")
+				assert.Equal(f, 1, f.countLogs(refusedText), "logged once")
 				require.Len(f, f.events("RegistrationRefused"), 1)
 				event := f.events("RegistrationRefused")[0]
 				assert.Equal(f, corev1.EventTypeWarning, event.Type)
 				assert.Contains(f, event.Message, "not on a Sunday (Denied)")
 				assert.EqualValues(f, 1, event.Count)
-				f.refusesRequests("WaitingLonger", "ask again")
-				f.says("ask again (WaitingLonger)")
-				f.approves()
-				f.settles(newToken)
+				f.refuseRequests("WaitingLonger", "ask again")
+				f.waitForLog("ask again (WaitingLonger)")
+				f.grantRequests()
+				f.waitUntilSettled(newToken)
 				f.eventually(func() bool { return len(f.events("RegistrationGranted")) == 1 }, "the event")
 			}, token: newToken, requests: 1,
 		},
 		"request is deleted and sent again": {
-			arrange: func(f *fixture) { f.refusesRequests("Denied", "no"); f.has(f.bootstrap()) },
-			says:    refusedText,
-			then: func(f *fixture) {
+			arrange:    func(f *testAgent) { f.refuseRequests("Denied", "no"); f.putSecrets(f.bootstrap()) },
+			waitForLog: refusedText,
+			then: func(f *testAgent) {
 				name := f.hub.registrations()[0].Name
 				f.hub.set(func() { f.hub.created = nil })
 				f.eventually(func() bool { return len(f.hub.registrations()) == 1 }, "sent again")
 				assert.Equal(f, name, f.hub.registrations()[0].Name)
-				f.approves()
+				f.grantRequests()
 			}, token: newToken, requests: 1,
 		},
 		"restart and outage": {
-			arrange: func(f *fixture) {
-				f.refusesRequests("Denied", "no")
-				f.has(f.bootstrap())
-				f.runsUntil(func() bool { return f.said(refusedText) > 0 })
+			arrange: func(f *testAgent) {
+				f.refuseRequests("Denied", "no")
+				f.putSecrets(f.bootstrap())
+				f.runUntil(func() bool { return f.countLogs(refusedText) > 0 })
 			},
-			then: func(f *fixture) {
-				f.eventually(func() bool { return f.said(refusedText) == 2 }, "each process logs it once")
+			then: func(f *testAgent) {
+				f.eventually(func() bool { return f.countLogs(refusedText) == 2 }, "each process logs it once")
 				asked := f.hub.count("")
-				f.faults(everything, http.StatusBadGateway, "no")
+				f.setFault(everything, http.StatusBadGateway, "no")
 				f.eventually(func() bool { return f.hub.count("") > asked+3 }, "requests during the outage")
-				f.approves()
-				f.faults(nil, 0, "")
+				f.grantRequests()
+				f.setFault(nil, 0, "")
 			}, token: newToken, requests: 1,
 		},
 	})
@@ -96,31 +97,31 @@ func TestLoopRefusedRegistration(t *testing.T) {
 
 func TestLoopChecksARefusedRegistrationAfterAChange(t *testing.T) {
 	for name, row := range map[string]struct {
-		change   func(f *fixture)
+		change   func(f *testAgent)
 		requests int
 	}{
-		"another token":             {func(f *fixture) { f.has(f.bootstrap("token", "another", "tokenName", "two")) }, 2},
-		"the same token again":      {func(f *fixture) { f.has(f.bootstrap("unknown", "key")) }, 1},
-		"another identity":          {func(f *fixture) { f.hasSettings(`{"clientID":"two"}`) }, 2},
-		"other labels":              {func(f *fixture) { f.hasSettings(`{"clientID":"one","labels":{"a":"b"}}`) }, 2},
-		"a setting not in requests": {func(f *fixture) { f.hasSettings(`{"clientID":"one","agentTLSMode":"system-store"}`) }, 1},
+		"another token":             {func(f *testAgent) { f.putSecrets(f.bootstrap("token", "another", "tokenName", "two")) }, 2},
+		"the same token again":      {func(f *testAgent) { f.putSecrets(f.bootstrap("unknown", "key")) }, 1},
+		"another identity":          {func(f *testAgent) { f.putSettings(`{"clientID":"two"}`) }, 2},
+		"other labels":              {func(f *testAgent) { f.putSettings(`{"clientID":"one","labels":{"a":"b"}}`) }, 2},
+		"a setting not in requests": {func(f *testAgent) { f.putSettings(`{"clientID":"one","agentTLSMode":"system-store"}`) }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			f.retriesAfterAnHour()
-			f.hasSettings(`{"clientID":"one"}`)
-			f.refusesRequests("ClientIDInUse", "no")
-			f.has(f.bootstrap())
-			f.starts()
-			f.says(refusedText)
+			f := newTestAgent(t)
+			f.setLongPauses()
+			f.putSettings(`{"clientID":"one"}`)
+			f.refuseRequests("ClientIDInUse", "no")
+			f.putSecrets(f.bootstrap())
+			f.start()
+			f.waitForLog(refusedText)
 			row.change(f)
-			f.says("The configuration of the agent has changed")
+			f.waitForLog("The configuration of the agent has changed")
 			f.eventually(func() bool { return len(f.hub.registrations()) == row.requests }, "a request with the new content")
-			f.approves()
+			f.grantRequests()
 			again := f.secret(registration.BootstrapSecret)
 			again.Labels = map[string]string{"checked": "again"}
-			f.has(again)
-			f.settles(newToken)
+			f.putSecrets(again)
+			f.waitUntilSettled(newToken)
 			assert.Len(t, f.hub.registrations(), row.requests)
 		})
 	}
@@ -132,7 +133,7 @@ func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 	for configAt := 1; configAt <= reads; configAt++ {
 		for secretAt := configAt; secretAt <= reads; secretAt++ {
 			t.Run(fmt.Sprintf("before reads %d and %d", configAt, secretAt), func(t *testing.T) {
-				f := newFixture(t)
+				f := newTestAgent(t)
 				read := 0 // the fake client calls reactors one after another
 				f.core.PrependReactor("get", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
 					read++
@@ -144,9 +145,9 @@ func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 					}
 					return false, nil, nil
 				})
-				f.starts()
+				f.start()
 				f.eventually(func() bool { return len(f.hub.registrations()) > 0 }, "a request") // without reads of the test
-				f.settles(newToken)
+				f.waitUntilSettled(newToken)
 				require.Len(t, f.hub.registrations(), 1)
 				assert.Equal(t, "imported", f.hub.registrations()[0].Spec.ClientID)
 				assert.Equal(t, "b", f.hub.registrations()[0].Spec.ClusterLabels["a"])
@@ -156,71 +157,71 @@ func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 }
 
 func TestLoopUnansweredRequest(t *testing.T) {
-	unanswered := func(f *fixture) {
+	unanswered := func(f *testAgent) {
 		f.config.Timing.Registration = 20 * time.Millisecond
-		f.hub.grantAt = 1 << 30
-		f.has(f.bootstrap())
+		f.hub.grantAtRead = 1 << 30
+		f.putSecrets(f.bootstrap())
 	}
-	play(t, map[string]scene{
+	runScenarios(t, map[string]scenario{
 		// The change comes before a refusal, after which no other change may come.
 		"replaced by one with another clientID": {
-			arrange: func(f *fixture) {
-				f.retriesAfterAnHour()
-				f.hub.grantAt = 1 << 30
-				f.hasSettings(`{"clientID":"one"}`)
-				f.has(f.bootstrap())
+			arrange: func(f *testAgent) {
+				f.setLongPauses()
+				f.hub.grantAtRead = 1 << 30
+				f.putSettings(`{"clientID":"one"}`)
+				f.putSecrets(f.bootstrap())
 			},
-			says: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
-			then: func(f *fixture) {
-				f.hasSettings(`{"clientID":"two"}`)
+			waitForLog: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
+			then: func(f *testAgent) {
+				f.putSettings(`{"clientID":"two"}`)
 				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
 				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
-				f.grantsTheLast()
+				f.grantLastRequest()
 			}, token: newToken, requests: 1,
 		},
 		"sent again, and no other one": {
 			arrange: unanswered,
-			then: func(f *fixture) {
-				f.eventually(func() bool { return f.said(timeoutText) > 3 }, "several attempts")
+			then: func(f *testAgent) {
+				f.eventually(func() bool { return f.countLogs(timeoutText) > 3 }, "several attempts")
 				require.Len(f, f.hub.registrations(), 1)
 				name := f.hub.registrations()[0].Name
 				f.hub.set(func() { f.hub.created = nil })
 				f.eventually(func() bool { return len(f.hub.registrations()) > 0 }, "created again after a deletion")
-				attempts := f.said(timeoutText)
-				f.eventually(func() bool { return f.said(timeoutText) > attempts+3 }, "several attempts")
+				attempts := f.countLogs(timeoutText)
+				f.eventually(func() bool { return f.countLogs(timeoutText) > attempts+3 }, "several attempts")
 				require.Len(f, f.hub.registrations(), 1)
 				assert.Equal(f, name, f.hub.registrations()[0].Name)
-				f.grantsTheLast()
+				f.grantLastRequest()
 			}, token: newToken, requests: 1,
 		},
 		"replaced once after a restart": {
-			arrange: func(f *fixture) {
+			arrange: func(f *testAgent) {
 				unanswered(f)
 				f.config.Timing.Registration = patience
-				f.runsUntil(func() bool { return len(f.hub.registrations()) == 1 })
+				f.runUntil(func() bool { return len(f.hub.registrations()) == 1 })
 				f.config.Timing.Registration = 20 * time.Millisecond
 			},
-			then: func(f *fixture) {
-				f.eventually(func() bool { return f.said(timeoutText) > 3 }, "several attempts")
+			then: func(f *testAgent) {
+				f.eventually(func() bool { return f.countLogs(timeoutText) > 3 }, "several attempts")
 				assert.Len(f, f.hub.registrations(), 2, "the second request was observed without a gap")
-				f.grantsTheLast()
+				f.grantLastRequest()
 			}, token: newToken, requests: 1,
 		},
 		"replaced after an outage": {
-			arrange: func(f *fixture) { unanswered(f); f.config.Timing.MaxAnswerGap = time.Nanosecond }, // a gap after each poll
-			then: func(f *fixture) {
+			arrange: func(f *testAgent) { unanswered(f); f.config.Timing.MaxAnswerGap = time.Nanosecond }, // a gap after each poll
+			then: func(f *testAgent) {
 				f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
-				f.grantsTheLast()
+				f.grantLastRequest()
 			}, token: newToken, requests: anyNumber,
 		},
 	})
 }
 
-// proofs are the patches that prove possession, outside of heartbeats or with them.
-func (f *fixture) proofs(heartbeats bool) (beats []string) {
+// proofs returns the patches with a proof of possession: those that are heartbeats, or those that are not.
+func (f *testAgent) proofs(heartbeats bool) (beats []string) {
 	f.hub.mutex.Lock()
 	defer f.hub.mutex.Unlock()
-	for _, beat := range f.hub.beats {
+	for _, beat := range f.hub.heartbeats {
 		if strings.Contains(beat, `"vouches":"`) && strings.Contains(beat, "lastSeen") == heartbeats {
 			beats = append(beats, beat)
 		}
@@ -229,73 +230,75 @@ func (f *fixture) proofs(heartbeats bool) (beats []string) {
 }
 
 func TestLoopProvesPossession(t *testing.T) {
-	registersAgain := func(f *fixture) { f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2")) }
-	nothing := func(f *fixture) {
-		f.settles(newToken)
+	registersAgain := func(f *testAgent) {
+		f.putSecrets(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
+	}
+	nothing := func(f *testAgent) {
+		f.waitUntilSettled(newToken)
 		assert.Empty(f, f.proofs(false))
 		assert.Empty(f, f.proofs(true))
 	}
-	play(t, map[string]scene{
+	runScenarios(t, map[string]scenario{
 		"before the request": {
-			arrange: func(f *fixture) {
+			arrange: func(f *testAgent) {
 				f.hub.fault = func(r *http.Request) (int, string) {
 					if r.Method == http.MethodPost {
-						assert.Contains(f, strings.Join(f.hub.beats, ""), `{"status":{"agent":{"vouches":"request-`)
+						assert.Contains(f, strings.Join(f.hub.heartbeats, ""), `{"status":{"agent":{"vouches":"request-`)
 					}
 					return 0, ""
 				}
 				registersAgain(f)
 			},
-			then: func(f *fixture) {
-				f.settles(newToken)
+			then: func(f *testAgent) {
+				f.waitUntilSettled(newToken)
 				request := f.hub.registrations()[0].Name
 				assert.Contains(f, f.proofs(false)[0], request)
-				f.eventually(func() bool { return f.lastBeat().Registration == request }, "the request whose credential it uses")
-				assert.Empty(f, f.lastBeat().PossessionProof)
+				f.eventually(func() bool { return f.lastHeartbeat().Registration == request }, "the request whose credential it uses")
+				assert.Empty(f, f.lastHeartbeat().PossessionProof)
 				assert.Equal(f, request, f.storedNow().Request)
 			}, token: newToken, requests: 1,
 		},
-		"not without a credential": {arrange: func(f *fixture) { f.has(f.bootstrap()) }, then: nothing, token: newToken, requests: 1},
+		"not without a credential": {arrange: func(f *testAgent) { f.putSecrets(f.bootstrap()) }, then: nothing, token: newToken, requests: 1},
 		"not with a rejected one": {
-			arrange: func(f *fixture) { f.refuses(oldToken, true); f.has(f.stored(), f.bootstrap()) }, then: nothing, token: newToken, requests: 1,
+			arrange: func(f *testAgent) { f.setRejected(oldToken, true); f.putSecrets(f.stored(), f.bootstrap()) }, then: nothing, token: newToken, requests: 1,
 		},
 		"with a heartbeat, after a failure": {
-			arrange: func(f *fixture) {
+			arrange: func(f *testAgent) {
 				f.config.CheckinInterval = 5 * time.Millisecond
-				f.hub.grantAt = 1 << 30
-				f.faults(func(r *http.Request) bool { return r.Method == http.MethodPatch && len(f.hub.created) == 0 }, 503, "<h1>503</h1>")
+				f.hub.grantAtRead = 1 << 30
+				f.setFault(func(r *http.Request) bool { return r.Method == http.MethodPatch && len(f.hub.created) == 0 }, 503, "<h1>503</h1>")
 				registersAgain(f)
 			},
-			says: "Cannot prove to the hub that ClusterRegistration request-",
-			then: func(f *fixture) {
+			waitForLog: "Cannot prove to the hub that ClusterRegistration request-",
+			then: func(f *testAgent) {
 				f.eventually(func() bool { return len(f.proofs(true)) > 0 }, "a heartbeat repeats it")
 				assert.Contains(f, f.proofs(true)[0], f.hub.registrations()[0].Name)
-				f.hub.set(func() { f.hub.grantAt = 0 })
+				f.hub.set(func() { f.hub.grantAtRead = 0 })
 			}, token: newToken, requests: 1,
 		},
 		"no more when the request is withdrawn": {
-			arrange: func(f *fixture) {
+			arrange: func(f *testAgent) {
 				f.config.CheckinInterval = 5 * time.Millisecond
-				f.hub.grantAt = 1 << 30
+				f.hub.grantAtRead = 1 << 30
 				registersAgain(f)
 			},
-			then: func(f *fixture) {
+			then: func(f *testAgent) {
 				f.eventually(func() bool { return len(f.proofs(true)) > 0 }, "the proof")
-				f.lacks(registration.PendingSecret)
-				f.has(f.bootstrap("registration", "uid/1"))
-				f.settles(oldToken)
-				f.eventually(func() bool { return f.lastBeat().PossessionProof == "" }, "no more")
+				f.deleteSecret(registration.PendingSecret)
+				f.putSecrets(f.bootstrap("registration", "uid/1"))
+				f.waitUntilSettled(oldToken)
+				f.eventually(func() bool { return f.lastHeartbeat().PossessionProof == "" }, "no more")
 			}, token: oldToken, requests: anyNumber,
 		},
 	})
 }
 
 func TestLoopInstanceDiffersBetweenProcesses(t *testing.T) {
-	f := newFixture(t)
-	f.has(f.stored("request", "request-1"))
-	f.runsUntil(func() bool { return f.lastBeat().Instance != "" })
-	first := f.lastBeat()
+	f := newTestAgent(t)
+	f.putSecrets(f.stored("request", "request-1"))
+	f.runUntil(func() bool { return f.lastHeartbeat().Instance != "" })
+	first := f.lastHeartbeat()
 	assert.Equal(t, "request-1", first.Registration)
 	assert.LessOrEqual(t, len(first.Instance), 64)
-	f.runsUntil(func() bool { return f.lastBeat().Instance != first.Instance })
+	f.runUntil(func() bool { return f.lastHeartbeat().Instance != first.Instance })
 }

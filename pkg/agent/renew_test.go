@@ -29,20 +29,20 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
 
-// renewer is an agent with a credential for a day, a hub that renews it, and a clock that a test moves.
-type renewer struct {
-	*fixture
-	clock    *agenttest.Clock
-	token    string // the first one
-	serial   int
-	sessions atomic.Int32
-	broken   atomic.Pointer[kubetesting.ReactionFunc] // of the member's Secrets; nil while they work
+// renewingAgent is an agent with a credential for a day, a hub that renews it, and a clock that the test advances.
+type renewingAgent struct {
+	*testAgent
+	clock      *agenttest.Clock
+	token      string // in Secret fleet-agent at the start
+	serial     int
+	deployRuns atomic.Int32
+	broken     atomic.Pointer[kubetesting.ReactionFunc] // of the member's Secrets; nil while they work
 }
 
-func newRenewer(t *testing.T, edits ...string) *renewer {
+func newRenewingAgent(t *testing.T, edits ...string) *renewingAgent {
 	t.Helper()
-	f := newFixture(t)
-	r := &renewer{fixture: f, clock: agenttest.NewClock(noon), token: agenttest.JWT("uid", noon, noon.Add(day), 0)}
+	f := newTestAgent(t)
+	r := &renewingAgent{testAgent: f, clock: agenttest.NewClock(noon), token: agenttest.JWT("uid", noon, noon.Add(day), 0)}
 	f.config.Clock, f.config.Member = r.clock, &rest.Config{}
 	f.hub.dateless = true
 	f.hub.issue = func(lifetime time.Duration) string {
@@ -50,7 +50,7 @@ func newRenewer(t *testing.T, edits ...string) *renewer {
 		now := r.clock.FakeClock.Now() // the hub has another wall clock
 		return agenttest.JWT("uid", now, now.Add(lifetime), r.serial)
 	}
-	f.has(agenttest.StoredSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
+	f.putSecrets(agenttest.StoredSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
 	// The list of reactors has no lock, so it is complete before the agent starts.
 	r.core.PrependReactor("*", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
 		if breaks := r.broken.Load(); breaks != nil {
@@ -61,42 +61,42 @@ func newRenewer(t *testing.T, edits ...string) *renewer {
 	return r
 }
 
-func (r *renewer) starts() {
+func (r *renewingAgent) start() {
 	r.Helper()
-	r.startsDeploying(func(ctx context.Context, _ deploy.Config) error {
-		r.sessions.Add(1)
+	r.startWith(func(ctx context.Context, _ deploy.Config) error {
+		r.deployRuns.Add(1)
 		<-ctx.Done()
 		return nil
 	})
-	r.settles(r.token)
+	r.waitUntilSettled(r.token)
 }
 
-// passes lets time pass until the condition holds.
-func (r *renewer) passes(condition func() bool, what string) {
+// advanceUntil advances the clock until the condition holds.
+func (r *renewingAgent) advanceUntil(condition func() bool, what string) {
 	r.Helper()
 	r.eventually(func() bool { r.clock.Step(10 * time.Minute); return condition() }, what)
 }
 
-func (r *renewer) isRenewed() bool { return r.storedToken() != r.token && r.storedToken() != "" }
+func (r *renewingAgent) isRenewed() bool { return r.storedToken() != r.token && r.storedToken() != "" }
 
-func (r *renewer) requests() int { return r.hub.count("/serviceaccounts/the-agent/token") }
+func (r *renewingAgent) requests() int { return r.hub.count("/serviceaccounts/the-agent/token") }
 
 func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
-	r := newRenewer(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
+	r := newRenewingAgent(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
 	r.config.CheckinInterval = 30 * day // only changes cause a heartbeat
-	r.starts()
-	assert.Equal(t, noon.Add(day), r.lastBeat().CredentialExpires.UTC())
+	r.start()
+	assert.Equal(t, noon.Add(day), r.lastHeartbeat().CredentialExpires.UTC())
 	before := len(r.core.Actions())
-	r.passes(r.isRenewed, "renewed")
+	r.advanceUntil(r.isRenewed, "renewed")
 	asked := r.clock.Now()
 	assert.GreaterOrEqual(t, asked.Sub(noon), day*6/10, "not before")
 	r.eventually(func() bool {
-		expires := r.lastBeat().CredentialExpires
+		expires := r.lastHeartbeat().CredentialExpires
 		return expires != nil && expires.After(noon.Add(day))
 	}, "the hub learns the new expiry at once")
 	assert.Equal(t, []string{"update fleet-agent"}, r.writes(before))
-	assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
-	assert.Equal(t, []time.Duration{day}, r.hub.asked)
+	assert.EqualValues(t, 1, r.deployRuns.Load(), "the work goes on")
+	assert.Equal(t, []time.Duration{day}, r.hub.requestedLifetimes)
 	assert.Equal(t, 1, r.hub.count("/token as "+r.token))
 	assert.Equal(t, 1, r.hub.count("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status as "+r.storedToken()), "the new one is used")
 	secret := r.secret(registration.CredentialSecret)
@@ -104,26 +104,26 @@ func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 		assert.Equal(t, want, string(secret.Data[key]), key)
 	}
 	assert.Nil(t, r.eventOf("CredentialExpiring"))
-	r.passes(func() bool { return r.said("The credential for the hub was renewed") > 1 }, "renewed again")
-	assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
+	r.advanceUntil(func() bool { return r.countLogs("The credential for the hub was renewed") > 1 }, "renewed again")
+	assert.EqualValues(t, 1, r.deployRuns.Load(), "the work goes on")
 }
 
 func TestRenewAtTheStart(t *testing.T) {
-	r := newRenewer(t)
+	r := newRenewingAgent(t)
 	r.clock.Step(20 * time.Hour)
-	r.startsDeploying(deploysNothing)
+	r.startWith(deployNothing)
 	r.eventually(r.isRenewed, "renewed without a wait")
 }
 
 func TestRenewWithAClockFarAhead(t *testing.T) {
-	r := newRenewer(t)
+	r := newRenewingAgent(t)
 	r.hub.issue = func(lifetime time.Duration) string {
 		r.serial++
 		issued := noon.Add(time.Duration(r.serial) * time.Minute)
 		return agenttest.JWT("uid", issued, issued.Add(lifetime), r.serial)
 	}
 	r.clock.Step(100 * day)
-	r.startsDeploying(deploysNothing)
+	r.startWith(deployNothing)
 	r.eventually(r.isRenewed, "renewed")
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 }
@@ -142,10 +142,10 @@ func TestRenewAfterTheClockWasSet(t *testing.T) {
 		"forward, and the hub sends no date": {day, true, 10 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRenewer(t)
+			r := newRenewingAgent(t)
 			r.hub.dateless, r.hub.clock = row.dateless, r.clock.FakeClock
 			r.config.CheckinInterval = 30 * day // no heartbeat measures the clock skew again
-			r.starts()
+			r.start()
 			waits := func() bool { return r.clock.Waiters() == 2 } // the renewal and the heartbeat
 			r.eventually(waits, "both wait")
 			r.clock.StepWall(row.step)
@@ -167,59 +167,63 @@ func TestRenewAfterTheClockWasSet(t *testing.T) {
 }
 
 func TestRenewNotForTenYears(t *testing.T) {
-	r := newRenewer(t)
+	r := newRenewingAgent(t)
 	r.token = agenttest.JWT("uid", noon, noon.Add(credential.LongLived), 0)
-	r.has(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
-	r.starts()
+	r.putSecrets(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
+	r.start()
 	r.clock.Step(9 * 365 * day)
 	assert.Never(t, func() bool { return r.requests() > 0 }, 100*time.Millisecond, 10*time.Millisecond)
-	assert.Nil(t, r.lastBeat().CredentialExpires)
+	assert.Nil(t, r.lastHeartbeat().CredentialExpires)
 }
 
 // Whatever fails, the old credential works and a later attempt succeeds.
 func TestRenewRetriesAfterFailures(t *testing.T) {
 	isToken := func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/token") }
-	isProbe := func(r *renewer, req *http.Request) bool {
+	isProbe := func(r *renewingAgent, req *http.Request) bool {
 		return req.Method == http.MethodGet && !strings.Contains(req.Header.Get("Authorization"), r.token)
 	}
-	for name, breaks := range map[string]func(r *renewer, done func() bool){
-		"403":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 403, status403) },
-		"500":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 500, status500) },
-		"401":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 401, status401) },
-		"a proxy's page": func(r *renewer, done func() bool) { r.failHub(done, isToken, 200, "<h1>hello</h1>") },
-		"no token in it": func(r *renewer, done func() bool) {
+	for name, breaks := range map[string]func(r *renewingAgent, done func() bool){
+		"403":            func(r *renewingAgent, done func() bool) { r.failHub(done, isToken, 403, status403) },
+		"500":            func(r *renewingAgent, done func() bool) { r.failHub(done, isToken, 500, status500) },
+		"401":            func(r *renewingAgent, done func() bool) { r.failHub(done, isToken, 401, status401) },
+		"a proxy's page": func(r *renewingAgent, done func() bool) { r.failHub(done, isToken, 200, "<h1>hello</h1>") },
+		"no token in it": func(r *renewingAgent, done func() bool) {
 			r.failHub(done, isToken, 201, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"audiences":null}}`)
 		},
-		"a lost answer": func(r *renewer, done func() bool) { r.failHub(done, isToken, 502, "<h1>502</h1>") },
-		"somebody else's": func(r *renewer, done func() bool) {
+		"a lost answer": func(r *renewingAgent, done func() bool) { r.failHub(done, isToken, 502, "<h1>502</h1>") },
+		"somebody else's": func(r *renewingAgent, done func() bool) {
 			r.issueOnce(done, agenttest.JWT("other", noon, noon.Add(9*day), 9))
 		},
-		"no longer life": func(r *renewer, done func() bool) { r.issueOnce(done, agenttest.JWT("uid", noon, noon.Add(day), 9)) },
-		"no end":         func(r *renewer, done func() bool) { r.issueOnce(done, agenttest.JWT("uid", noon, time.Time{}, 9)) },
-		"a new one that is refused": func(r *renewer, done func() bool) {
+		"no longer life": func(r *renewingAgent, done func() bool) {
+			r.issueOnce(done, agenttest.JWT("uid", noon, noon.Add(day), 9))
+		},
+		"no end": func(r *renewingAgent, done func() bool) {
+			r.issueOnce(done, agenttest.JWT("uid", noon, time.Time{}, 9))
+		},
+		"a new one that is refused": func(r *renewingAgent, done func() bool) {
 			r.failHub(done, func(req *http.Request) bool { return isProbe(r, req) }, 401, status401)
 		},
-		"a new one without rights": func(r *renewer, done func() bool) {
+		"a new one without rights": func(r *renewingAgent, done func() bool) {
 			r.failHub(done, func(req *http.Request) bool { return isProbe(r, req) }, 403, status403)
 		},
-		"the Secret cannot be read": func(r *renewer, done func() bool) {
+		"the Secret cannot be read": func(r *renewingAgent, done func() bool) {
 			r.failMember("get", done, apierrors.NewInternalError(assert.AnError), false)
 		},
-		"the Secret cannot be written": func(r *renewer, done func() bool) {
+		"the Secret cannot be written": func(r *renewingAgent, done func() bool) {
 			r.failMember("update", done, apierrors.NewInternalError(assert.AnError), false)
 		},
-		"somebody wrote in between":  func(r *renewer, done func() bool) { r.failMember("update", done, conflict(), false) },
-		"the write's answer is lost": func(r *renewer, done func() bool) { r.failMember("update", done, assert.AnError, true) },
+		"somebody wrote in between":  func(r *renewingAgent, done func() bool) { r.failMember("update", done, conflict(), false) },
+		"the write's answer is lost": func(r *renewingAgent, done func() bool) { r.failMember("update", done, assert.AnError, true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRenewer(t)
-			r.starts()
+			r := newRenewingAgent(t)
+			r.start()
 			var broken atomic.Int32
 			breaks(r, func() bool { return broken.Add(1) > 3 })
-			r.passes(func() bool { return r.said("could not be renewed") > 0 }, "a failure is logged")
-			r.passes(func() bool { return r.said("The credential for the hub was renewed") > 0 }, "renewed in the end")
-			assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
-			assert.Zero(t, r.said("The work with the stored credential has ended"))
+			r.advanceUntil(func() bool { return r.countLogs("could not be renewed") > 0 }, "a failure is logged")
+			r.advanceUntil(func() bool { return r.countLogs("The credential for the hub was renewed") > 0 }, "renewed in the end")
+			assert.EqualValues(t, 1, r.deployRuns.Load(), "the work goes on")
+			assert.Zero(t, r.countLogs("The work with the stored credential has ended"))
 			assert.True(t, r.isRenewed())
 			assert.Positive(t, broken.Load())
 		})
@@ -230,7 +234,7 @@ func conflict() error {
 	return apierrors.NewConflict(corev1.Resource("secrets"), "fleet-agent", assert.AnError)
 }
 
-func (r *renewer) failHub(done func() bool, which func(*http.Request) bool, code int, body string) {
+func (r *renewingAgent) failHub(done func() bool, which func(*http.Request) bool, code int, body string) {
 	r.hub.set(func() {
 		r.hub.fault = func(req *http.Request) (int, string) {
 			if which(req) && !done() {
@@ -241,7 +245,7 @@ func (r *renewer) failHub(done func() bool, which func(*http.Request) bool, code
 	})
 }
 
-func (r *renewer) issueOnce(done func() bool, token string) {
+func (r *renewingAgent) issueOnce(done func() bool, token string) {
 	r.hub.set(func() {
 		good := r.hub.issue
 		r.hub.issue = func(lifetime time.Duration) string {
@@ -254,7 +258,7 @@ func (r *renewer) issueOnce(done func() bool, token string) {
 }
 
 // failMember fails requests for the Secret after a token was requested. With carried they are carried out nevertheless.
-func (r *renewer) failMember(verb string, done func() bool, err error, carried bool) {
+func (r *renewingAgent) failMember(verb string, done func() bool, err error, carried bool) {
 	var breaks kubetesting.ReactionFunc = func(action kubetesting.Action) (bool, runtime.Object, error) {
 		if action.GetVerb() != verb || r.requests() == 0 || done() {
 			return false, nil, nil
@@ -274,7 +278,7 @@ func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 		`\"serviceaccounts/token\" in API group \"\" in the namespace \"cluster-ns\""}`
 	for name, message := range map[string]string{"a missing right": refused, "a policy": status403} {
 		t.Run(name, func(t *testing.T) {
-			r := newRenewer(t)
+			r := newRenewingAgent(t)
 			asked := map[time.Duration]bool{}
 			r.hub.fault = func(req *http.Request) (int, string) {
 				if !strings.HasSuffix(req.URL.Path, "/token") {
@@ -283,15 +287,15 @@ func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 				asked[lifetimeOf(t, req)] = true
 				return 403, message
 			}
-			r.starts()
-			r.passes(func() bool { return r.said("could not be renewed") > 4 }, "failures")
+			r.start()
+			r.advanceUntil(func() bool { return r.countLogs("could not be renewed") > 4 }, "failures")
 			r.hub.set(func() {
 				r.hub.fault = nil
 				assert.Equal(t, message == refused, !asked[day/2], "a right that is missing is missing for any lifetime")
 			})
-			r.passes(r.isRenewed, "renewed")
+			r.advanceUntil(r.isRenewed, "renewed")
 			if message == refused { // with a policy, it depends on the number of failures which lifetime is next
-				assert.Equal(t, day, r.hub.asked[0])
+				assert.Equal(t, day, r.hub.requestedLifetimes[0])
 			}
 		})
 	}
@@ -309,44 +313,44 @@ func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 }
 
 func TestRenewWritesEvents(t *testing.T) {
-	r := newRenewer(t)
+	r := newRenewingAgent(t)
 	r.hub.fault = func(req *http.Request) (int, string) {
 		if strings.HasSuffix(req.URL.Path, "/token") {
 			return 500, status500
 		}
 		return 0, ""
 	}
-	r.starts()
-	r.passes(func() bool { return r.said("could not be renewed") > 2 }, "failures")
+	r.start()
+	r.advanceUntil(func() bool { return r.countLogs("could not be renewed") > 2 }, "failures")
 	if r.clock.Now().Before(noon.Add(day * 5 / 6)) {
 		assert.Nil(t, r.eventOf("CredentialExpiring"), "there is time enough")
 	}
-	r.passes(func() bool { return r.eventOf("CredentialExpiring") != nil }, "the event")
+	r.advanceUntil(func() bool { return r.eventOf("CredentialExpiring") != nil }, "the event")
 	event := r.eventOf("CredentialExpiring")
 	assert.Equal(t, corev1.EventTypeWarning, event.Type)
 	assert.Contains(t, event.Message, "expires at 2026-01-03T12:00:00Z")
 	assert.EqualValues(t, 1, event.Count)
 	assert.False(t, r.clock.Now().Before(noon.Add(day*5/6)))
 	r.hub.set(func() { r.hub.fault = nil })
-	r.passes(func() bool { return r.eventOf("CredentialRenewed") != nil }, "renewed")
+	r.advanceUntil(func() bool { return r.eventOf("CredentialRenewed") != nil }, "renewed")
 	assert.EqualValues(t, 1, r.eventOf("CredentialExpiring").Count, "once")
 }
 
 func TestRenewDoesNotOverwriteAnotherCredential(t *testing.T) {
-	r := newRenewer(t)
-	r.starts()
-	r.has(r.stored("clusterName", "one"))
-	r.passes(func() bool { return r.hub.count("/status as "+oldToken) > 0 }, "working with it")
+	r := newRenewingAgent(t)
+	r.start()
+	r.putSecrets(r.stored("clusterName", "one"))
+	r.advanceUntil(func() bool { return r.hub.count("/status as "+oldToken) > 0 }, "working with it")
 	assert.Equal(t, oldToken, r.storedToken())
 }
 
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
-	r := newRenewer(t)
-	r.starts()
-	r.eventually(r.watches, "the watches have begun")
-	r.lacks(registration.CredentialSecret)
-	r.says("Until then the agent goes on with the credential in its memory") // at once, not only when the credential expires
-	r.passes(func() bool { return r.said("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
+	r := newRenewingAgent(t)
+	r.start()
+	r.eventually(r.isWatching, "the watches have begun")
+	r.deleteSecret(registration.CredentialSecret)
+	r.waitForLog("Until then the agent goes on with the credential in its memory") // at once, not only when the credential expires
+	r.advanceUntil(func() bool { return r.countLogs("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
 	assert.Nil(t, r.secret(registration.CredentialSecret))
 	asked := r.requests()
 	assert.Equal(t, 1, asked, "the token it has by now is kept for the next try")

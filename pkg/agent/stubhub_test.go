@@ -30,26 +30,25 @@ const (
 	status500 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"etcd","reason":"InternalError","code":500}`
 )
 
-// stubHub answers an agent as a hub does. It is for exact requests and for faults; the behaviour of a real API server is tested
-// with a real one.
+// stubHub answers an agent as a hub does. Tests with it check exact requests and inject faults. Other tests use a real API server.
 type stubHub struct {
 	t      *testing.T
 	server *httptest.Server
 
-	mutex    sync.Mutex
-	requests []string                           // "METHOD path as token"
-	record   func(r *http.Request, body []byte) // sees every request
-	created  []*fleet.ClusterRegistration
-	looks    int               // how many looks for the credential came before there was one
-	beats    []string          // bodies
-	grant    map[string]string // what the credential Secret holds
-	grantAt  int               // the look at which it is there
-	// grantAfterBeat keeps the credential back until a heartbeat was seen.
-	grantAfterBeat bool
-	refused        map[string]bool // tokens the API server does not know
-	// issue answers TokenRequests; asked are the lifetimes asked for.
-	issue func(lifetime time.Duration) (token string)
-	asked []time.Duration
+	mutex           sync.Mutex
+	requests        []string                           // "METHOD path as token"
+	record          func(r *http.Request, body []byte) // sees every request
+	created         []*fleet.ClusterRegistration
+	credentialReads int               // reads of the credential Secret
+	heartbeats      []string          // the bodies of all heartbeats and proofs
+	grant           map[string]string // content of the credential Secret
+	grantAtRead     int               // the read from which on the credential Secret exists
+	// grantAfterHeartbeat makes the credential Secret exist only after a heartbeat has arrived.
+	grantAfterHeartbeat bool
+	rejected            map[string]bool // tokens that the API server does not know
+	// issue answers TokenRequests.
+	issue              func(lifetime time.Duration) (token string)
+	requestedLifetimes []time.Duration
 	// dateless omits the date from the answers, so that the agent uses its own clock. Otherwise clock, if it is set, is the clock of the hub.
 	dateless bool
 	clock    clock.PassiveClock
@@ -58,15 +57,15 @@ type stubHub struct {
 
 func newStubHub(t *testing.T) *stubHub {
 	t.Helper()
-	h := &stubHub{t: t, refused: map[string]bool{}, grantAt: 3, grant: map[string]string{
+	h := &stubHub{t: t, rejected: map[string]bool{}, grantAtRead: 3, grant: map[string]string{
 		"token": newToken, "deploymentNamespace": "cluster-ns", "clusterNamespace": "fleet-default", "clusterName": "one",
 	}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusterregistrations", h.create)
-	mux.HandleFunc("GET /api/v1/namespaces/cattle-fleet-clusters-system/secrets/{name}", h.look)
-	mux.HandleFunc("GET /apis/fleet.cattle.io/v1alpha1/namespaces/cluster-ns/bundledeployments", h.list)
+	mux.HandleFunc("POST /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusterregistrations", h.createRequest)
+	mux.HandleFunc("GET /api/v1/namespaces/cattle-fleet-clusters-system/secrets/{name}", h.readCredential)
+	mux.HandleFunc("GET /apis/fleet.cattle.io/v1alpha1/namespaces/cluster-ns/bundledeployments", h.listBundleDeployments)
 	mux.HandleFunc("POST /api/v1/namespaces/cluster-ns/serviceaccounts/the-agent/token", h.tokenRequest)
-	mux.HandleFunc("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status", h.beat)
+	mux.HandleFunc("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status", h.heartbeat)
 	h.server = httptest.NewTLSServer(h.front(mux))
 	t.Cleanup(h.server.Close)
 	return h
@@ -101,7 +100,7 @@ func (h *stubHub) front(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if h.refused[token] {
+		if h.rejected[token] {
 			reply(w, http.StatusUnauthorized, status401)
 			return
 		}
@@ -118,7 +117,7 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
-func (h *stubHub) create(w http.ResponseWriter, r *http.Request) {
+func (h *stubHub) createRequest(w http.ResponseWriter, r *http.Request) {
 	request := &fleet.ClusterRegistration{}
 	assert.NoError(h.t, json.NewDecoder(r.Body).Decode(request))
 	for _, earlier := range h.created {
@@ -131,11 +130,11 @@ func (h *stubHub) create(w http.ResponseWriter, r *http.Request) {
 	writeJSON(h.t, w, http.StatusCreated, request)
 }
 
-func (h *stubHub) look(w http.ResponseWriter, r *http.Request) {
-	h.looks++
+func (h *stubHub) readCredential(w http.ResponseWriter, r *http.Request) {
+	h.credentialReads++
 	for _, request := range h.created {
 		name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
-		if name == r.PathValue("name") && h.looks >= h.grantAt && (len(h.beats) > 0 || !h.grantAfterBeat) {
+		if name == r.PathValue("name") && h.credentialReads >= h.grantAtRead && (len(h.heartbeats) > 0 || !h.grantAfterHeartbeat) {
 			writeJSON(h.t, w, http.StatusOK, &corev1.Secret{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 				Data: toBytes(h.grant),
@@ -143,14 +142,14 @@ func (h *stubHub) look(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if h.looks%2 == 1 {
+	if h.credentialReads%2 == 1 {
 		reply(w, http.StatusForbidden, status403)
 		return
 	}
 	reply(w, http.StatusNotFound, status404)
 }
 
-func (h *stubHub) list(w http.ResponseWriter, _ *http.Request) {
+func (h *stubHub) listBundleDeployments(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`)
 }
 
@@ -162,26 +161,26 @@ func (h *stubHub) tokenRequest(w http.ResponseWriter, r *http.Request) {
 	assert.NoError(h.t, err)
 	request.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}
 	lifetime := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
-	h.asked = append(h.asked, lifetime)
+	h.requestedLifetimes = append(h.requestedLifetimes, lifetime)
 	request.Status.Token = h.issue(lifetime)
 	writeJSON(h.t, w, http.StatusCreated, request)
 }
 
-func (h *stubHub) beat(w http.ResponseWriter, r *http.Request) {
+func (h *stubHub) heartbeat(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	assert.NoError(h.t, err)
-	h.beats = append(h.beats, string(body))
+	h.heartbeats = append(h.heartbeats, string(body))
 	reply(w, http.StatusOK, `{"kind":"Cluster","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"name":"one"}}`)
 }
 
-// set changes the hub's behaviour while it runs.
+// set changes fields of the hub while it runs.
 func (h *stubHub) set(change func()) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	change()
 }
 
-// count counts requests that contain the text.
+// count counts the requests that contain the text, see requests.
 func (h *stubHub) count(text string) int {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()

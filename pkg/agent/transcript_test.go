@@ -112,7 +112,7 @@ func TestTranscript(t *testing.T) {
 		},
 		"again.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
 			t.Helper()
-			hub.grantAfterBeat = true
+			hub.grantAfterHeartbeat = true
 			return []runtime.Object{
 				agenttest.BootstrapSecret(hub.server.URL, hub.ca(), "registration", "uid/2"),
 				agenttest.StoredSecret(t, hub.server.URL, hub.ca(), oldToken, "registration", "uid/1"),
@@ -125,7 +125,7 @@ func TestTranscript(t *testing.T) {
 	}
 	for name, objects := range rows {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
+			f := newTestAgent(t)
 			for _, object := range objects(t, f.hub) {
 				require.NoError(t, f.core.Tracker().Add(object))
 			}
@@ -133,7 +133,7 @@ func TestTranscript(t *testing.T) {
 			tr := &transcript{}
 			f.hub.record = tr.hubRequest
 			tr.memberWrites(f.core)
-			f.runsUntil(f.isSettled)
+			f.runUntil(f.isSettled)
 			golden.Equal(t, "testdata/"+name, tr.String())
 		})
 	}

@@ -126,31 +126,31 @@ const (
 
 // uninstallingAgent is an agent with all of its objects on the member.
 type uninstallingAgent struct {
-	*fixture
+	*testAgent
 	objects []runtime.Object
 }
 
 func newUninstallingAgent(t *testing.T, i installation) *uninstallingAgent {
 	t.Helper()
 	i.namespace = agentNamespace
-	f := &uninstallingAgent{fixture: newFixture(t), objects: i.objects()}
+	f := &uninstallingAgent{testAgent: newTestAgent(t), objects: i.objects()}
 	for _, object := range append(i.objects(), i.bystanders()...) {
 		require.NoError(t, f.core.Tracker().Add(object))
 	}
-	f.has(f.stored())
+	f.putSecrets(f.stored())
 	return f
 }
 
-// begun is the credential of an agent that uninstalls itself.
-func (f *uninstallingAgent) begun(value string) *corev1.Secret {
+// storedUninstalling returns Secret fleet-agent of an agent that has begun to uninstall itself.
+func (f *uninstallingAgent) storedUninstalling(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
 	secret.Annotations = map[string]string{begunAnnotation: value}
 	return secret
 }
 
-// begins does what the agent does when the hub has asked it to uninstall itself and everything it deployed is removed.
-func (f *uninstallingAgent) begins() error {
+// beginUninstall does what the agent does when the hub has asked it to uninstall itself and everything it deployed is removed.
+func (f *uninstallingAgent) beginUninstall() error {
 	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Begin(f.Context())
 }
 
@@ -168,7 +168,7 @@ func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 	return resource
 }
 
-// owners are the UIDs of an object's owners; nil when it is gone.
+// owners returns the UIDs of the owners of an object; nil if the object does not exist.
 func (f *uninstallingAgent) owners(object runtime.Object) []types.UID {
 	f.Helper()
 	kind, namespace, name := describeObject(f.T, object)
@@ -186,10 +186,10 @@ func (f *uninstallingAgent) owners(object runtime.Object) []types.UID {
 	return owners
 }
 
-// left waits for the end of the uninstallation.
-func (f *uninstallingAgent) left() {
+// waitUntilUninstalled waits until the agent reports its uninstallation.
+func (f *uninstallingAgent) waitUntilUninstalled() {
 	f.Helper()
-	f.says("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
+	f.waitForLog("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
 }
 
 func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
@@ -207,10 +207,10 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newUninstallingAgent(t, row.installation)
-			f.has(f.begun(noBootstrap))
+			f.putSecrets(f.storedUninstalling(noBootstrap))
 			before := len(f.core.Actions())
-			f.starts()
-			f.left()
+			f.start()
+			f.waitUntilUninstalled()
 			owner := types.UID("uid-" + row.ownerName)
 			for _, object := range append(f.objects, f.stored()) {
 				kind, _, name := describeObject(t, object)
@@ -230,14 +230,14 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 }
 
 func TestUninstallWithoutAnOwner(t *testing.T) {
-	f := newFixture(t)
+	f := newTestAgent(t)
 	secret := f.stored()
 	secret.Annotations = map[string]string{begunAnnotation: noBootstrap}
-	f.has(secret)
-	f.hasConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentHubConfigMap}})
+	f.putSecrets(secret)
+	f.putConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentHubConfigMap}})
 	before := len(f.core.Actions())
-	f.starts()
-	f.says("The agent is uninstalled")
+	f.start()
+	f.waitForLog("The agent is uninstalled")
 	assert.Nil(t, f.secret(registration.CredentialSecret))
 	writes := f.writes(before)
 	assert.Equal(t, "delete fleet-agent", writes[len(writes)-1])
@@ -255,9 +255,9 @@ func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 	class.Labels = map[string]string{"objectset.rio.cattle.io/hash": "another agent's"}
 	_, err = f.core.SchedulingV1().PriorityClasses().Update(t.Context(), class, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	f.has(f.begun(noBootstrap))
-	f.starts()
-	f.left()
+	f.putSecrets(f.storedUninstalling(noBootstrap))
+	f.start()
+	f.waitUntilUninstalled()
 	for _, object := range append(theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding), class) {
 		assert.Equal(t, []types.UID{}, f.owners(object))
 	}
@@ -273,21 +273,21 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newUninstallingAgent(t, installation{managed: true})
-			f.has(row.bootstrap(f)...)
+			f.putSecrets(row.bootstrap(f)...)
 			before := len(f.core.Actions())
-			require.NoError(t, f.begins())
+			require.NoError(t, f.beginUninstall())
 			assert.Equal(t, []string{"update fleet-agent"}, f.writes(before))
 			assert.Equal(t, row.want, f.secret(registration.CredentialSecret).Annotations[begunAnnotation])
-			f.starts()
-			f.left()
+			f.start()
+			f.waitUntilUninstalled()
 			assert.Nil(t, f.secret(registration.BootstrapSecret))
 			assert.Empty(t, f.hub.registrations())
 		})
 	}
 	t.Run("without a credential the uninstallation cannot begin", func(t *testing.T) {
 		f := newUninstallingAgent(t, installation{managed: true})
-		f.lacks(registration.CredentialSecret)
-		require.ErrorContains(t, f.begins(), "Secret cattle-fleet-system/fleet-agent")
+		f.deleteSecret(registration.CredentialSecret)
+		require.ErrorContains(t, f.beginUninstall(), "Secret cattle-fleet-system/fleet-agent")
 	})
 }
 
@@ -296,19 +296,19 @@ func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, carriedOut := range []bool{false, true} {
 		for n := range sample.Numbers(t, 4) {
 			f := newUninstallingAgent(t, installation{managed: true, chart: true})
-			f.has(f.bootstrap())
-			require.NoError(t, f.begins())
-			died := f.diesAt(n, carriedOut, func() bool { return f.said("The agent is uninstalled") > 0 })
+			f.putSecrets(f.bootstrap())
+			require.NoError(t, f.beginUninstall())
+			killed := f.killAtWrite(n, carriedOut, func() bool { return f.countLogs("The agent is uninstalled") > 0 })
 			if _, err := f.core.RbacV1().ClusterRoles().Get(t.Context(), agentmanifest.ClusterRoleName(agentNamespace), metav1.GetOptions{}); err == nil {
 				f.log.Reset()
-				f.starts()
-				f.left()
+				f.start()
+				f.waitUntilUninstalled()
 			}
 			for _, object := range f.objects {
 				owners := f.owners(object)
 				assert.True(t, owners == nil || slices.Contains(owners, types.UID("uid-cattle-fleet-system-fleet-agent-role")), "%T", object)
 			}
-			if !died {
+			if !killed {
 				require.Greater(t, n, 15, "an uninstallation has more writes than that")
 				break
 			}
@@ -323,13 +323,13 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 		return secret
 	}
 	for name, arrange := range map[string]func(f *uninstallingAgent){
-		"it is there at the start": func(f *uninstallingAgent) { f.has(f.begun(noBootstrap), another(f)) },
-		"in place of a leftover":   func(f *uninstallingAgent) { f.has(f.begun("uid-of-it"), another(f)) },
+		"it is there at the start": func(f *uninstallingAgent) { f.putSecrets(f.storedUninstalling(noBootstrap), another(f)) },
+		"in place of a leftover":   func(f *uninstallingAgent) { f.putSecrets(f.storedUninstalling("uid-of-it"), another(f)) },
 		"the leftover asks for another registration": func(f *uninstallingAgent) {
-			f.has(f.begun("uid-of-it"), f.bootstrap("registration", "uid/9"))
+			f.putSecrets(f.storedUninstalling("uid-of-it"), f.bootstrap("registration", "uid/9"))
 		},
 		"it comes in the middle": func(f *uninstallingAgent) {
-			f.has(f.begun(noBootstrap))
+			f.putSecrets(f.storedUninstalling(noBootstrap))
 			var once sync.Once
 			f.core.PrependReactor("patch", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
 				once.Do(func() { _ = f.core.Tracker().Add(another(f)) })
@@ -339,11 +339,11 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newUninstallingAgent(t, installation{managed: true, chart: true})
-			f.hub.refused[oldToken] = true
+			f.hub.rejected[oldToken] = true
 			arrange(f)
-			f.starts()
-			f.settles(newToken)
-			assert.Zero(t, f.said("The agent is uninstalled"))
+			f.start()
+			f.waitUntilSettled(newToken)
+			assert.Zero(t, f.countLogs("The agent is uninstalled"))
 			for _, object := range append(f.objects, f.stored()) {
 				if _, _, name := describeObject(t, object); name != registration.PendingSecret {
 					assert.Equal(t, []types.UID{}, f.owners(object), "%T %s", object, name)
@@ -354,8 +354,8 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 	}
 }
 
-// removesAll removes all deployments as soon as it runs, and calls between before it ends.
-func removesAll(between func()) deployFunc {
+// deployNothingAndUninstall removes all deployments as soon as it runs, and calls between before it ends.
+func deployNothingAndUninstall(between func()) deployFunc {
 	return func(ctx context.Context, c deploy.Config) error {
 		if err := c.BeginUninstall(ctx); err != nil {
 			return err
@@ -367,17 +367,17 @@ func removesAll(between func()) deployFunc {
 
 func TestUninstallAfterTheDeployments(t *testing.T) {
 	f := newUninstallingAgent(t, installation{managed: true})
-	f.startsDeploying(removesAll(func() {}))
-	f.left()
-	assert.Zero(t, f.said("The work with the stored credential has ended"))
+	f.startWith(deployNothingAndUninstall(func() {}))
+	f.waitUntilUninstalled()
+	assert.Zero(t, f.countLogs("The work with the stored credential has ended"))
 }
 
 // While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.
 func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 	f := newUninstallingAgent(t, installation{managed: true})
-	var sessions atomic.Int32
-	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
-		if sessions.Add(1) > 1 {
+	var deployRuns atomic.Int32
+	f.startWith(func(ctx context.Context, c deploy.Config) error {
+		if deployRuns.Add(1) > 1 {
 			<-ctx.Done()
 			return nil
 		}
@@ -404,21 +404,21 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 	})
 	another := f.bootstrap()
 	another.UID = "uid-of-another"
-	f.has(another)
-	f.settles(newToken)
+	f.putSecrets(another)
+	f.waitUntilSettled(newToken)
 	assert.Greater(t, refusals.Load(), int32(3))
-	assert.Zero(t, f.said("The agent is uninstalled"))
+	assert.Zero(t, f.countLogs("The agent is uninstalled"))
 	assert.False(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
 }
 
 func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 	f := newUninstallingAgent(t, installation{managed: true})
 	ctx, die := context.WithCancel(t.Context())
-	runLoop(ctx, f.config, f.member, removesAll(die))
+	runLoop(ctx, f.config, f.member, deployNothingAndUninstall(die))
 	assert.True(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
-	f.hub.set(func() { f.hub.refused[oldToken] = true }) // forgotten
-	f.starts()
-	f.left()
+	f.hub.set(func() { f.hub.rejected[oldToken] = true }) // forgotten
+	f.start()
+	f.waitUntilUninstalled()
 }
 
 func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
@@ -436,11 +436,11 @@ func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		f.has(f.begun(noBootstrap))
+		f.putSecrets(f.storedUninstalling(noBootstrap))
 		before := len(f.core.Actions())
-		f.starts()
-		f.says("Cannot uninstall yet")
-		f.left()
+		f.start()
+		f.waitForLog("Cannot uninstall yet")
+		f.waitUntilUninstalled()
 		assert.Equal(t, []string{"delete " + owner}, f.writes(before), "the owner is known in the end, and nothing goes before it")
 	}
 }
