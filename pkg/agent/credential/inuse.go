@@ -14,7 +14,7 @@ type InUse struct {
 	// Conn sends the current token.
 	Conn *hubclient.Connection
 
-	stored *Stored // as it was when the work began
+	stored *Stored // when the work began
 
 	mutex sync.Mutex
 	token string
@@ -23,19 +23,19 @@ type InUse struct {
 	otherToken string
 }
 
-// NewInUse begins with the stored token.
+// NewInUse returns the stored credential in use on conn.
 func NewInUse(conn *hubclient.Connection, stored *Stored) *InUse {
 	return &InUse{Conn: conn, stored: stored, token: stored.Token}
 }
 
-// Stored is the credential with the current token.
+// Stored returns the credential with the current token.
 func (u *InUse) Stored() *Stored {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.stored.WithToken(u.token)
 }
 
-// Matches reports whether the credential found in the Secret is this one. The tokens before and after a renewal both match.
+// Matches reports whether a credential that was read from the Secret is this one. The tokens before and after a renewal both match.
 func (u *InUse) Matches(found *Stored) bool {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
@@ -47,16 +47,16 @@ func (u *InUse) Matches(found *Stored) bool {
 	return false
 }
 
-// Expires is the end of the current token; nil if the agent does not renew it.
+// Expires returns the end of the current token; nil if the agent does not renew it.
 func (u *InUse) Expires() *metav1.Time {
-	lifetime, renewable := lifetimeOf(u.Stored().Token)
+	expires, renewable := Expiry(u.Stored().Token)
 	if !renewable {
 		return nil
 	}
-	return &metav1.Time{Time: lifetime.expires}
+	return &metav1.Time{Time: expires}
 }
 
-// hubTime is the hub's clock, as far as its answers show it: tokens begin and end by that clock.
+// hubTime returns the time of the hub's clock, as measured with its answers: tokens begin and end by that clock.
 func (u *InUse) hubTime(now time.Time) time.Time {
 	if skew, known := u.Conn.ClockSkew(); known {
 		return now.Add(-skew)
@@ -64,7 +64,7 @@ func (u *InUse) hubTime(now time.Time) time.Time {
 	return now
 }
 
-// storing notes the token that is about to be stored, so that Matches accepts it.
+// storing makes Matches accept the token that is about to be stored.
 func (u *InUse) storing(token string) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()

@@ -7,41 +7,36 @@ import (
 	tokens "github.com/muster-fleet/muster/pkg/credential"
 )
 
-// longestRenewable is the longest lifetime of a token that is renewed. A hub gives a longer one to an agent that, as far as it
-// knows, does not renew.
+// longestRenewable is the longest lifetime of a token that is renewed. A hub issues a longer token only to an agent that has not announced that
+// it renews.
 const longestRenewable = tokens.LongLived / 2
 
-// tokenLifetime is the lifetime of a token that is renewed, by the clock of the hub's API server.
-type tokenLifetime struct {
-	claims          tokens.Claims
-	issued, expires time.Time
-}
+// renewableToken is the content of a token that is renewed. Its times are of the clock of the hub's API server.
+type renewableToken struct{ tokens.Claims }
 
-// lifetimeOf returns false for a token that is not renewed: it does not expire, or only in years, or is not readable.
-func lifetimeOf(token string) (tokenLifetime, bool) {
+// inspect returns false for a token that is not renewed: it does not expire, or only in years, or is not readable.
+func inspect(token string) (renewableToken, bool) {
 	claims, err := tokens.Inspect(tokens.Token(token))
-	length := claims.Lifetime()
-	if err != nil || claims.ServiceAccount == "" || length <= 0 || length >= longestRenewable {
-		return tokenLifetime{}, false
+	lifetime := claims.Lifetime()
+	if err != nil || claims.ServiceAccount == "" || lifetime <= 0 || lifetime >= longestRenewable {
+		return renewableToken{}, false
 	}
-	return tokenLifetime{claims: claims, issued: claims.Issued, expires: claims.Expires}, true
+	return renewableToken{claims}, true
 }
 
-// Expiry is the end of a token; false for a token that is not renewed.
+// Expiry returns the end of a token; false for a token that is not renewed.
 func Expiry(token string) (time.Time, bool) {
-	lifetime, renewable := lifetimeOf(token)
-	return lifetime.expires, renewable
+	inspected, renewable := inspect(token)
+	return inspected.Expires, renewable
 }
 
-func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
-
-// renewal is the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered
-// together must not renew together.
-func (l tokenLifetime) renewal(part float64) time.Time {
-	return l.issued.Add(timing.Jitter(time.Duration(float64(l.length()) * part)))
+// renewal returns the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered together
+// must not renew together.
+func (t renewableToken) renewal(part float64) time.Time {
+	return t.Issued.Add(timing.Jitter(time.Duration(float64(t.Lifetime()) * part)))
 }
 
-// warnFrom is the time halfway between the renewal and the expiry: from then on, a failed renewal is reported by an event.
-func (l tokenLifetime) warnFrom(part float64) time.Time {
-	return l.issued.Add(time.Duration(float64(l.length()) * (1 + part) / 2))
+// warnFrom returns the time halfway between the renewal and the expiry: from then on, a failed renewal is reported by an event.
+func (t renewableToken) warnFrom(part float64) time.Time {
+	return t.Issued.Add(time.Duration(float64(t.Lifetime()) * (1 + part) / 2))
 }

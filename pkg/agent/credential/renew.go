@@ -41,19 +41,19 @@ type Renewer struct {
 	Renewed func()
 }
 
-// Run renews the credential until ctx ends, or returns ErrReplaced. Whatever fails, the current token works until it expires. A
-// credential that does not expire, or lives for years, is not renewed: its hub does not know agents that renew.
+// Run renews the credential until ctx ends, or returns ErrReplaced. After a failure, the current token works until it expires. A credential that
+// does not expire, or only in years, is not renewed: it is from a hub that does not support renewals.
 func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 	for ctx.Err() == nil {
-		lifetime, renewable := lifetimeOf(use.Stored().Token)
+		current, renewable := inspect(use.Stored().Token)
 		if !renewable {
 			<-ctx.Done()
 			return nil
 		}
-		due, began := lifetime.renewal(r.Timing.RenewAfter), r.Clock.Now()
+		due, began := current.renewal(r.Timing.RenewAfter), r.Clock.Now()
 		hubBegan := use.hubTime(began)
-		// The renewal is due when one of two estimates says so: hubTime is wrong from when the clock is set back until the hub answers the next
-		// request, and the monotonic clock, by which now.Sub(began) is, stops while the machine is suspended.
+		// The earlier of two estimates counts. After the clock was set back, hubTime is wrong until the hub answers the next request. The monotonic
+		// clock, which now.Sub(began) uses, stops while the machine is suspended.
 		left := func() time.Duration {
 			now := r.Clock.Now()
 			return min(due.Sub(use.hubTime(now)), due.Sub(hubBegan)-now.Sub(began))
@@ -61,12 +61,12 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 		for pause := left(); pause > 0 && ctx.Err() == nil; pause = left() {
 			timing.Pause(ctx, r.Clock, min(pause, longestPause), nil)
 		}
-		if err := r.renew(ctx, use, lifetime); err != nil {
+		if err := r.renew(ctx, use, current); err != nil {
 			return err
 		}
 		// If the clock of the agent is ahead by more than a lifetime, and the skew is unknown, the next renewal is due at once. The pause
 		// prevents a loop of renewals.
-		half := time.Duration(float64(lifetime.length()) * r.Timing.RenewAfter / 2)
+		half := time.Duration(float64(current.Lifetime()) * r.Timing.RenewAfter / 2)
 		timing.Pause(ctx, r.Clock, min(half, longestPause), nil)
 	}
 	return nil
@@ -75,16 +75,16 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 // longestPause limits one pause before a renewal, because a timer does not advance while the machine is suspended.
 const longestPause = 5 * time.Minute
 
-// renew gets a new token, proves that it works, stores it and then uses it, and retries until all of that has succeeded.
-func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime) error {
-	pauses := r.Timing.RetryRenewal(lifetime.length())
-	requested, token, warned := lifetime.length(), "", false
+// renew requests a new token, verifies that it works, stores it and then uses it. It retries until all of that has succeeded.
+func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken) error {
+	pauses := r.Timing.RetryRenewal(current.Lifetime())
+	requested, token, warned := current.Lifetime(), "", false
 	for ctx.Err() == nil {
 		var err error
 		if token == "" { // a token that works is kept when storing it fails
 			var issued string
-			if issued, err = r.requestToken(ctx, use, lifetime, requested); limitsLifetime(err) {
-				requested = shorterLifetime(requested, lifetime, use.hubTime(r.Clock.Now()))
+			if issued, err = r.requestToken(ctx, use, current, requested); limitsLifetime(err) {
+				requested = shorterLifetime(requested, current, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
 				err = r.verify(ctx, use.Stored().WithToken(issued))
 			}
@@ -113,9 +113,9 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime)
 			return nil
 		}
 		pause := pauses.Step()
-		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", lifetime.expires.UTC().Format(time.RFC3339), err)
+		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", current.Expires.UTC().Format(time.RFC3339), err)
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
-		if !warned && !use.hubTime(r.Clock.Now()).Before(lifetime.warnFrom(r.Timing.RenewAfter)) {
+		if !warned && !use.hubTime(r.Clock.Now()).Before(current.warnFrom(r.Timing.RenewAfter)) {
 			warned = true
 			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
 		}
@@ -124,18 +124,17 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime)
 	return nil
 }
 
-// requestToken gets a token for the same ServiceAccount.
-func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLifetime, requested time.Duration) (string, error) {
-	claims := lifetime.claims
+// requestToken requests another token for the ServiceAccount of the current one.
+func (r *Renewer) requestToken(ctx context.Context, use *InUse, current renewableToken, requested time.Duration) (string, error) {
 	issuer := tokens.Issuer{Client: use.Conn.Core.CoreV1(), Clock: r.Clock}
-	issued, err := issuer.Request(ctx, tokens.Account{Namespace: claims.Namespace, Name: claims.ServiceAccount}, requested)
+	issued, err := issuer.Request(ctx, tokens.Account{Namespace: current.Namespace, Name: current.ServiceAccount}, requested)
 	if err != nil {
 		return "", err
 	}
 	token := issued.Token.Reveal()
-	next, renewable := lifetimeOf(token)
-	if !renewable || next.claims.UID != claims.UID || !next.expires.After(lifetime.expires) {
-		return "", fmt.Errorf("the hub answered with a token of another identity, or one that does not expire later than %s", lifetime.expires.UTC().Format(time.RFC3339))
+	next, renewable := inspect(token)
+	if !renewable || next.UID != current.UID || !next.Expires.After(current.Expires) {
+		return "", fmt.Errorf("the hub answered with a token of another identity, or one that does not expire later than %s", current.Expires.UTC().Format(time.RFC3339))
 	}
 	return token, nil
 }
@@ -149,8 +148,7 @@ func (r *Renewer) verify(ctx context.Context, renewed *Stored) error {
 	return nil
 }
 
-// storeToken changes only the token of what is stored now. It does not recreate a Secret that was deleted: that deletion asks
-// the agent to register again.
+// storeToken changes only the token in Secret fleet-agent. It does not recreate a deleted Secret: its deletion asks the agent to register again.
 func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) error {
 	secret, err := r.Member.Secret(ctx, registration.CredentialSecret)
 	switch {
@@ -159,22 +157,22 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 	case secret == nil:
 		return fmt.Errorf("Secret %s/%s, in which the new token must be stored, does not exist", r.Member.Namespace, registration.CredentialSecret)
 	}
-	current, err := Parse(secret)
+	stored, err := Parse(secret)
 	switch {
 	case err != nil:
 		return err
-	case current.Token == token:
+	case stored.Token == token:
 		return nil // an earlier write succeeded, and its response was lost
 	}
-	current.Mode = current.WorkingMode(use.stored.Mode)
-	if !use.Matches(current) {
+	stored.Mode = stored.WorkingMode(use.stored.Mode)
+	if !use.Matches(stored) {
 		return ErrReplaced
 	}
-	return current.WithToken(token).Replace(ctx, r.Member, secret)
+	return stored.WithToken(token).Replace(ctx, r.Member, secret)
 }
 
-// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter one. A missing right is not such an
-// error: a quarantine withdraws the right for every lifetime.
+// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter lifetime. A missing right is another error:
+// a quarantine withdraws the right for every lifetime.
 func limitsLifetime(err error) bool {
 	const missingRight = `cannot create resource "serviceaccounts/token"`
 	if err == nil || !hubclient.FromAPIServer(err) {
@@ -183,12 +181,12 @@ func limitsLifetime(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !strings.Contains(err.Error(), missingRight)
 }
 
-// shorterLifetime is half of the requested lifetime. It starts again with the full lifetime when the half would end before the
-// current token does: such a token is useless, and the limit may be gone.
-func shorterLifetime(requested time.Duration, current tokenLifetime, hubTime time.Time) time.Duration {
+// shorterLifetime returns half of the requested lifetime. It starts again with the full lifetime if a token with the half would expire before the
+// current one: it would be useless, and the limit may be gone.
+func shorterLifetime(requested time.Duration, current renewableToken, hubTime time.Time) time.Duration {
 	half := requested / 2
-	if half < tokens.MinLifetime || !hubTime.Add(half).After(current.expires) {
-		return current.length()
+	if half < tokens.MinLifetime || !hubTime.Add(half).After(current.Expires) {
+		return current.Lifetime()
 	}
 	return half
 }

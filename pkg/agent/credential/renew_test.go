@@ -20,7 +20,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
 
-func TestLifetimeOf(t *testing.T) {
+func TestInspect(t *testing.T) {
 	for name, token := range map[string]string{
 		"unreadable":           agenttest.OldToken,
 		"without expiry":       agenttest.JWT("uid", noon, time.Time{}, 0),
@@ -30,39 +30,39 @@ func TestLifetimeOf(t *testing.T) {
 		"of no ServiceAccount": "eyJhbGciOiJub25lIn0.eyJpYXQiOjEsImV4cCI6MTAwfQ.",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, renewed := lifetimeOf(token)
+			_, renewed := inspect(token)
 			assert.False(t, renewed)
 		})
 	}
 	t.Run("for a day", func(t *testing.T) {
-		lifetime, renewed := lifetimeOf(agenttest.JWT("uid", noon, noon.Add(day), 0))
+		inspected, renewed := inspect(agenttest.JWT("uid", noon, noon.Add(day), 0))
 		require.True(t, renewed)
-		assert.Equal(t, day, lifetime.length())
+		assert.Equal(t, day, inspected.Lifetime())
 	})
 }
 
-func TestTokenLifetime(t *testing.T) {
-	lifetime := tokenLifetime{issued: noon, expires: noon.Add(30 * time.Hour)}
+func TestRenewableToken(t *testing.T) {
+	inspected := renewableToken{tokens.Claims{Issued: noon, Expires: noon.Add(30 * time.Hour)}}
 	seen := map[time.Time]bool{}
 	for range 1000 {
-		moment := lifetime.renewal(2.0 / 3)
+		moment := inspected.renewal(2.0 / 3)
 		assert.False(t, moment.Before(noon.Add(18*time.Hour)))
 		assert.False(t, moment.After(noon.Add(22*time.Hour)))
 		seen[moment] = true
 	}
 	assert.Greater(t, len(seen), 900, "agents that registered together do not renew together")
-	assert.Equal(t, noon.Add(25*time.Hour), lifetime.warnFrom(2.0/3).Round(time.Second))
+	assert.Equal(t, noon.Add(25*time.Hour), inspected.warnFrom(2.0/3).Round(time.Second))
 }
 
 func TestShorterLifetime(t *testing.T) {
-	current := tokenLifetime{issued: noon, expires: noon.Add(day)}
+	current := renewableToken{tokens.Claims{Issued: noon, Expires: noon.Add(day)}}
 	now := noon.Add(16 * time.Hour)
 	assert.Equal(t, day/2, shorterLifetime(day, current, now))
 	assert.Equal(t, day, shorterLifetime(day/2, current, now), "a quarter of a day ends before the current token")
 	assert.Equal(t, day, shorterLifetime(tokens.MinLifetime, current, noon.Add(2*day)), "no hub issues less than the minimum")
 }
 
-// inUse has a connection to a hub that does not exist.
+// inUse returns a credential in use with a connection to a hub that does not exist.
 func inUse(t *testing.T) *InUse {
 	t.Helper()
 	stored, err := Parse(agenttest.StoredSecret(t, agenttest.HubURL, agenttest.CA(t), agenttest.OldToken))
@@ -105,7 +105,7 @@ func TestInUseHubTime(t *testing.T) {
 	assert.InDelta(t, -3*time.Hour, NewInUse(conn, &Stored{}).hubTime(noon).Sub(noon), float64(time.Minute))
 }
 
-func FuzzLifetimeOf(f *testing.F) {
+func FuzzInspect(f *testing.F) {
 	f.Add(agenttest.JWT("uid", noon, noon.Add(day), 1))
 	f.Add(agenttest.JWT("uid", noon, noon, 1))
 	f.Add(agenttest.JWT("uid", noon.Add(day), noon, 1))
@@ -114,13 +114,13 @@ func FuzzLifetimeOf(f *testing.F) {
 	f.Add(agenttest.OldToken)
 	f.Add("eyJhbGciOiJub25lIn0.eyJpYXQiOi0xZTMwLCJleHAiOjFlMzB9.")
 	f.Fuzz(func(t *testing.T, token string) {
-		lifetime, renewed := lifetimeOf(token)
+		inspected, renewed := inspect(token)
 		if !renewed {
 			return
 		}
-		moment := lifetime.renewal(timing.Default().RenewAfter)
-		assert.True(t, moment.After(lifetime.issued) && moment.Before(lifetime.expires))
-		assert.True(t, lifetime.warnFrom(timing.Default().RenewAfter).Before(lifetime.expires))
-		assert.Less(t, lifetime.length(), longestRenewable)
+		moment := inspected.renewal(timing.Default().RenewAfter)
+		assert.True(t, moment.After(inspected.Issued) && moment.Before(inspected.Expires))
+		assert.True(t, inspected.warnFrom(timing.Default().RenewAfter).Before(inspected.Expires))
+		assert.Less(t, inspected.Lifetime(), longestRenewable)
 	})
 }

@@ -26,9 +26,9 @@ const (
 	keyRegisteredServer = "registeredServer"
 )
 
-// Stored is the content of Secret fleet-agent: the credential of a registered agent, and of which Cluster it is.
+// Stored is the content of Secret fleet-agent: the credential of a registered agent, and its Cluster.
 type Stored struct {
-	// Access is the connection to the hub. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
+	// Access is the endpoint and the token. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
 	// agent.
 	hubclient.Access
 	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
@@ -41,7 +41,7 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
-	// RegisteredWith is the protection with which the agent registered, or that of the last bootstrap Secret since; empty in a Secret of an
+	// RegisteredWith is the protection with which the agent registered, or the one of a later bootstrap Secret; empty in a Secret of an
 	// earlier agent.
 	RegisteredWith hubclient.Protection
 }
@@ -92,7 +92,7 @@ func (s *Stored) Store(ctx context.Context, m *member.Member) error {
 }
 
 // Replace writes Secret fleet-agent in place of the older one that the caller has read; nil if there is none. The write fails
-// if somebody else has written the Secret since.
+// if the Secret has changed since.
 func (s *Stored) Replace(ctx context.Context, m *member.Member, older *corev1.Secret) error {
 	secret, err := s.secret(m.Namespace, older)
 	if err != nil {
@@ -129,14 +129,14 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	return secret, nil
 }
 
-// WithToken is the same with another token.
+// WithToken returns the credential with another token.
 func (s *Stored) WithToken(token string) *Stored {
 	copied := *s
 	copied.Token = token
 	return &copied
 }
 
-// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. The bootstrap Secret, unlike a
+// MovedTo returns the credential at another endpoint, with the present digest of ConfigMap fleet-agent-hub. The bootstrap Secret, unlike a
 // ConfigMap, may lower the protection of the credential: it replaces RegisteredWith.
 func (s *Stored) MovedTo(e hubclient.Endpoint, fromBootstrap bool, hubConfigDigest string) *Stored {
 	copied := *s
@@ -151,7 +151,7 @@ func (s *Stored) MovedTo(e hubclient.Endpoint, fromBootstrap bool, hubConfigDige
 	return &copied
 }
 
-// UnusableKey is the error about a key of a Secret: it names the Secret, the key and the remedy.
+// UnusableKey returns the error about a key of a Secret, with the Secret, the key and the remedy.
 func UnusableKey(namespace, secret, key, problem string) error {
 	remedy := "create the Secret again with the values of a ClusterRegistrationToken"
 	if secret == registration.CredentialSecret {

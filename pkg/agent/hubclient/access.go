@@ -26,7 +26,7 @@ const (
 	kubeconfigContext = "default"
 )
 
-// Kubeconfig is the form in which an access is stored. It contains the CA in every TLS mode, for other readers of the Secret.
+// Kubeconfig returns the access in the form in which it is stored. It contains the CA in every TLS mode, for other readers of the Secret.
 func (a Access) Kubeconfig() ([]byte, error) {
 	return clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{
@@ -80,7 +80,7 @@ func (a Access) validate() error {
 	return nil
 }
 
-// At is the same token at another endpoint.
+// At returns the access with another endpoint.
 func (a Access) At(e Endpoint) Access {
 	a.Endpoint = e
 	return a

@@ -1,5 +1,5 @@
 // Package hubclient connects the agent to its hub: where the hub is (Endpoint), with which token (Access), which certificates
-// are trusted, and what an answer of the hub says about the token (TokenVerdict).
+// are trusted, and what follows for the token from an answer of the hub (TokenVerdict).
 package hubclient
 
 import (
@@ -53,7 +53,7 @@ type Dialer struct {
 
 // Connection is a connection to the hub with one token.
 type Connection struct {
-	// Namespace is the one of the Access: the namespace of the BundleDeployments, if the token is a credential.
+	// Namespace is Access.Namespace: the namespace of the BundleDeployments, if the token is a credential.
 	Namespace string
 	// Fleet and Core send requests with a timeout, Watching sends watches, which a timeout would cut off.
 	Fleet, Watching versioned.Interface
@@ -101,8 +101,8 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	}, nil
 }
 
-// DialAndVerify returns a connection and what the hub says about the token. The connection is nil if it could not be prepared,
-// which says nothing about the token.
+// DialAndVerify returns a connection, and the result of Verify. The connection is nil if it could not be prepared; the token is not judged
+// then.
 func (d *Dialer) DialAndVerify(ctx context.Context, access Access) (*Connection, TokenVerdict, error) {
 	c, err := d.Dial(access)
 	if err != nil {
@@ -176,7 +176,7 @@ func (c *Connection) PatchLease(ctx context.Context, name string, fields any) (*
 // token when a request begins.
 func (c *Connection) UseToken(token string) { c.transport.token.Store(&token) }
 
-// ClockSkew is how far the agent's clock is ahead of the hub's, in whole seconds; false if it is less than a second or unknown.
+// ClockSkew returns by how much the agent's clock is ahead of the hub's, in whole seconds; false if that is less than a second or unknown.
 func (c *Connection) ClockSkew() (time.Duration, bool) { return c.transport.clockSkew() }
 
 // Close closes idle connections. A nil Connection has none.

@@ -32,10 +32,10 @@ func (e Endpoint) Same(other Endpoint) bool {
 		bytes.Equal(e.CA, other.CA) && e.TLSMode() == other.TLSMode()
 }
 
-// TLSMode is the Mode, or the default mode.
+// TLSMode returns the Mode, or the default mode.
 func (e Endpoint) TLSMode() config.TLSMode { return cmp.Or(e.Mode, config.TLSModeSystemStore) }
 
-// String is for the log and the status on the hub. It shows a digest of the CA.
+// String returns a text for the log and the status on the hub, with a digest of the CA.
 func (e Endpoint) String() string {
 	const shown = 12 // enough of the digest to tell two CAs apart
 	ca := "without a CA"
@@ -53,7 +53,7 @@ type Candidates struct {
 	ConfigMap *ConfigMapEndpoint
 	// Mode is agentTLSMode of ConfigMap fleet-agent.
 	Mode config.TLSMode
-	// RegisteredWith is the protection with which the agent registered, or that of the last bootstrap Secret since. ConfigMaps may not
+	// RegisteredWith is the protection with which the agent registered, or the one of a later bootstrap Secret. ConfigMaps may not
 	// choose a lower one.
 	RegisteredWith Protection
 }
@@ -64,7 +64,7 @@ type Protection struct {
 	Server string
 }
 
-// Protection returns that of the endpoint.
+// Protection returns the protection of the endpoint.
 func (e Endpoint) Protection() Protection { return Protection{Mode: e.TLSMode(), Server: e.Server} }
 
 // limit makes an endpoint of a ConfigMap unusable if it protects the credential less than the registration did. More users may write
@@ -89,7 +89,7 @@ type ConfigMapEndpoint struct {
 	Digest string
 }
 
-// Digest is the digest of the ConfigMap; empty if there is none.
+// Digest returns the digest of the ConfigMap; empty if there is none.
 func (c Candidates) Digest() string {
 	if c.ConfigMap == nil {
 		return ""
@@ -97,11 +97,11 @@ func (c Candidates) Digest() string {
 	return c.ConfigMap.Digest
 }
 
-// Preferred is the endpoint to which the agent should switch from the current one; nil if it should stay.
+// Preferred returns the endpoint to which the agent should switch from the current one; nil if it should stay.
 //
 // The bootstrap Secret wins, because an import writes it and imports are deliberate. Once it is used up, ConfigMap
 // fleet-agent-hub counts only if its digest differs from seen, the digest at the last switch: an older content must not undo a
-// newer import, or the agent would switch back and forth for ever. ConfigMap fleet-agent has no address; its TLS mode applies
+// newer import, or the agent would switch back and forth without end. ConfigMap fleet-agent has no address; its TLS mode applies
 // where the other objects set none.
 func (c Candidates) Preferred(current Endpoint, seen string) *Endpoint {
 	var preferred Endpoint
@@ -123,7 +123,7 @@ func (c Candidates) Preferred(current Endpoint, seen string) *Endpoint {
 	return &preferred
 }
 
-// Fallback is an endpoint to try when the current one does not work and no other is preferred: the one in ConfigMap
+// Fallback returns an endpoint to try when the current one does not work and no other is preferred: the one in ConfigMap
 // fleet-agent-hub, even if its content is older than the last switch. A chart's values may have led the agent away from it, to
 // an address that is gone.
 func (c Candidates) Fallback(current Endpoint) *Endpoint {
@@ -166,7 +166,7 @@ func ParseConfigMap(configMap *corev1.ConfigMap) *ConfigMapEndpoint {
 	return e
 }
 
-// CheckServer says what is wrong with the URL of an API server; "" if nothing is.
+// CheckServer returns what is wrong with the URL of an API server; "" if it is valid.
 func CheckServer(server string) string {
 	parsed, err := url.Parse(server)
 	switch {
@@ -180,7 +180,7 @@ func CheckServer(server string) string {
 	return ""
 }
 
-// ValidCA accepts an empty CA: the TLS mode decides whether one is needed.
+// ValidCA reports whether a CA is valid. An empty one is: the TLS mode decides whether a CA is needed.
 func ValidCA(pem []byte) bool {
 	return len(pem) == 0 || registration.IsCABundle(pem)
 }

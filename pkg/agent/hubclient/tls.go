@@ -9,8 +9,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// checkScheme handles an endpoint with http://. There is no certificate to verify, and everybody on the way can read the token.
-// In strict mode this is an error, otherwise the agent warns once.
+// checkScheme returns an error for an endpoint with http:// in strict mode, and logs one warning for it in the other mode: there is no certificate
+// to verify, and everybody on the way can read the token.
 func (d *Dialer) checkScheme(e Endpoint) error {
 	parsed, err := url.Parse(e.Server)
 	if err != nil || parsed.Scheme != "http" {
@@ -27,7 +27,7 @@ func (d *Dialer) checkScheme(e Endpoint) error {
 	return nil
 }
 
-// tlsRoots are the CAs that may have signed the hub's certificate. The mode applies to this connection only: environment
+// tlsRoots returns the CAs that may have signed the hub's certificate. The mode applies to this connection only: environment
 // variables would apply to the whole process.
 //
 //	strict        the given CA and no other
@@ -56,9 +56,9 @@ func tlsRoots(e Endpoint, system func() (*x509.CertPool, error)) (*x509.CertPool
 	return roots, nil
 }
 
-// WorkingMode is the TLS mode with which a stored credential works. Credentials stored by earlier agents do not record their
+// WorkingMode returns the TLS mode with which a stored credential works. Credentials stored by earlier agents do not record their
 // mode: they work in the configured mode, unless that is impossible. Without a CA, only the CAs of the operating system can have
-// verified the hub; with a CA and an unknown mode, the narrower choice is left.
+// verified the hub; with a CA and an unknown mode, it is strict.
 func (e Endpoint) WorkingMode(configured config.TLSMode) config.TLSMode {
 	for _, mode := range []config.TLSMode{e.Mode, Endpoint{Mode: configured}.TLSMode()} {
 		if mode == config.TLSModeSystemStore || mode == config.TLSModeStrict && len(e.CA) > 0 {

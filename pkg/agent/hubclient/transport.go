@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// longestRetryAfter limits the Retry-After header of an answer. client-go waits as long as the header says, and a watch has no
-	// timeout: a load balancer's error page that says an hour would cut the agent off for an hour.
+	// longestRetryAfter limits the Retry-After header of an answer. client-go waits for that time, and a watch has no timeout: a load balancer's
+	// error page with an hour in the header would cut the agent off for an hour.
 	longestRetryAfter = 30 * time.Second
 	// dateGrain is the resolution of an HTTP date.
 	dateGrain = time.Second
@@ -54,10 +54,10 @@ func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) 
 	return response, nil
 }
 
-// WrappedRoundTripper returns the transport below, so that its connections can be closed.
+// WrappedRoundTripper lets client-go close the connections of the transport below.
 func (t *hubTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// explain adds to the error about a certificate what to correct. For an unknown CA it says which CAs are trusted and where they are configured.
+// explain adds to an error about a certificate what must be corrected, and for an unknown CA which CAs are trusted.
 func (t *hubTransport) explain(err error) error {
 	var unknownCA x509.UnknownAuthorityError
 	var badName x509.HostnameError

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 )
 
-// TokenVerdict is what the response to a request, or a missing response, says about the token of the request.
+// TokenVerdict is the conclusion about the token of a request from its response, or from a missing response.
 type TokenVerdict int
 
 const (
@@ -23,8 +23,8 @@ const (
 	Accepted
 	// Rejected means that the Kubernetes API server itself does not know the token.
 	Rejected
-	// Obstructed means that a server answered, but said nothing about the token: the rights are missing or not yet there (403),
-	// or a proxy, or an API server in trouble, answered 401, 403, 404, 429 or 5xx, or another server answered 200.
+	// Obstructed means that the answer of a server allows no conclusion: the rights are missing or not yet there (403), or a proxy, or an API
+	// server in trouble, answered 401, 403, 404, 429 or 5xx, or another server answered 200.
 	Obstructed
 	// Unreachable means that no server answered (DNS, connection, TLS or a timeout), or that its answer could not be read.
 	Unreachable
@@ -49,7 +49,7 @@ func Classify(err error) TokenVerdict {
 	return Obstructed
 }
 
-// FromAPIServer distinguishes a Status of the API server from one that client-go generated because the body was no Status.
+// FromAPIServer reports whether the API server wrote the Status of an error. client-go generates one if the body of a response is no Status.
 func FromAPIServer(err error) bool {
 	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
@@ -58,30 +58,28 @@ func (v TokenVerdict) String() string {
 	return [...]string{"not-asked", "accepted", "rejected", "obstructed", "unreachable"}[v]
 }
 
-// rejectionsNeeded is how many rejections in a row are certain.
+// rejectionsNeeded is the number of rejections in a row after which a rejection is certain.
 const rejectionsNeeded = 3
 
-// ErrRejected means that the hub certainly rejects the credential.
+// ErrRejected means that it is certain that the hub rejects the credential.
 var ErrRejected = errors.New("the hub rejects the credential")
 
-// RejectionThreshold is reached when a row of rejections is certain. One rejection proves nothing: there may be several API
-// servers behind one address, and one that has just started may not know a ServiceAccount or its key yet. Several goroutines
-// may share a threshold.
+// RejectionThreshold counts rejections in a row. One rejection is not certain: there may be several API servers behind one address, and a server
+// that has just started may not have a ServiceAccount or its key yet. Several goroutines may share a threshold.
 type RejectionThreshold struct {
-	needed int           // rejections in a row
-	spread time.Duration // between the first and the last of them
+	spread time.Duration // between the first and the last rejection
 
 	mutex sync.Mutex
 	seen  int
 	first time.Time
 }
 
-// NewRejectionThreshold has seen no rejection yet.
+// NewRejectionThreshold returns a threshold without rejections.
 func NewRejectionThreshold(d timing.Durations) *RejectionThreshold {
-	return &RejectionThreshold{needed: rejectionsNeeded, spread: d.RejectionSpread}
+	return &RejectionThreshold{spread: d.RejectionSpread}
 }
 
-// Reached counts the verdict and reports whether the token is certainly rejected. Every verdict but a rejection resets the count.
+// Reached counts the verdict, and reports whether the rejection is certain. Every verdict but a rejection resets the count.
 func (r *RejectionThreshold) Reached(v TokenVerdict, now time.Time) bool {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -93,7 +91,7 @@ func (r *RejectionThreshold) Reached(v TokenVerdict, now time.Time) bool {
 		r.first = now
 	}
 	r.seen++
-	return r.seen >= r.needed && now.Sub(r.first) >= r.spread
+	return r.seen >= rejectionsNeeded && now.Sub(r.first) >= r.spread
 }
 
 // Check counts the result of a request and returns ErrRejected, wrapped, once the threshold is reached.

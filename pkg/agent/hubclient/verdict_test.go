@@ -156,7 +156,7 @@ func FuzzRejectionThreshold(f *testing.F) {
 	f.Add([]byte{2, 2, 2, 2, 2})
 	f.Add([]byte{2, 1, 2, 3, 2, 2})
 	f.Fuzz(func(t *testing.T, answers []byte) {
-		s, now := RejectionThreshold{needed: 3, spread: 2 * time.Second}, time.Unix(0, 0)
+		s, now := RejectionThreshold{spread: 2 * time.Second}, time.Unix(0, 0)
 		row := 0
 		for _, b := range answers {
 			answer := TokenVerdict(b % 5)
