@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// deploymentState is what this run remembers of one BundleDeployment. A restarted agent does without it.
+// deploymentState is the memory of this run about one BundleDeployment. A restarted agent begins without it.
 type deploymentState struct {
 	// Only the worker that reconciles the BundleDeployment uses the fields of this group; the queue admits one at a time.
 
@@ -36,11 +38,11 @@ type deploymentState struct {
 	unsyncedSince time.Time
 	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.
 	goneSince time.Time
-	// ignoredSince is the time since which the BundleDeployment is that of an agent in another namespace which has reported nothing; else zero.
+	// ignoredSince is the time since which the BundleDeployment is for an agent in another namespace that has reported nothing; otherwise zero.
 	ignoredSince time.Time
 	// unproved is the revision that was found to be unproved last, see release.ErrUnproved; "" if none was.
 	unproved string
-	// sought is the release for which adopt has asked the member last.
+	// sought is the release that adopt last looked for on the member.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
 	dependenciesMet string
@@ -50,7 +52,7 @@ type deploymentState struct {
 	deployed *release.Deployed
 	// drift is the result of the last comparison of deployed with the cluster.
 	drift drift
-	// waitsFor names what has to be deployed first; "" if nothing is missing.
+	// waitsFor names the Bundles that must be ready first; "" if none is missing.
 	waitsFor string
 	// written is the status that this run wrote last.
 	written written
@@ -62,7 +64,7 @@ func (s *deploymentState) release() (*release.Deployed, drift) {
 	return s.deployed, s.drift
 }
 
-// setRelease replaces the release; what was found about the previous one is dropped.
+// setRelease replaces the release, and drops the drift of the previous one.
 func (s *deploymentState) setRelease(deployed *release.Deployed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,11 +99,7 @@ func (s *deploymentStates) drop(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byKey, key)
-	for name, owner := range s.byRelease {
-		if owner == key {
-			delete(s.byRelease, name)
-		}
-	}
+	maps.DeleteFunc(s.byRelease, func(_ releaseName, owner string) bool { return owner == key })
 }
 
 func (s *deploymentStates) setOwner(name releaseName, key string) {
@@ -117,13 +115,10 @@ func (s *deploymentStates) ownerOf(name releaseName) (key string, found bool) {
 	return key, found
 }
 
-func (s *deploymentStates) keys() (keys []string) {
+func (s *deploymentStates) keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.byKey {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(s.byKey))
 }
 
 // waiting returns the keys of the BundleDeployments that wait for others.
@@ -139,7 +134,7 @@ func (s *deploymentStates) waiting() (keys []string) {
 	return keys
 }
 
-// releaseIndex knows the revisions of this agent's releases by their labels. A watch fills it. Each operation also records
+// releaseIndex has the revisions of this agent's releases, found by their labels. A watch fills it. Each operation also records
 // its own result, because the watch may be late.
 type releaseIndex struct {
 	mu        sync.Mutex
@@ -180,35 +175,24 @@ func (r *releaseIndex) remove(f release.Found) {
 func (r *releaseIndex) removeRelease(key string, name releaseName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for at := range r.revisions[key] {
-		if at.releaseName == name {
-			delete(r.revisions[key], at)
-		}
-	}
+	maps.DeleteFunc(r.revisions[key], func(revision releaseRevision, _ release.Found) bool { return revision.releaseName == name })
 	if len(r.revisions[key]) == 0 {
 		delete(r.revisions, key)
 	}
 }
 
-// of returns the newest revision of each release of a BundleDeployment: one, unless releases of earlier names are left.
+// of returns the newest revision of each release of a BundleDeployment: one revision, unless releases with earlier names are left.
 func (r *releaseIndex) of(key string) []release.Found {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []release.Found
-	for _, f := range r.revisions[key] {
-		all = append(all, f)
-	}
-	return release.Newest(all)
+	return release.Newest(slices.Collect(maps.Values(r.revisions[key])))
 }
 
 // keys returns the keys of the BundleDeployments that have releases.
-func (r *releaseIndex) keys() (keys []string) {
+func (r *releaseIndex) keys() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key := range r.revisions {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(r.revisions))
 }
 
 func (r *releaseIndex) handler() cache.ResourceEventHandler {
@@ -255,7 +239,7 @@ func (c *objectCache) watch(objects []release.Object) (synced bool) {
 	return synced
 }
 
-// get returns the object as the cache has it, or nil.
+// get returns the cached object, or nil.
 func (c *objectCache) get(o release.Object) *unstructured.Unstructured {
 	found, exists, err := c.kind(o.Resource).store.GetByKey(cache.NewObjectName(o.Desired.GetNamespace(), o.Desired.GetName()).String())
 	if err != nil || !exists {

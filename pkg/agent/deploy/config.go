@@ -39,7 +39,7 @@ type Config struct {
 	Member *rest.Config
 	// AgentNamespace is the agent's namespace on the member.
 	AgentNamespace string
-	// Scope distinguishes several agents of one cluster; it is part of the marks on the objects.
+	// Scope distinguishes several agents of one cluster; it is part of the marks on the deployed objects.
 	Scope string
 	// Workers deploy, DriftWorkers compare; 0 means the default.
 	Workers, DriftWorkers int
@@ -47,7 +47,7 @@ type Config struct {
 	Resync time.Duration
 	// ResyncChanged receives each new value of Resync; nil if it does not change.
 	ResyncChanged <-chan time.Duration
-	// CheckRejection is called with the result of each request to the hub. It returns an error if the hub certainly rejects the
+	// CheckRejection is called with the result of each request to the hub. It returns an error if it is certain that the hub rejects the
 	// credential; that error ends Run. nil accepts every result.
 	CheckRejection func(error) error
 	// BeginUninstall is called once everything is removed because the hub asked for it, before the agent reports that to the hub. The hub deletes its
@@ -62,7 +62,7 @@ type Config struct {
 
 // Timing has the durations; a zero value means the default.
 type Timing struct {
-	// RetryFirst and RetryMax are the first and the longest pause between attempts of what fails.
+	// RetryFirst and RetryMax are the first and the longest pause between attempts after a failure.
 	RetryFirst, RetryMax time.Duration
 	// CorrectFirst and CorrectMax are the first and the longest pause between corrections of one release: another controller
 	// may keep changing the same object.

@@ -14,33 +14,33 @@ import (
 
 // facts is the input of decide.
 type facts struct {
-	// Own: it is the BundleDeployment of the agent itself.
+	// Own means that the BundleDeployment is the one of the agent itself.
 	Own bool
-	// Wanted: the BundleDeployment exists and is not being deleted.
+	// Wanted means that the BundleDeployment exists and is not being deleted.
 	Wanted bool
-	// Elsewhere: it is meant for an agent in another namespace. While an agent moves, the old and the new one see the same
-	// BundleDeployment.
+	// Elsewhere means that the BundleDeployment is for an agent in another namespace. While an agent moves, the old and the new agent see the
+	// same BundleDeployment.
 	Elsewhere bool
-	// Empty: the hub has not set a deployment ID yet.
+	// Empty means that the hub has not set a deployment ID yet.
 	Empty bool
-	// Paused: nothing may change now.
+	// Paused means that nothing may change now.
 	Paused bool
-	// Current: the release on the cluster is what is to be deployed.
+	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
-	// Replaced: this run deployed what is to be deployed, and the last revision is not what it stored: another BundleDeployment has taken over
-	// the release since, or somebody has written to its history.
+	// Replaced means that this run has deployed the deployment ID, and the last revision is another one than it has stored: another
+	// BundleDeployment has taken over the release since, or its history was changed.
 	Replaced bool
-	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
+	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
-	// Leftovers: objects of failed attempts are left beside that release.
+	// Leftovers means that failed attempts have left objects beside the release.
 	Leftovers bool
-	// WaitsFor names the Bundles that have to be ready first; "" if none is missing.
+	// WaitsFor names the Bundles that must be ready first; "" if none is missing.
 	WaitsFor string
-	// WaitsForValues: the hub has not completed the BundleDeployment with its values yet.
+	// WaitsForValues means that the hub has not written the Secret with the Helm values yet.
 	WaitsForValues bool
-	// Drifted: the cluster differs from what was deployed. Correct: drift is to be undone.
+	// Drifted means that the cluster differs from the release, Correct that drift must be undone.
 	Drifted, Correct bool
-	// TooEarly: the pause after the last attempt has not passed.
+	// TooEarly means that the pause after the last attempt has not passed.
 	TooEarly bool
 }
 
@@ -52,7 +52,7 @@ const (
 	deploy                // install or upgrade
 	correct               // roll the release back to its deployed revision, to undo drift
 	sweep                 // remove the objects that failed attempts left
-	hold                  // report the state: it is paused, there is nothing to deploy yet, or it waits for values or other Bundles
+	await                 // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
 	remove                // uninstall
 	forget                // remove the history, keep the objects
 	ignore                // deploy nothing: another agent does
@@ -68,7 +68,7 @@ func decide(f facts) action {
 	case f.Elsewhere:
 		return ignore
 	case f.Empty || f.Paused:
-		return hold
+		return await
 	case f.Current && f.TooEarly:
 		return observe
 	case f.Current && f.Drifted && (f.Correct || f.Own): // before sweep, which may fail for a long time
@@ -80,7 +80,7 @@ func decide(f facts) action {
 	case f.Current:
 		return observe
 	case f.WaitsFor != "" || f.WaitsForValues:
-		return hold
+		return await
 	case f.TooEarly:
 		return observe
 	}

@@ -26,13 +26,13 @@ func TestDecide(t *testing.T) {
 		"gone on the hub":                          {facts{}, remove},
 		"the agent's, gone on the hub":             {facts{Own: true}, forget},
 		"of an agent that is in another namespace": {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
-		"nothing to deploy yet":                    {facts{Wanted: true, Empty: true}, hold},
-		"paused before anything":                   {facts{Wanted: true, Paused: true}, hold},
-		"paused with drift":                        {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), hold},
+		"nothing to deploy yet":                    {facts{Wanted: true, Empty: true}, await},
+		"paused before anything":                   {facts{Wanted: true, Paused: true}, await},
+		"paused with drift":                        {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), await},
 		"new":                                      {facts{Wanted: true}, deploy},
 		"new, after a failure":                     {facts{Wanted: true, TooEarly: true}, observe},
-		"new, and waits for another":               {facts{Wanted: true, WaitsFor: "base"}, hold},
-		"new, and waits for its values":            {facts{Wanted: true, WaitsForValues: true}, hold},
+		"new, and waits for another":               {facts{Wanted: true, WaitsFor: "base"}, await},
+		"new, and waits for its values":            {facts{Wanted: true, WaitsForValues: true}, await},
 		"there, and what it needs is gone":         {with(func(f *facts) { f.WaitsFor = "base" }), observe},
 		"drift that is to be shown":                {with(func(f *facts) { f.Drifted = true }), observe},
 		"drift that is to be undone":               {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
@@ -95,5 +95,5 @@ func TestUnmet(t *testing.T) {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "hold", "remove", "forget", "ignore"}[a]
+	return [...]string{"observe", "deploy", "correct", "sweep", "await", "remove", "forget", "ignore"}[a]
 }

@@ -22,7 +22,7 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
-	// Take over what an agent that sets no labels deployed for it, such as Fleet's own: nothing else would ever remove that.
+	// Take over the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
 	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {
 			d.retryRead(ctx, key, bd, state, err)
@@ -45,7 +45,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
 		state.endConflict()
-		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
+		state.failedID, state.failure = "", nil // a correction failed, and the drift was undone by another writer
 	}
 	state.mu.Lock()
 	state.waitsFor = f.WaitsFor
@@ -99,7 +99,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}
 
-	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
+	// Uninstall the releases that this one replaces: the options had other names or namespaces before.
 	// The status is written even if that fails.
 	var leftErr error
 	if isCurrent && !f.Paused {
@@ -107,12 +107,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			leftErr = errors.Join(leftErr, d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)))
 		}
 	}
-	if deployed != nil && len(d.index.of(key)) == 0 { // somebody removed the release
+	if deployed != nil && len(d.index.of(key)) == 0 { // another program has removed the release
 		deployed = nil
 		state.setRelease(nil)
 	}
 
-	// While it is paused nothing is reported of what is deployed: it is assessed when the pause ends.
+	// While the BundleDeployment is paused, its deployed release is not assessed.
 	if isCurrent && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 		return
 	}
@@ -150,8 +150,8 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
-	// What is deployed is judged by dependsOn once for each change of it, as by Fleet's own agent: neither an event of its objects
-	// nor a resync reports that a Bundle which it needed to be deployed has become unready.
+	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
+	// objects and after a resync, the status does not report that a Bundle on which it depends has become unready.
 	if asked := dependencyRequest(bd); !f.Current || state.dependenciesMet != asked {
 		f.WaitsFor = unmet(bd, d.bundleDeployments())
 		state.dependenciesMet = ""
@@ -162,20 +162,20 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	return f
 }
 
-// dependencyRequest changes with each change of a BundleDeployment other than one of its status.
+// dependencyRequest returns a text that changes with each change of a BundleDeployment, except those of its status.
 func dependencyRequest(bd *fleet.BundleDeployment) string {
 	return fmt.Sprint(bd.UID, bd.Generation, bd.Labels, bd.Annotations)
 }
 
-// isElsewhere reports whether a BundleDeployment is that of this Cluster's agent, in another namespace than this one. The name tells: a hub
-// makes one Bundle for the agent of each Cluster. Other Bundles may be named like it, and are deployed like any other.
+// isElsewhere reports whether a BundleDeployment is for the agent of this Cluster in another namespace. Its name identifies it: a hub makes one
+// Bundle for the agent of each Cluster. A Bundle that a user has named like the one of another Cluster's agent is deployed as any other.
 func (d *reconciler) isElsewhere(key string, bd *fleet.BundleDeployment) bool {
 	namespace := bd.Spec.Options.DefaultNamespace
 	return key == d.ownKey && namespace != "" && namespace != d.AgentNamespace
 }
 
-// reportElsewhere writes into the status why this agent deploys nothing, if no agent has reported anything for a while. The agent in the other
-// namespace reports otherwise, and must not be contradicted.
+// reportElsewhere writes into the status why this agent deploys nothing, if no agent has written a status for Timing.Elsewhere. It must not
+// overwrite the status of the agent in the other namespace.
 func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) {
 	if len(bd.Status.Conditions) > 0 {
 		state.ignoredSince = time.Time{}
@@ -218,10 +218,9 @@ func (d *reconciler) reportProblem(ctx context.Context, bd *fleet.BundleDeployme
 	})
 }
 
-// adopt labels the release that an agent without labels left, if the status shows that any agent has worked on the
-// BundleDeployment. It is where the status says, or, after a deployment that failed, where the options say. A revision of that
-// agent may also have the labels of the one before, which Helm copies: then it is labelled with another deployment ID than the
-// status has for it.
+// adopt labels the release that an agent without labels has deployed, if the status shows that an agent has worked on the BundleDeployment. The
+// status has the name of the release, or, after a deployment that failed, the options have it. A revision of such an agent may have the labels
+// of the revision before, which Helm copies: then the label with the deployment ID differs from the status.
 func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) error {
 	labelled := d.index.of(key) // the revisions with labels of this agent
 	at := release.ParseRecord(bd.Status.Release)
@@ -260,9 +259,9 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
-// requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
-// deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
-// if this run deployed it: another BundleDeployment took over the release. Nor is one whose Secret the agent has not stored as it is.
+// requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
+// is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
+// run has deployed it: another BundleDeployment has taken over the release. Nor is one whose Secret the agent has not stored as it is.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
@@ -279,18 +278,10 @@ func isRevision(d *release.Deployed, f release.Found) bool {
 	return d != nil && d.Namespace == f.Namespace && d.Name == f.Name && d.Version == f.Version
 }
 
-// carryOut fetches what is to be deployed and runs Helm.
+// carryOut fetches the files, values and copies, and runs Helm.
 func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
-	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
-	defer cancel()
-	made, err := d.runHelm(ctx, key, bd, action)
-	if action == sweep && err != nil && !isLeftover(err) {
-		err = &release.LeftoverError{Err: err} // whatever prevented the sweep, the objects are still there
-	}
-	return made, err
-}
-
-func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
+	ctx, cancelGrace := withGrace(ctx, d.Clock, d.Timing.Grace)
+	defer cancelGrace()
 	options := *bd.Spec.Options.DeepCopy()
 	if bd.Spec.CorrectDrift != nil {
 		options.CorrectDrift = bd.Spec.CorrectDrift
@@ -311,7 +302,11 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 	defer cancel()
 	switch action {
 	case sweep:
-		return d.releases.Sweep(ctx, request)
+		made, err := d.releases.Sweep(ctx, request)
+		if err != nil && !isLeftover(err) {
+			err = &release.LeftoverError{Err: err} // whatever prevented the sweep, the objects are still there
+		}
+		return made, err
 	case correct:
 		if made, err := d.releases.Correct(ctx, request); !errors.Is(err, release.ErrUnproved) {
 			return made, err
@@ -330,7 +325,7 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 	if request.Copies, err = d.fetchCopies(ctx, bd); err != nil {
 		return release.Deployed{}, err
 	}
-	for _, old := range request.HandOver { // the removal of the new release deletes the copies that were made for the former one
+	for _, old := range request.HandOver { // so that the removal of the new release deletes the copies that were made for the former one
 		if copied := old.Labels[release.CopiesLabel]; copied != "" && old.Namespace == namespace {
 			request.Labels[release.CopiesLabel] = copied
 		}
@@ -346,7 +341,7 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
 }
 
-// succeeded records what an operation deployed. repeated: it deployed again what this run had deployed before.
+// succeeded records the result of an operation. repeated means that this run had deployed the same before.
 func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
 	if made.Kept {
@@ -360,7 +355,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""
 	}
-	if repeated { // somebody else keeps changing this release: the next repetition has to wait
+	if repeated { // another writer keeps changing this release, so the next repetition must wait
 		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
 			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}
@@ -391,8 +386,8 @@ func needsChange(err error) bool {
 	return errors.As(err, &unsupported) || errors.As(err, &invalid) || isConflict(err)
 }
 
-// endConflict ends the pause after a conflict: the release was of another owner, and is of this one now. After the agent has moved to another
-// namespace, the hub labels its releases for it.
+// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. The hub changes the labels of the releases, for
+// example, when it moves an agent to another namespace.
 func (s *deploymentState) endConflict() {
 	if isConflict(s.failure) {
 		s.failedID, s.failure, s.retryAt = "", nil, time.Time{}
@@ -409,8 +404,8 @@ func isLeftover(err error) bool {
 	return errors.As(err, &leftover)
 }
 
-// replacedOptions returns the options for the removal of a release that another one replaces. What the new release needs
-// stays: its namespace, the namespaces of its objects, and the kinds that the chart brought.
+// replacedOptions returns the options for the removal of a release that another one replaces. The new release needs its namespace, the
+// namespaces of its objects, and the CustomResourceDefinitions of the chart.
 func replacedOptions(old, current release.Found, deployed *release.Deployed) release.Options {
 	options := old.Options()
 	options.DeleteCRDs = false

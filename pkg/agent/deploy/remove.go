@@ -24,7 +24,7 @@ import (
 func (d *reconciler) remove(ctx context.Context, key string, state *deploymentState) {
 	found := d.index.of(key)
 	if len(found) > 0 {
-		// While a namespace is deleted its objects disappear one after the other, and the agent's own may be the last.
+		// While a namespace is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
 		if state.goneSince.IsZero() {
 			state.goneSince = d.Clock.Now()
 		}
@@ -34,7 +34,12 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		}
 		mustStay, err := d.mustStay(ctx, key)
 		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
-			d.keepOfDeletedCluster()
+			// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the
+			// hub can no longer confirm them, and a namespace that was deleted by mistake looks the same.
+			d.clusterDeleted.Do(func() {
+				d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
+					"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
+			})
 			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 			return
 		}
@@ -60,8 +65,8 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 }
 
 // mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, and the
-// hub has not asked the agent to uninstall itself, the whole Cluster is deleted on the hub: it moves to another workspace, or
-// somebody deleted its namespace. What it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
+// hub has not asked the agent to uninstall itself, the whole Cluster is deleted on the hub: it moves to another workspace, or its namespace was
+// deleted. The releases stay then. It is an error if the hub does not confirm that the BundleDeployment is gone.
 func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 	gone, err := d.goneOnHub(ctx, key)
 	if err != nil {
@@ -76,18 +81,8 @@ func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 	return d.goneOnHub(ctx, d.ownKey)
 }
 
-// keepOfDeletedCluster logs, once, that nothing is removed: Fleet's own hub deletes a Cluster's BundleDeployments, namespace and
-// credential together. The watch showed the deletions, but the hub can no longer confirm them, and a namespace that somebody
-// deleted by mistake looks the same.
-func (d *reconciler) keepOfDeletedCluster() {
-	d.clusterDeleted.Do(func() {
-		d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
-			"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
-	})
-}
-
-// goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,
-// whose release must not delay the removal of others for ever.
+// goneAlone reports whether the agent's own BundleDeployment is gone and others exist: the hub no longer manages the agent. Its release must
+// not delay the removal of others without end.
 func (d *reconciler) goneAlone(state *deploymentState) bool {
 	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
 	return wanted && d.since(state.goneSince) >= d.Timing.RemovalRecheck
@@ -213,7 +208,7 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// uninstall removes one release. Of the agent itself it removes only the history.
+// uninstall removes one release. It removes only the history of the agent's own release.
 func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
 	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()

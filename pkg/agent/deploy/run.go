@@ -2,18 +2,17 @@
 // status.
 //
 // The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
-// record of what is deployed: an agent that is killed at any point, for example by a change of its own Deployment, continues
-// from them. What is deployed is decided from these labels. The status on the hub decides only whether dependsOn is met, and which unlabelled
-// release may be taken over.
+// record of the deployed releases: an agent that is killed at any point, for example by a change of its own Deployment, continues from them.
+// The status on the hub decides only whether dependsOn is met, and which unlabelled release may be taken over.
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
-//	fetch.go     what is fetched before a deployment: files, values, Secrets and ConfigMaps to copy
+//	fetch.go     fetching files, values, and the Secrets and ConfigMaps to copy, before a deployment
 //	decide.go    the decision as a pure function, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
 //	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
-//	caches.go    the releases and their objects, and what the run remembers
+//	caches.go    the releases and their objects, and the memory of the run
 //	config.go    Config and its defaults
 package deploy
 
@@ -69,7 +68,7 @@ var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itsel
 // Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
 // hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not
 // answer, nothing is installed or upgraded, and no release is removed because its BundleDeployment is gone. Drift is still corrected, and
-// leftovers and replaced releases are still removed: that needs only what the agent knows already.
+// leftovers and replaced releases are still removed: that needs nothing from the hub.
 func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)
@@ -205,7 +204,7 @@ func (d *reconciler) resync(ctx context.Context) {
 	}
 }
 
-// enqueueAll enqueues what exists on the hub or on the member.
+// enqueueAll enqueues each BundleDeployment on the hub and each release on the member.
 func (d *reconciler) enqueueAll() {
 	for _, bd := range d.bundleDeployments() {
 		d.queue.Add(registration.LabelValue(bd.Name))
@@ -285,8 +284,8 @@ func (d *reconciler) listBundleDeployments(ctx context.Context, o metav1.ListOpt
 	return list, d.checkHub(err)
 }
 
-// checkHub passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub certainly
-// rejects the credential.
+// checkHub passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if it is certain that the hub rejects
+// the credential.
 func (d *reconciler) checkHub(err error) error {
 	if refused := d.CheckRejection(err); refused != nil {
 		d.end(refused)
@@ -316,7 +315,7 @@ func (d *reconciler) bundleDeployments() (all []*fleet.BundleDeployment) {
 
 func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
 
-// retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
+// retryLater logs the error of a step that ends the pass, and enqueues the key after a growing pause.
 func (d *reconciler) retryLater(ctx context.Context, key string, state *deploymentState, err error) {
 	if ctx.Err() != nil {
 		return

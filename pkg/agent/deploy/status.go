@@ -31,9 +31,9 @@ const maxListedResources = 500
 type view struct {
 	spec   fleet.BundleDeploymentSpec
 	before fleet.BundleDeploymentStatus // the latest known
-	// current: the deployed release is what was asked for.
+	// current means that the release with the deployment ID is deployed.
 	current bool
-	// installed: there is a release or an attempt of one, whatever it was deployed for.
+	// installed means that there is a release, or a failed attempt, with any deployment ID.
 	installed bool
 	deployed  *release.Deployed
 	// copied is the generation of the Secrets and ConfigMaps that the release was deployed with.
@@ -47,8 +47,8 @@ type view struct {
 	live     func(release.Object) *unstructured.Unstructured
 }
 
-// assess computes the status. While another deployment ID is deployed, what the status says of the objects is of the release that
-// is still there: it is computed if this run knows that release, and stays as it is otherwise.
+// assess computes the status. While another deployment ID is deployed, the fields about the objects describe the release that is still there:
+// they are computed if this run has read that release, and stay as they are otherwise.
 func assess(v view) fleet.BundleDeploymentStatus {
 	s := *v.before.DeepCopy()
 	switch {
@@ -56,7 +56,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		s.AppliedDeploymentID, s.SyncGeneration = v.spec.DeploymentID, ptr.To(v.spec.Options.ForceSyncGeneration)
 		s.DownstreamResourcesGeneration = v.copied
 	case s.AppliedDeploymentID == v.spec.DeploymentID:
-		s.AppliedDeploymentID = "" // it was applied, and is not any more
+		s.AppliedDeploymentID = "" // it is no longer applied
 	}
 	if v.deployed != nil || !v.installed {
 		s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = nil, nil, nil, fleet.ResourceCounts{}
@@ -120,7 +120,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 		}
 	}
 	s.Ready, s.NonModified = len(s.NonReadyStatus) == 0, len(s.ModifiedStatus) == 0
-	// Of a thousand objects that are not ready, ten show why. The hub would keep no more, and its API server refuses a large status.
+	// The status lists ten of a thousand objects that are not ready: the hub would drop the others, and its API server refuses a large status.
 	nonReady, modified := fleetstatus.ShortenNonReady(s.NonReadyStatus), fleetstatus.ShortenModified(s.ModifiedStatus)
 	s.IncompleteState = len(nonReady) < len(s.NonReadyStatus) || len(modified) < len(s.ModifiedStatus) || len(s.Resources) > maxListedResources
 	s.NonReadyStatus, s.ModifiedStatus = nonReady, modified
@@ -213,7 +213,7 @@ func objectText(apiVersion, kind, namespace, name, text string) string {
 	return release.Explain(fmt.Errorf("%s.%s %s %s", strings.ToLower(kind), group, name, text))
 }
 
-// summarize computes the readiness of an object; nil is one that the cache does not have yet.
+// summarize computes the readiness of an object. live is nil if the cache does not have the object yet.
 func summarize(live *unstructured.Unstructured, ignored *fleet.IgnoreOptions) summary.Summary {
 	if live == nil {
 		return summary.Summary{State: "in-progress", Transitioning: true} // wrangler's word
@@ -238,12 +238,10 @@ func withoutConditions(o *unstructured.Unstructured, ignored []map[string]string
 	if err != nil || !found {
 		return o
 	}
-	var kept []any
-	for _, c := range conditions {
-		if condition, ok := c.(map[string]any); !ok || !matchesAny(condition, ignored) {
-			kept = append(kept, c)
-		}
-	}
+	kept := slices.DeleteFunc(conditions, func(c any) bool {
+		condition, ok := c.(map[string]any)
+		return ok && matchesAny(condition, ignored)
+	})
 	changed := o.DeepCopy()
 	if err := unstructured.SetNestedSlice(changed.Object, kept, "status", "conditions"); err != nil {
 		return o
@@ -252,16 +250,14 @@ func withoutConditions(o *unstructured.Unstructured, ignored []map[string]string
 }
 
 func matchesAny(condition map[string]any, ignored []map[string]string) bool {
-	for _, fields := range ignored {
-		matches := len(fields) > 0
+	return slices.ContainsFunc(ignored, func(fields map[string]string) bool {
 		for key, value := range fields {
-			matches = matches && fmt.Sprint(condition[key]) == value
+			if fmt.Sprint(condition[key]) != value {
+				return false
+			}
 		}
-		if matches {
-			return true
-		}
-	}
-	return false
+		return len(fields) > 0
+	})
 }
 
 // written is the status that this run wrote last. The watch may not show it yet.
@@ -302,7 +298,7 @@ func (d *reconciler) updateStatus(
 	return err
 }
 
-// writeStatus patches what differs; the result is empty if nothing does.
+// writeStatus patches the fields that differ. The result is empty if none does.
 func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
 	difference, err := fleetstatus.MergePatch(before, after)
 	if err != nil || difference == nil {
