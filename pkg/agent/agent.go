@@ -102,7 +102,7 @@ type loop struct {
 	rejectionReported bool // by an event; see announce
 }
 
-// runLoop runs the loop, and beside it the watch on the Secrets and ConfigMaps that configure the registration.
+// runLoop runs the loop, and beside it the watch on the Secrets and ConfigMaps that configure the registration, until ctx ends.
 func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFunc) {
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
@@ -110,10 +110,7 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFu
 	watching.Go(func() { m.WatchConfiguration(ctx, changed) })
 	defer watching.Wait()
 	defer stop()
-	newLoop(c, m, changed, deploying).run(ctx)
-}
 
-func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployFunc) *loop {
 	l := &loop{
 		config: c, log: c.Log, member: m, changed: changed, deploy: deploying,
 		dialer:      &hubclient.Dialer{UserAgent: c.userAgent(), Timing: *c.Timing, Clock: c.Clock, Log: c.Log},
@@ -131,7 +128,7 @@ func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying depl
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,
 		Pod: c.Pod, HeartbeatLease: c.HeartbeatLease, Changed: changed, OnState: c.OnState, Event: l.event,
 	}
-	return l
+	l.run(ctx)
 }
 
 // untilChange is a pause that only a change ends.
@@ -156,7 +153,7 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 
-		// Observe. The work of this iteration is cancelled when the runnables end: the credential does not work any more then.
+		// Observe. The end of the runnables cancels the work of this iteration: the credential no longer works then.
 		work := running.context(ctx)
 		o, err := l.observe(work, running)
 		if err != nil {
@@ -215,7 +212,7 @@ func (l *loop) run(ctx context.Context) {
 			pause = 0
 		case err != nil:
 			pause = retry.Step()
-		case pause == 0 && changes > 1: // a credential that is replaced before it was used must not be replaced at once again
+		case pause == 0 && changes > 1: // a credential that was replaced before it was used must not be replaced again at once
 			pause = retry.Step()
 		}
 		if changed := l.wait(ctx, pause, running); changed {
@@ -301,7 +298,7 @@ func (r *runnables) context(ctx context.Context) context.Context {
 	return r.ctx
 }
 
-// ended reports whether one of the runnables has returned an error, and with it all of them end.
+// ended reports whether one of the runnables has returned an error, which ends all of them.
 func (r *runnables) ended() bool { return r != nil && r.ctx.Err() != nil }
 
 // stop ends the runnables, waits for their end, and returns the first error.
@@ -377,8 +374,8 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 	return nil
 }
 
-// cleanUp deletes what only a registration needs, once the credential is in use, and returns how long the loop may pause. A
-// bootstrap Secret that cannot be parsed stays: a person may want to correct it.
+// cleanUp deletes the objects of the registration, once the credential is in use, and returns the pause of the loop. A bootstrap Secret that
+// cannot be parsed stays: a person may want to correct it.
 //
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
@@ -391,7 +388,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
 			pause = helmWait
 		} else {
-			pause = 0 // without the Secret, another object may say where the hub is
+			pause = 0 // without the Secret, the endpoint may come from another object
 			err = errors.Join(err, l.member.DeleteSecret(ctx, o.bootstrapSecret))
 		}
 	}
@@ -407,8 +404,8 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 	return pause, err
 }
 
-// recordMode stores with which TLS mode the credential works. Secrets of earlier agents do not record it: when the configured mode
-// changes, the agent must know to which mode it can return.
+// recordMode stores the TLS mode with which the credential works, if an earlier agent has stored the Secret without it: when the configured mode
+// changes, the agent must keep a mode that works.
 func (l *loop) recordMode(ctx context.Context, o observation) error {
 	if !o.modeUnknown {
 		return nil
@@ -416,8 +413,7 @@ func (l *loop) recordMode(ctx context.Context, o observation) error {
 	return o.stored.Replace(ctx, l.member, o.storedSecret)
 }
 
-// switchEndpoint stores the other endpoint with one write. If somebody else has written the Secret since it was read, the write
-// fails.
+// switchEndpoint stores the other endpoint with one write. If the Secret has changed since it was read, the write fails.
 func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
 	if err := o.stored.MovedTo(*o.other, o.endpoints.Bootstrap != nil, o.endpoints.Digest()).Replace(ctx, l.member, o.storedSecret); err != nil {
 		l.logError(ctx, "Cannot switch to another endpoint of the hub", err)

@@ -21,8 +21,8 @@ const (
 	reasonAccepted = "CredentialAccepted" // after CredentialRefused: a credential works again
 )
 
-// announce reports a decision: to OnState, in the log, by events, and with the heartbeats. While the agent works with its
-// credential, the log gets only what differs from that.
+// announce reports a decision: to OnState, in the log, by events, and with the heartbeats. While the agent works with its credential, a decision to
+// go on is not logged.
 func (l *loop) announce(ctx context.Context, action Action, o observation, running bool) {
 	state, level, text := describe(action, o, l.member.Namespace)
 	if running && action == WaitForBootstrap {
@@ -37,7 +37,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 	if !running || action == Register || action == UseStoredAndRegister || action == WaitForBootstrap {
 		l.log.WithFields(logrus.Fields{}).Log(level, text) // only an Entry has the method Log
 	}
-	if o.Bootstrap == Malformed && action != WaitForBootstrap && action != ReportRejected { // the text of these says it
+	if o.Bootstrap == Malformed && action != WaitForBootstrap && action != ReportRejected { // their text contains it
 		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
 	switch {
@@ -108,7 +108,7 @@ func describe(action Action, o observation, namespace string) (state string, lev
 	}
 }
 
-// whyNotRegister says why the agent cannot register: for OnState, and for the log.
+// whyNotRegister returns the reason why the agent cannot register: for OnState, and for the log.
 func whyNotRegister(o observation, namespace string) (state, why string) {
 	if o.Bootstrap == Malformed {
 		return "the bootstrap Secret is unusable", fmt.Sprintf("Secret %s/%s is unusable (%v)", namespace, registration.BootstrapSecret, o.bootstrapErr)
@@ -131,7 +131,7 @@ func whyRegister(o observation) string {
 	}
 }
 
-// expiry returns the end of the token's lifetime for the message: it tells the reader whether the credential expired or was revoked.
+// expiry returns the end of the token's lifetime for the message, from which the reader sees whether the credential expired or was revoked.
 func expiry(stored *credential.Stored) string {
 	if stored == nil {
 		return ""
@@ -157,7 +157,7 @@ func noVerdict(v hubclient.TokenVerdict) string {
 	return "the hub, or a proxy before it, answered with an error, but did not reject the credential"
 }
 
-// remedy is what a person must do.
+// remedy returns an instruction for a person.
 func remedy(namespace string) string {
 	return fmt.Sprintf("create a ClusterRegistrationToken on the hub (for a cluster that was registered before, one for it alone: "+
 		"muster token create NAME --cluster CLUSTER -o values) and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",

@@ -22,7 +22,7 @@ import (
 type Config struct {
 	// Member is the connection to the API server of the cluster the agent runs in. Required.
 	Member *rest.Config
-	// Namespace is the agent's own on the member, with its Secrets, its ConfigMaps and its Lease. Required.
+	// Namespace is the agent's namespace on the member, with its Secrets, its ConfigMaps and its Lease. Required.
 	Namespace string
 	// Scope distinguishes several agents of one cluster: it is part of the labels of their imported objects, and of the objects that they
 	// deploy. Empty is the default agent.
@@ -41,11 +41,11 @@ type Config struct {
 	Pod string
 	// Version is the program's, for the user agent; empty means "dev".
 	Version string
-	// Generation is the environment variable registration.GenerationEnv of the program. The agent reports it to the hub, which
-	// learns from it whether the agent runs as its import or as its Bundle deployed it. Empty reports none.
+	// Generation is the environment variable registration.GenerationEnv of the program. The agent reports it to the hub, which sees from it
+	// whether the import or the agent's Bundle has deployed this process. Empty reports none.
 	Generation string
-	// OnState is called after each decision with a short description of what the agent does or waits for, without names, addresses
-	// and errors; nil calls nothing.
+	// OnState is called after each decision with a short description of the agent's activity, without names, addresses and errors; nil is not
+	// called.
 	OnState func(state string)
 	// Metrics, if given, is the registry of the agent's metrics while it works.
 	Metrics prometheus.Registerer
@@ -66,7 +66,7 @@ type LeaderElection struct {
 	leader.Times
 }
 
-// Validate returns everything that is wrong. A zero value that has a default is valid.
+// Validate returns all errors of the configuration. A zero value that has a default is valid.
 func (c Config) Validate() error {
 	_, err := c.withDefaults()
 	return err

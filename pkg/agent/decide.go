@@ -2,11 +2,11 @@ package agent
 
 import "github.com/muster-fleet/muster/pkg/agent/hubclient"
 
-// Presence says whether a Secret exists and is usable.
+// Presence is the state of a Secret.
 type Presence int
 
 const (
-	// Absent means that there is no such Secret.
+	// Absent means that the Secret does not exist.
 	Absent Presence = iota
 	// Present means that the Secret is usable.
 	Present
@@ -14,15 +14,14 @@ const (
 	Malformed
 )
 
-// Facts are all that Decide considers.
+// Facts are the input of Decide.
 type Facts struct {
 	// Stored is Secret fleet-agent: the credential of an earlier registration.
 	Stored Presence
 	// Bootstrap is Secret fleet-agent-bootstrap, with which an agent registers.
 	Bootstrap Presence
-	// MustRegister means that the bootstrap Secret asks for another registration than the one the stored credential came
-	// from, or that the agent has another request, which may still be granted. It has a meaning
-	// only if both are Present, or if the agent is Uninstalling.
+	// MustRegister means that the bootstrap Secret asks for another registration than the one of the stored credential, or that the agent has
+	// another request, which may still be granted. It has a meaning only if both are Present, or if the agent is Uninstalling.
 	MustRegister bool
 	// Uninstalling means that the agent has begun to uninstall itself.
 	Uninstalling bool

@@ -67,8 +67,12 @@ func newTestAgent(t *testing.T, objects ...runtime.Object) *testAgent {
 	})
 	metadata := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
 	metadata.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) { // the clients share their objects
-		_, err := core.Invokes(action, nil)
-		return true, &metav1.PartialObjectMetadata{}, err
+		object, err := core.Invokes(action, nil)
+		found := &metav1.PartialObjectMetadata{}
+		if accessor, accessErr := meta.Accessor(object); accessErr == nil {
+			found.Name, found.UID = accessor.GetName(), accessor.GetUID()
+		}
+		return true, found, err
 	})
 	return &testAgent{
 		T: t, hub: newStubHub(t), core: core, log: hook,

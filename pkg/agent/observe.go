@@ -20,27 +20,27 @@ type observation struct {
 	settings        config.Agent   // of ConfigMap fleet-agent
 	storedSecret    *corev1.Secret // fleet-agent; nil if absent
 	stored          *credential.Stored
-	storedErr       error          // why it is Malformed
+	storedErr       error          // the reason if it is Malformed
 	modeUnknown     bool           // the Secret does not record with which TLS mode the credential works
 	bootstrapSecret *corev1.Secret // fleet-agent-bootstrap; nil if absent
 	identity        *register.BootstrapIdentity
-	bootstrapErr    error                // why it is Malformed
-	endpoints       hubclient.Candidates // beside the one that is stored with the credential
+	bootstrapErr    error                // the reason if it is Malformed
+	endpoints       hubclient.Candidates // beside the stored endpoint
 
-	// mustStop means that the runnables must stop, because they work with a credential that must not be used any more: another one is
-	// stored, or the agent was installed again while it was uninstalling itself. The hub was not asked then.
+	// mustStop means that the runnables must stop, because their credential must no longer be used: another one is stored, or the agent was
+	// installed again while it was uninstalling itself. The hub was not asked then.
 	mustStop bool
 
 	conn     *hubclient.Connection // with the stored credential; nil if none was made. The caller closes it.
 	hubErr   error                 // the hub's answer at the stored endpoint
-	other    *hubclient.Endpoint   // that the agent tries beside the stored one; nil if there is none
+	other    *hubclient.Endpoint   // the endpoint that the agent tries beside the stored one; nil if there is none
 	otherErr error                 // the hub's answer there
 }
 
 // observe reads the objects on the member that the decision depends on, and asks the hub whether it accepts the stored credential.
 func (l *loop) observe(ctx context.Context, running *runnables) (o observation, err error) {
 	// An import writes the bootstrap Secret after ConfigMap fleet-agent. The agent reads it before, so that the settings are not older:
-	// without them, the agent would register with another clientID than that of its Cluster.
+	// without them, the agent would register with a clientID that differs from the one of its Cluster.
 	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
 		return o, err
 	}
@@ -65,8 +65,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 		}
 	}
 
-	// Only a hub that says which registration it wants can want another one. A bootstrap Secret that does not say, of an upgraded
-	// chart for example, is no reason to give up a credential that works.
+	// A bootstrap Secret without a registration key, for example of an upgraded chart, is no reason to replace a credential that works.
 	both := o.Stored == Present && o.Bootstrap == Present
 	o.MustRegister = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
 	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
@@ -100,8 +99,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	case running == nil:
 		o.conn, o.Hub, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
 	case o.Bootstrap == Present:
-		// The Secret may have been created because the hub no longer knows the credential. The runnables notice that only with the
-		// next heartbeat.
+		// The Secret may have been created because the hub rejects the credential. The runnables notice that only with the next heartbeat.
 		o.Hub, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
 	default: // the runnables prove that the credential works: they end when the hub rejects it
 		o.Hub = hubclient.Accepted
@@ -123,7 +121,7 @@ func (l *loop) askOther(ctx context.Context, stored *credential.Stored, other hu
 	return verdict, err
 }
 
-// parse returns what the Secret contains, or the error that makes it Malformed.
+// parse returns the content of the Secret, or the error that makes it Malformed.
 func parse[T any](secret *corev1.Secret, parse func(*corev1.Secret) (*T, error)) (*T, Presence, error) {
 	if secret == nil {
 		return nil, Absent, nil

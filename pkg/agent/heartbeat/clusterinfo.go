@@ -27,7 +27,7 @@ type clusterInfo struct {
 	apiServer *apiServerReport
 }
 
-// nodeTotals are the part of a report that comes from the list of nodes; all nil if it cannot be read.
+// nodeTotals are the totals of all nodes; all fields are nil if the nodes cannot be listed.
 type nodeTotals struct {
 	Nodes       *fleet.AgentNodes   `json:"nodes"`
 	Capacity    corev1.ResourceList `json:"capacity"`
@@ -40,7 +40,7 @@ type apiServerReport struct {
 	Message *string `json:"message"`
 }
 
-// readClusterInfo reads as much as possible within the limit: a heartbeat must not wait for an API server that does not answer.
+// readClusterInfo reads the values that can be read within the limit: a heartbeat must not wait for an API server that does not answer.
 func readClusterInfo(ctx context.Context, m *member.Member, limit time.Duration) clusterInfo {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -103,7 +103,7 @@ func readVersion(ctx context.Context, m *member.Member) string {
 	return info.GitVersion
 }
 
-// readReadiness returns nil if the API server does not say: it may forbid the request, or not know the path.
+// readReadiness returns nil if the readiness of the API server is unknown: it may forbid the request, or not serve the path.
 func readReadiness(ctx context.Context, m *member.Member) *apiServerReport {
 	body, err := readPath(ctx, m, "/readyz")
 	var status apierrors.APIStatus
@@ -128,7 +128,7 @@ func readReadiness(ctx context.Context, m *member.Member) *apiServerReport {
 
 var errNoRESTClient = errors.New("this client cannot read non-resource paths")
 
-// readPath returns the body of an error response too.
+// readPath returns the body of a response, also of an error response.
 func readPath(ctx context.Context, m *member.Member, path string) ([]byte, error) {
 	if m.REST == nil {
 		return nil, errNoRESTClient

@@ -1,5 +1,5 @@
-// Package heartbeat reports to the hub that the agent is alive, and what it knows about itself and its cluster: in a Lease, which the hub
-// copies to status.agent of the Cluster, or in that status itself.
+// Package heartbeat sends heartbeats to the hub, with a report about the agent and its cluster: to a Lease, which the hub copies to status.agent of
+// the Cluster, or to that status itself.
 package heartbeat
 
 import (
@@ -30,15 +30,15 @@ type Heartbeat struct {
 	Clock  clock.WithTicker
 	Timing timing.Durations
 	Log    logrus.FieldLogger
-	// Interval is the time between two heartbeats; 0 means the default of package config, which depends on where they are sent.
+	// Interval is the time between two heartbeats; 0 means the default of package config for the Lease or for the status.
 	Interval time.Duration
-	// Version and Generation are those of the agent; see agent.Config.
+	// Version and Generation are agent.Config.Version and Generation.
 	Version, Generation string
 	// Instance distinguishes this process from another one with the same credential.
 	Instance string
 	// Metrics counts the heartbeats; nil counts none.
 	Metrics *AgentMetrics
-	// Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
+	// Notes are added to the heartbeats.
 	Notes Notes
 
 	// sending is held from the read of the possession proof until the hub has answered, so that an earlier proof, or none, cannot arrive
@@ -47,7 +47,7 @@ type Heartbeat struct {
 }
 
 // Run sends a heartbeat at once, after each interval, and when the Notes ask for one, until ctx ends. It returns an error when the
-// hub certainly rejects the credential. A heartbeat that fails is retried with backoff, not after the interval, so that after an outage of
+// rejection of the credential is certain. A heartbeat that fails is retried with backoff, not after the interval, so that after an outage of
 // the hub all agents are connected again within minutes.
 func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	rejections := hubclient.NewRejectionThreshold(h.Timing)
@@ -129,8 +129,8 @@ func (h *Heartbeat) ProvePossession(ctx context.Context, use *credential.InUse, 
 	return err
 }
 
-// write patches the agent's Lease or, if the hub makes none, status.agent of the Cluster. After a downgrade of the hub, the agent may not
-// write the Lease any more, but the status of the Cluster. The Lease is nil if it was not written.
+// write patches the agent's Lease or, if the hub makes none, status.agent of the Cluster. After a downgrade of the hub, the agent may no longer
+// write the Lease, but the status of the Cluster. The Lease is nil if it was not written.
 func (h *Heartbeat) write(ctx context.Context, use *credential.InUse, forLease, forStatus any) (*coordinationv1.Lease, error) {
 	stored := use.Stored()
 	if stored.Lease != "" {
@@ -145,7 +145,7 @@ func (h *Heartbeat) write(ctx context.Context, use *credential.InUse, forLease, 
 	return nil, use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, forStatus)
 }
 
-// isWithoutLease reports whether the hub makes no Lease for this agent any more. A proxy may answer 403 and 404 for a hub that is down.
+// isWithoutLease reports whether the hub no longer makes a Lease for this agent. A proxy may answer 403 and 404 for a hub that is down.
 func isWithoutLease(err error) bool {
 	return (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) && hubclient.FromAPIServer(err)
 }
@@ -155,11 +155,11 @@ const skewTolerance = 10 * time.Second
 
 // lastReport is what the agent has written to its Lease. The zero value is ready to use.
 type lastReport struct {
-	text string // as the hub has it
+	text string // in the Lease on the hub
 	skew time.Duration
 }
 
-// encode returns the text of a report, which is the same as the last one if nothing has changed that anybody wants to know.
+// encode returns the text of a report. It equals the last one if only the last digits of the clock skew have changed.
 func (l *lastReport) encode(report statusPatch) (string, error) {
 	var skew time.Duration
 	if report.ClockSkew != nil {
@@ -172,13 +172,13 @@ func (l *lastReport) encode(report statusPatch) (string, error) {
 	if l.skew != 0 {
 		report.ClockSkew = &metav1.Duration{Duration: l.skew}
 	}
-	report.PossessionProof = nil // an annotation of its own
+	report.PossessionProof = nil // it has its own annotation
 	text, err := json.Marshal(report)
 	return string(text), err
 }
 
-// statusPatch is status.agent (fleet.AgentStatus) as a merge patch. A nil field is null in the patch and removes the field: a value
-// that could not be read this time must not stay from the time before.
+// statusPatch is status.agent (fleet.AgentStatus) as a merge patch. A nil field is null in the patch and removes the field: an earlier value must
+// not stay if the agent could not read it again.
 type statusPatch struct {
 	LastSeen          string           `json:"lastSeen,omitempty"`
 	Namespace         string           `json:"namespace"`
@@ -205,7 +205,7 @@ type hubReport struct {
 	Pending         *string `json:"pending"`
 }
 
-// report never fails: what cannot be read is left out. LastSeen is empty, and what the Notes say is missing.
+// report returns the report without LastSeen and Notes. It leaves out values that cannot be read.
 func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, interval time.Duration) statusPatch {
 	cluster, stored := readClusterInfo(ctx, h.Member, h.Timing.Request), use.Stored()
 	r := statusPatch{

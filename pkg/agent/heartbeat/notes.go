@@ -2,7 +2,7 @@ package heartbeat
 
 import "sync"
 
-// Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
+// Notes are information of the agent's loop that the heartbeats contain. The zero value adds nothing.
 type Notes struct {
 	mutex sync.Mutex
 	notes
@@ -16,7 +16,7 @@ type notes struct {
 }
 
 // SetPendingEndpoint reports why the agent cannot switch to another endpoint; empty if no switch is pending. A new topic is
-// reported at once; another text about the same topic waits for the next heartbeat. It returns whether the topic is new.
+// reported at once; another text about the same topic waits for the next heartbeat. It reports whether the topic is new.
 func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()

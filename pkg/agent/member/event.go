@@ -40,7 +40,7 @@ func (m *Member) RecordEvent(ctx context.Context, at time.Time, kind, reason, me
 	return err
 }
 
-// DeploymentReference refers to the agent's Deployment. The UID is empty if there is no Deployment or it cannot be read.
+// DeploymentReference returns a reference to the agent's Deployment. The UID is empty if there is no Deployment or it cannot be read.
 func (m *Member) DeploymentReference(ctx context.Context) (corev1.ObjectReference, error) {
 	reference := corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: m.Namespace, Name: registration.AgentName}
 	deployment, err := m.Core.AppsV1().Deployments(m.Namespace).Get(ctx, registration.AgentName, metav1.GetOptions{})

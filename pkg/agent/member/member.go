@@ -31,7 +31,7 @@ type Member struct {
 	// REST reads non-resource paths, such as /readyz; nil if the client cannot.
 	REST rest.Interface
 
-	close func() // nil if the clients belong to somebody else
+	close func() // nil if a test has made the clients
 }
 
 // New prepares the connections; nothing is sent yet. The caller closes the Member.
@@ -77,7 +77,7 @@ func (m *Member) Secret(ctx context.Context, name string) (*corev1.Secret, error
 	return secret, nil
 }
 
-// WriteSecret creates the Secret, or updates the one that exists. A conflict with another writer is an error; the caller reads
+// WriteSecret creates the Secret, or updates it if it exists. A conflict with another writer is an error; the caller reads
 // the Secret again and retries.
 func (m *Member) WriteSecret(ctx context.Context, secret *corev1.Secret, exists bool) error {
 	secrets := m.Core.CoreV1().Secrets(m.Namespace)
@@ -121,7 +121,7 @@ func (m *Member) ConfigMap(ctx context.Context, name string) (*corev1.ConfigMap,
 }
 
 // AgentConfig reads ConfigMap fleet-agent; without it the zero value applies. A ConfigMap that cannot be parsed is an error:
-// the defaults may trust more CAs than it does.
+// the defaults may trust more CAs than its settings.
 func (m *Member) AgentConfig(ctx context.Context) (c config.Agent, found bool, err error) {
 	configMap, err := m.ConfigMap(ctx, registration.AgentConfigMap)
 	if err != nil || configMap == nil {
@@ -131,7 +131,7 @@ func (m *Member) AgentConfig(ctx context.Context) (c config.Agent, found bool, e
 	return c, err == nil, err
 }
 
-// ClientID is the configured one, or else the UID of Namespace kube-system, which exists as long as the cluster.
+// ClientID returns the configured clientID, or else the UID of Namespace kube-system, which exists as long as the cluster.
 func (m *Member) ClientID(ctx context.Context, c config.Agent) (string, error) {
 	if c.ClientID != "" {
 		return c.ClientID, nil

@@ -28,7 +28,7 @@ type BootstrapIdentity struct {
 	systemNamespace string // of the Secrets with the credentials
 }
 
-// identityKeys are the keys that are read; a values document may have more, since it is a values file of the chart as well.
+// identityKeys are the keys that are read. A values document may have others: it is a values file of the chart, too.
 var identityKeys = [...]string{
 	registration.BootstrapAPIServerURL, registration.BootstrapAPIServerCA, registration.BootstrapWorkspace,
 	registration.BootstrapToken, registration.BootstrapTokenName, registration.BootstrapSystemRegistrationNamespace,
@@ -81,15 +81,15 @@ func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 	return i, errors.Join(errs...)
 }
 
-// EndpointIn is the endpoint in the TLS mode of ConfigMap fleet-agent, which an import writes together with the Secret.
+// EndpointIn returns the endpoint in the TLS mode of ConfigMap fleet-agent, which an import writes together with the Secret.
 func (i *BootstrapIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 	e := i.Endpoint
 	e.Mode = mode
 	return e
 }
 
-// digest identifies this bootstrap identity and the clientID. A request that was made with another digest is useless: its
-// credential may be readable with another token only.
+// digest identifies this bootstrap identity and the clientID. A request that was made with another digest is useless: perhaps only another
+// token can read its credential.
 func (i *BootstrapIdentity) digest(clientID string) string {
 	parts := []string{i.Server, i.Namespace, i.systemNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))

@@ -26,14 +26,14 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	ReasonRegistrationRefused = "RegistrationRefused" // the hub refuses the request, and says why
+	ReasonRegistrationRefused = "RegistrationRefused" // the hub refuses the request; the message has the reason
 	reasonGranted             = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
 )
 
 // ErrInputChanged ends a registration because one of its input objects has changed: start over with the new content.
 var ErrInputChanged = errors.New("the configuration of the registration has changed")
 
-// Registrar registers the agent. It keeps what one attempt learns for the next one.
+// Registrar registers the agent. It keeps the state of the request between two attempts.
 type Registrar struct {
 	Member *member.Member
 	Dialer *hubclient.Dialer
@@ -52,7 +52,7 @@ type Registrar struct {
 	Event func(ctx context.Context, kind, reason, message string)
 
 	tracker         requestTracker
-	reportedRefusal string // so that a refusal that lasts is logged once; empty while there is none
+	reportedRefusal string // the refusal that was logged, so that it is logged once; empty while there is none
 }
 
 // Input has the arguments of a registration.
@@ -142,7 +142,7 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 		object.Spec.ClientID, object.Namespace, err)
 }
 
-// polling is how often the agent asks for the answer to a request, and until when.
+// polling has the pauses between two reads of the answer to a request, and the end of the attempt.
 type polling struct {
 	fastUntil, deadline time.Time
 	fast, slow, refused *wait.Backoff
@@ -218,7 +218,7 @@ func (r *Registrar) await(
 			if err != nil {
 				return nil, err
 			}
-			if created { // the hub may grant the new one at any moment, as any new request
+			if created { // the hub may grant it at any moment, as any new request
 				next := r.polling(request)
 				next.refused = polling.refused // the hub keeps only some hundred refused requests: an agent whose request it deletes must not ask faster
 				polling, refused = next, false
@@ -231,7 +231,7 @@ func (r *Registrar) await(
 // grant is the content of the Secret with which the hub grants a request.
 type grant struct{ token, clusterNamespace, workspace, clusterName, lease string }
 
-// answer is that of the hub to a request: a grant, a refusal, or neither yet.
+// answer is the answer of the hub to a request: a grant, a refusal, or neither yet.
 type answer struct {
 	grant   *grant
 	refusal string // message and reason
@@ -276,7 +276,7 @@ func parseAnswer(secret *corev1.Secret) answer {
 
 // verify sends requests with the new credential until one succeeds. The hub writes its Roles one by one, and API servers see a new
 // ServiceAccount a moment later, so no failure is final before Timing.RightsLag. The request is kept if its credential may still
-// start to work, and deleted if the hub does not know that credential: the hub would answer it with the same one.
+// start to work. It is deleted if the hub rejects the credential: the hub would answer with the same credential again.
 func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error {
 	conn, err := r.Dialer.Dial(stored.Access)
 	if err != nil {
@@ -303,7 +303,7 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 	}
 }
 
-// giveUp ends an attempt that was not answered in time. The request is kept if it certainly is still waiting: with a new request
+// giveUp ends an attempt that was not answered in time. The request is kept if it is certain that it is still waiting: with a new request
 // each time, a person would see several requests of this agent, and only the approval of the last one would help. The request is deleted
 // if the hub may have granted it and deleted the credential before the agent read it, or if its labels are outdated.
 func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *fleet.ClusterRegistration, missing string) error {
@@ -322,9 +322,9 @@ func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) b
 }
 
 // inputChanged reports whether the objects that configure the registration now differ from in. The hub may refuse a request with an
-// earlier identity for good, and an earlier CA may not verify the hub. While the agent works, it also counts what the loop must do
-// something about. If the bootstrap Secret or ConfigMap fleet-agent is gone or cannot be read, the attempt continues with what it has:
-// somebody may be about to create it again.
+// earlier identity for good, and an earlier CA may not verify the hub. While the agent works, changes that the loop must handle count, too. If
+// the bootstrap Secret or ConfigMap fleet-agent is gone or cannot be read, the attempt continues with in: the object may be created again in a
+// moment.
 func (r *Registrar) inputChanged(ctx context.Context, in Input, request pendingRequest, clientID string) bool {
 	secret, err := r.Member.Secret(ctx, registration.BootstrapSecret)
 	if err != nil || secret == nil {
@@ -358,7 +358,7 @@ func (r *Registrar) inputChanged(ctx context.Context, in Input, request pendingR
 	return digest != in.HubConfigDigest || settings.GarbageCollectionInterval != in.Settings.GarbageCollectionInterval
 }
 
-// logOf returns a log whose lines have fields with a request and the token that it names.
+// logOf returns a log with fields for the request and its token.
 func (r *Registrar) logOf(request *fleet.ClusterRegistration) logrus.FieldLogger {
 	log := r.Log.WithField(registration.LogRequest, request.Namespace+"/"+request.Name)
 	if token := request.Labels[fleet.RegistrationTokenLabel]; token != "" {
@@ -385,9 +385,9 @@ func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
 		i.TokenName, r.Member.Namespace, registration.BootstrapSecret, cause)
 }
 
-// requestTracker knows whether this process has polled for the answer to a request without a gap since it sent the request. The
-// hub keeps a credential for 40 minutes. Without a gap the agent knows that there was none: a later approval will find it
-// polling. A request from before a restart or an outage may have been granted meanwhile, and its credential may have expired.
+// requestTracker records whether this process has polled for the answer to a request without a gap since it sent the request. The hub keeps a
+// credential for 40 minutes. Without a gap there was no credential yet, and the agent will read it after a later approval. A request from before
+// a restart or an outage may have been granted meanwhile, and its credential may have expired.
 type requestTracker struct {
 	request           string // empty while none is observed
 	since, lastAnswer time.Time
@@ -398,7 +398,7 @@ func (t *requestTracker) sent(request string, now time.Time) {
 }
 
 // answered records an answer of the hub. A gap longer than maxGap ends the observation. The difference by the wall clock, which Round(0) leaves,
-// includes the time for which the machine was suspended. The monotonic clock does not, but nobody sets it back.
+// includes the time for which the machine was suspended; the monotonic clock does not, but cannot be set back.
 func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
 	if max(now.Sub(t.lastAnswer), now.Round(0).Sub(t.lastAnswer.Round(0))) > maxGap {
 		*t = requestTracker{}
@@ -406,7 +406,7 @@ func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
 	t.lastAnswer = now
 }
 
-// observed returns since when the request is observed without a gap.
+// observed returns the time since which the request is observed without a gap.
 func (t *requestTracker) observed(request string) (since time.Time, complete bool) {
 	return t.since, request != "" && t.request == request
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// pendingRequest is a request that is not answered yet. The agent stores it before it sends it: if the answer or the agent is
-// lost, the same request is sent again instead of another one.
+// pendingRequest is a request without an answer. The agent stores it before it sends it, and sends the same one again after the answer was lost
+// or the agent was killed.
 type pendingRequest struct {
 	name           string // of the ClusterRegistration
 	clientRandom   string
-	identityDigest string // of the bootstrap identity and the clientID it was made with
-	labelsDigest   string // of the cluster's labels in it; empty if an earlier agent stored it
+	identityDigest string // of its bootstrap identity and clientID
+	labelsDigest   string // of its cluster labels; empty if an earlier agent stored it
 }
 
 // Keys of Secret fleet-agent-pending.
@@ -58,8 +58,7 @@ func loadOrCreateRequest(ctx context.Context, m *member.Member, identityDigest s
 }
 
 // HasOtherRequest reports whether the stored request was made with another bootstrap identity than the present one. The hub may
-// grant that request at any moment and then revoke the credential in use: the agent must register again to have a credential
-// that stays.
+// grant that request at any moment, and then revokes the credential in use: the agent must register again.
 func HasOtherRequest(ctx context.Context, m *member.Member, i *BootstrapIdentity, c config.Agent) (bool, error) {
 	secret, err := m.Secret(ctx, registration.PendingSecret)
 	if err != nil || secret == nil {
@@ -78,7 +77,8 @@ func DeletePendingRequest(ctx context.Context, m *member.Member) error {
 	return m.DeleteSecret(ctx, secret)
 }
 
-// newRequest generates clientRandom, which leads to the credential. The name, which is public on the hub, is a digest of it.
+// newRequest generates clientRandom. Its digest is the name of the request, which is public on the hub; the name of the credential Secret
+// depends on clientRandom itself.
 func newRequest(identityDigest string, labels map[string]string) (pendingRequest, error) {
 	clientRandom, err := randomtoken.Generate()
 	if err != nil {
@@ -111,7 +111,7 @@ func (r pendingRequest) secret(namespace string) *corev1.Secret {
 	}
 }
 
-// madeWith is false for a damaged Secret too.
+// madeWith reports whether the request was made with this identity. It returns false for a damaged Secret.
 func (r pendingRequest) madeWith(identityDigest string) bool {
 	return r.name != "" && r.clientRandom != "" && r.identityDigest == identityDigest
 }
@@ -129,8 +129,8 @@ func digestOf(labels map[string]string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// clusterRegistration is the object to send. It names the token: the hub needs the name to let that token read the answer. The
-// annotation promises to renew the credential, so that the hub may give one that expires.
+// clusterRegistration returns the object to send. It names the token, which the hub then permits to read the answer. The annotation announces that
+// the agent renews its credential, so that the hub may issue one that expires.
 func clusterRegistration(r pendingRequest, i *BootstrapIdentity, clientID string, labels map[string]string, pod string) *fleet.ClusterRegistration {
 	clusterLabels := map[string]string{}
 	maps.Copy(clusterLabels, labels)
@@ -140,7 +140,7 @@ func clusterRegistration(r pendingRequest, i *BootstrapIdentity, clientID string
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: i.Namespace,
-			// The agent chooses the name, so that sending the request twice creates one object; the prefix is that of all agents.
+			// The agent chooses the name, so that sending the request twice creates one object. All agents use the prefix.
 			Name:         r.name,
 			GenerateName: registration.RequestPrefix,
 			Labels:       tokenLabel(i.TokenName),

@@ -18,7 +18,7 @@ type Durations struct {
 	RetryFirst, RetryMax time.Duration
 	// PollFirst and PollMax are the first and the longest pause between two reads of the credential Secret that the hub creates.
 	PollFirst, PollMax time.Duration
-	// PollFast is how long the agent polls with these pauses after it sent a request. Later a person probably has to approve the
+	// PollFast is the time after a request for which the agent polls with these pauses. After that, a person probably has to approve the
 	// request, and the pause grows to PollSlowMax.
 	PollFast, PollSlowMax time.Duration
 	// Registration limits the wait for the answer to one request. Then the agent sends the same request again, or a new one if the
@@ -27,14 +27,14 @@ type Durations struct {
 	// MaxAnswerGap limits the gap between two answers of the hub. If the hub answered at least this often, no credential can have been issued
 	// and deleted between two answers: the hub keeps a credential for longer.
 	MaxAnswerGap time.Duration
-	// RightsLag is how long requests with a new credential may fail: the hub writes the Roles one by one, and API servers see them, and the
+	// RightsLag is the time for which requests with a new credential may fail: the hub writes the Roles one by one, and API servers see them, and the
 	// ServiceAccount, a moment later.
 	RightsLag time.Duration
 	// RejectionPause is the pause between two requests while a credential seems to be rejected. The first and the last of these
 	// rejections must be RejectionSpread apart.
 	RejectionPause, RejectionSpread time.Duration
-	// HelmWait is how long the agent keeps a bootstrap Secret of a Helm release after it began to work, for "helm install
-	// --wait". A Deployment becomes available some seconds after its Pod has started.
+	// HelmWait is the time for which the agent keeps a bootstrap Secret of a Helm release after it began to work, for "helm install --wait". A
+	// Deployment becomes available some seconds after its Pod has started.
 	HelmWait time.Duration
 	// RenewAfter is the part of a credential's lifetime after which it is renewed. Each renewal is jittered by a tenth.
 	RenewAfter float64
@@ -43,7 +43,7 @@ type Durations struct {
 	RefusedFirst, RefusedMax time.Duration
 }
 
-// Default is for real clusters.
+// Default returns the durations for real clusters.
 func Default() Durations {
 	return Durations{
 		Request:         30 * time.Second,
@@ -71,39 +71,36 @@ const (
 	jitter      = 0.2
 )
 
-// Backoff doubles a pause up to the limit.
+// Backoff returns a backoff that doubles its pause up to the limit.
 func Backoff(first, limit time.Duration) *wait.Backoff { return backoff(first, limit, retryFactor) }
 
-// Retry is the backoff after failures.
+// Retry returns the backoff after failures.
 func (d Durations) Retry() *wait.Backoff { return Backoff(d.RetryFirst, d.RetryMax) }
 
-// Poll is the backoff of polling for a credential that may come at any moment.
+// Poll returns the backoff of polling for a credential that may come at any moment.
 func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax, pollFactor) }
 
-// PollSlowly is the backoff of polling for a credential that a person probably has to approve.
+// PollSlowly returns the backoff of polling for a credential that a person probably has to approve.
 func (d Durations) PollSlowly() *wait.Backoff { return backoff(d.PollMax, d.PollSlowMax, pollFactor) }
 
-// PollRefused is the backoff of polling after the hub has refused the request.
-func (d Durations) PollRefused() *wait.Backoff {
-	return backoff(d.RefusedFirst, d.RefusedMax, retryFactor)
-}
+// PollRefused returns the backoff of polling after the hub has refused the request.
+func (d Durations) PollRefused() *wait.Backoff { return Backoff(d.RefusedFirst, d.RefusedMax) }
 
-// RetryHeartbeat is the backoff of heartbeats that fail. The agents of a fleet that was without its hub for long return at the latest after
-// RetryMax or a third of the interval, the longer of the two, and a fifth more; the heartbeat does not wait for more than one interval. A
-// longer interval, chosen for a large fleet, also spreads their return.
+// RetryHeartbeat returns the backoff of heartbeats that fail. After a long outage of the hub, each agent sends a heartbeat within RetryMax or a
+// third of the interval, the longer of the two, and a fifth more. A longer interval, chosen for a large fleet, also spreads these heartbeats.
 func (d Durations) RetryHeartbeat(interval time.Duration) *wait.Backoff {
 	const share = 3
 	return backoff(d.RetryFirst, max(d.RetryMax, interval/share), retryFactor)
 }
 
-// RetryRenewal is the backoff of renewing a credential with that lifetime. If the renewals of a whole fleet fail, each agent
+// RetryRenewal returns the backoff of renewing a credential with that lifetime. If the renewals of a whole fleet fail, each agent
 // sends a few dozen requests until its credential expires.
 func (d Durations) RetryRenewal(lifetime time.Duration) *wait.Backoff {
 	const share = 24
 	return backoff(d.RetryFirst, max(d.RetryMax, lifetime/share), retryFactor)
 }
 
-// backoff is jittered, so that agents that lost the hub at the same moment do not return at the same moment.
+// backoff returns a backoff with jitter, so that agents that lost the hub at the same moment do not return at the same moment.
 func backoff(first, limit time.Duration, factor float64) *wait.Backoff {
 	const steps = 100 // enough to reach any limit; the pause stays there
 	return &wait.Backoff{Duration: first, Cap: limit, Factor: factor, Jitter: jitter, Steps: steps}
@@ -116,7 +113,7 @@ func Jitter(d time.Duration) time.Duration {
 	return wait.Jitter(shortest, width/(1-width/2))
 }
 
-// Pause waits until d has passed, wake receives a signal, or ctx ends, and reports whether it was the signal. wake may be nil.
+// Pause waits until d has passed, wake receives a signal, or ctx ends, and reports whether the signal ended it. wake may be nil.
 func Pause(ctx context.Context, c clock.WithTicker, d time.Duration, wake <-chan struct{}) (woken bool) {
 	timer := c.NewTimer(d)
 	defer timer.Stop()

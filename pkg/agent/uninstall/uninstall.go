@@ -3,8 +3,8 @@
 // The agent first annotates Secret fleet-agent. From then on it continues after every restart, although the hub deletes
 // its Cluster and does not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
 // collector deletes the rest. So the agent never needs a right that it has just deleted. Before that one request it deletes only the bootstrap
-// Secret with which it registered earlier: the agent can be killed, or be installed again, at any moment. If there is no object that can own
-// the others, it deletes them one by one.
+// Secret with which it registered earlier, because the agent can be killed, or be installed again, at any moment. If no object can own the
+// others, it deletes them one by one.
 package uninstall
 
 import (
@@ -42,7 +42,7 @@ const (
 // Uninstaller removes one agent.
 type Uninstaller struct {
 	Member *member.Member
-	// Scope is the agent's; it is part of the labels of imported objects.
+	// Scope is agent.Config.Scope; it is part of the labels of imported objects.
 	Scope string
 	Log   logrus.FieldLogger
 }
@@ -52,12 +52,12 @@ func Begun(credential *corev1.Secret) bool {
 	return credential != nil && credential.Annotations[begunAnnotation] != ""
 }
 
-// InstalledAgain reports whether the bootstrap Secret came after the uninstallation had begun.
+// InstalledAgain reports whether the bootstrap Secret was created after the uninstallation had begun.
 func InstalledAgain(credential, bootstrap *corev1.Secret) bool {
 	return credential.Annotations[begunAnnotation] != string(bootstrap.UID)
 }
 
-// Begin records the uninstallation on Secret fleet-agent. Nothing of the agent is deleted before.
+// Begin records the uninstallation on Secret fleet-agent. No object of the agent is deleted before.
 func (u *Uninstaller) Begin(ctx context.Context) error {
 	secret, err := u.Member.Secret(ctx, registration.CredentialSecret)
 	if err != nil || Begun(secret) {
@@ -118,8 +118,8 @@ func (u *Uninstaller) Run(ctx context.Context, confirm func(context.Context) (bo
 	return true, nil
 }
 
-// Cancel undoes what Run did before the deletion, after the agent was installed again. The annotation goes last: while it exists, a
-// restart continues with the rest.
+// Cancel undoes the changes of Run before the deletion, after the agent was installed again. It removes the annotation last: while the annotation
+// exists, a restart continues with the rest.
 func (u *Uninstaller) Cancel(ctx context.Context) error {
 	u.Log.Infof("Secret %s/%s was created after the hub had asked the agent to uninstall itself: the agent stays and registers again",
 		u.Member.Namespace, registration.BootstrapSecret)
@@ -150,21 +150,17 @@ func (u *Uninstaller) findOwner(ctx context.Context) (*metav1.OwnerReference, er
 	} else if chart {
 		roles, bindings = append(roles, agentmanifest.ChartClusterRole), append(bindings, agentmanifest.ChartClusterRoleBinding)
 	}
-	rbac := rbacv1.SchemeGroupVersion.String()
-	for _, name := range roles {
-		role, err := u.Member.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return &metav1.OwnerReference{APIVersion: rbac, Kind: "ClusterRole", Name: name, UID: role.UID}, nil
-		} else if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("reading ClusterRole %s: %w", name, err)
-		}
-	}
-	for _, name := range bindings {
-		binding, err := u.Member.Core.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return &metav1.OwnerReference{APIVersion: rbac, Kind: "ClusterRoleBinding", Name: name, UID: binding.UID}, nil
-		} else if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("reading ClusterRoleBinding %s: %w", name, err)
+	for _, candidates := range []struct {
+		kind  string
+		names []string
+	}{{"ClusterRole", roles}, {"ClusterRoleBinding", bindings}} {
+		for _, name := range candidates.names {
+			object, err := u.client(agentmanifest.OwnedObject{Kind: candidates.kind, Name: name}).Get(ctx, name, metav1.GetOptions{})
+			if err == nil {
+				return &metav1.OwnerReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: candidates.kind, Name: name, UID: object.UID}, nil
+			} else if !apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("reading %s %s: %w", candidates.kind, name, err)
+			}
 		}
 	}
 	if class, err := u.priorityClass(ctx); err != nil {
@@ -179,7 +175,7 @@ func (u *Uninstaller) findOwner(ctx context.Context) (*metav1.OwnerReference, er
 	return &metav1.OwnerReference{APIVersion: reference.APIVersion, Kind: reference.Kind, Name: reference.Name, UID: reference.UID}, nil
 }
 
-// patchOwner adds the reference to the owner to all other objects, or removes it.
+// patchOwner patches ownerReferences of all objects but the owner: reference adds the owner or removes it.
 func (u *Uninstaller) patchOwner(ctx context.Context, owner metav1.OwnerReference, reference any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []any{reference}}})
 	if err != nil {
@@ -222,8 +218,8 @@ func (u *Uninstaller) deleteOldBootstrap(ctx context.Context) error {
 	return u.Member.DeleteSecret(ctx, bootstrap)
 }
 
-// objects are all objects of the agent, whether they exist or not; Secret fleet-agent, which has the annotation, is the last one. The
-// bootstrap Secret is not among them: one that is created now installs the agent again and must stay.
+// objects returns all objects of the agent, whether they exist or not. Secret fleet-agent, which has the annotation, is the last one. The bootstrap
+// Secret is not among them: if it is created now, it installs the agent again and must stay.
 func (u *Uninstaller) objects(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
 	var all []agentmanifest.OwnedObject
 	if chart, err := u.ownsChartRole(ctx); err != nil {
@@ -286,8 +282,8 @@ func (u *Uninstaller) priorityClass(ctx context.Context) (*schedulingv1.Priority
 	return nil, nil
 }
 
-// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases, which the chart and
-// the agent's Bundle make.
+// listSecrets returns the Secrets without a fixed name: of the import, and of the agent's own Helm releases, which the chart and the agent's
+// Bundle create.
 func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
 	imported, err := importLabels(u.Scope)
 	if err != nil {
@@ -325,7 +321,7 @@ func isAgentsSecret(secret *corev1.Secret, releases []string) bool {
 	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
 }
 
-// importLabels are the labels of what the hub installs on a member.
+// importLabels returns the labels of the objects that the hub installs on a member.
 func importLabels(scope string) (labels.Set, error) {
 	set, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
 	return set, err
