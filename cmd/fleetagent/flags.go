@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// raw has the flags and environment variables as they were given.
+// raw has the unparsed flags and environment variables.
 type raw struct {
 	kubeconfig, namespace, scope, checkinInterval string
 	leaderElect, debug, heartbeatLease            bool
@@ -87,7 +87,7 @@ func (r *raw) flags() []cli.Flag {
 	}
 }
 
-// config parses the flags and reports everything that is wrong at once.
+// config parses the flags and returns all errors at once.
 func (r *raw) config() (agent.Config, error) {
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
 	election, errElection := r.election()
@@ -125,8 +125,8 @@ func (r *raw) checkNamespace() error {
 	return nil
 }
 
-// longEnough ignores an interval that is far too short and probably a typo, as the hub does with its configuration. Ending the
-// agent because of it would help nobody.
+// longEnough replaces an interval that is far too short, and probably a typo, by the default, as the hub does in its configuration. An agent that
+// ends because of it would be worse.
 func longEnough(checkin time.Duration) time.Duration {
 	if checkin <= 0 || checkin >= config.LeastCheckinInterval {
 		return checkin

@@ -91,7 +91,7 @@ func disruptionBudget(namespace string, spec fleet.PodDisruptionBudgetSpec) (*po
 }
 
 // budget chooses one of the two limits, because Kubernetes takes only one. User interfaces send "0" for a limit that was not
-// set. Without any, no pod may be evicted.
+// set. Without a limit, no pod may be evicted.
 func budget(spec fleet.PodDisruptionBudgetSpec) (minAvailable, maxUnavailable *intstr.IntOrString, err error) {
 	least, most := spec.MinAvailable, spec.MaxUnavailable
 	if err := errors.Join(checkLimit("minAvailable", least), checkLimit("maxUnavailable", most)); err != nil {
