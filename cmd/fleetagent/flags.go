@@ -44,9 +44,14 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 			return err
 		}
 		launch.SetUpLog(r.logFormat, r.debug, r.debugLevel)
-		if config.OnState, err = r.health(c.Context); err != nil {
+		// The agent is ready from its start: it serves no requests, and its registration may wait for the approval of a person. If it were ready
+		// only after that, an installation that waits would fail, and a rolling update would stop.
+		health := launch.NewHealth()
+		health.Ready("starting: asking for the Lease of the agents of this namespace")
+		if err := health.Serve(c.Context, r.healthAddress); err != nil {
 			return err
 		}
+		config.OnState = health.Ready
 		if r.metricsAddress != "" {
 			launch.MeasureRequests(launch.HostOf(config.Member))
 			if config.Metrics, err = launch.Metrics(c.Context, r.metricsAddress); err != nil {
@@ -56,15 +61,6 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 		return run(c.Context, config)
 	}
 	return app
-}
-
-// health serves the kubelet's probes and returns a function that sets their text. The agent is ready from its start: it serves no
-// requests, and its registration may wait for the approval of a person. If it were ready only after that, an installation that
-// waits would fail, and a rolling update would stop.
-func (r *raw) health(ctx context.Context) (func(state string), error) {
-	health := launch.NewHealth()
-	health.Ready("starting: asking for the Lease of the agents of this namespace")
-	return health.Ready, health.Serve(ctx, r.healthAddress)
 }
 
 func (r *raw) flags() []cli.Flag {

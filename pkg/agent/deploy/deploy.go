@@ -184,7 +184,7 @@ func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.
 	if state.ignoredSince.IsZero() {
 		state.ignoredSince = d.Clock.Now()
 	}
-	if rest := d.Timing.Elsewhere - d.since(state.ignoredSince); rest > 0 {
+	if rest := d.Timing.Elsewhere - d.Clock.Since(state.ignoredSince); rest > 0 {
 		d.queue.AddAfter(key, rest)
 		return
 	}
@@ -356,7 +356,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 		state.failure, state.failedID = nil, ""
 	}
 	if repeated { // another writer keeps changing this release, so the next repetition must wait
-		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
+		if state.corrections == nil || d.Clock.Since(state.correctedAt) > 2*d.Timing.CorrectMax {
 			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}
 		state.correctedAt = d.Clock.Now()
@@ -434,7 +434,7 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 		if state.unsyncedSince.IsZero() {
 			state.unsyncedSince = d.Clock.Now()
 		}
-		waited := d.since(state.unsyncedSince)
+		waited := d.Clock.Since(state.unsyncedSince)
 		d.queue.AddAfter(key, min(max(d.Timing.Settle, waited-syncPatience), syncCheckMax))
 		return waited > syncPatience
 	}
