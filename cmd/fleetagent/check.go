@@ -16,8 +16,8 @@ import (
 // checkTimeout limits all checks together.
 const checkTimeout = 2 * time.Minute
 
-// checkCommand makes the checks of a member from the pod of its agent, with the network, the DNS and the proxy of the pod. Its flags and
-// environment variables are those of the agent.
+// checkCommand returns the command that runs the checks of a member in the pod of its agent, with the network, the DNS and the proxy of the pod.
+// It uses the flags and environment variables of the agent.
 func checkCommand(r *raw) *cli.Command {
 	usage := func(err error) error { return cli.Exit(err, check.ExitUsage) }
 	return &cli.Command{

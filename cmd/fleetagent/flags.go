@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// raw has the flags and environment variables as they were given.
+// raw has the unparsed flags and environment variables.
 type raw struct {
 	kubeconfig, namespace, scope, checkinInterval string
 	leaderElect, debug, heartbeatLease            bool
@@ -44,9 +44,14 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 			return err
 		}
 		launch.SetUpLog(r.logFormat, r.debug, r.debugLevel)
-		if config.OnState, err = r.health(c.Context); err != nil {
+		// The agent is ready from its start: it serves no requests, and its registration may wait for the approval of a person. If it were ready
+		// only after that, an installation that waits would fail, and a rolling update would stop.
+		health := launch.NewHealth()
+		health.Ready("starting: asking for the Lease of the agents of this namespace")
+		if err := health.Serve(c.Context, r.healthAddress); err != nil {
 			return err
 		}
+		config.OnState = health.Ready
 		if r.metricsAddress != "" {
 			launch.MeasureRequests(launch.HostOf(config.Member))
 			if config.Metrics, err = launch.Metrics(c.Context, r.metricsAddress); err != nil {
@@ -56,15 +61,6 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 		return run(c.Context, config)
 	}
 	return app
-}
-
-// health serves the kubelet's probes and returns a function that sets their text. The agent is ready from its start: it serves no
-// requests, and its registration may wait for the approval of a person. If it were ready only after that, an installation that
-// waits would fail, and a rolling update would stop.
-func (r *raw) health(ctx context.Context) (func(state string), error) {
-	health := launch.NewHealth()
-	health.Ready("starting: asking for the Lease of the agents of this namespace")
-	return health.Ready, health.Serve(ctx, r.healthAddress)
 }
 
 func (r *raw) flags() []cli.Flag {
@@ -87,7 +83,7 @@ func (r *raw) flags() []cli.Flag {
 	}
 }
 
-// config parses the flags and reports everything that is wrong at once.
+// config parses the flags and returns all errors at once.
 func (r *raw) config() (agent.Config, error) {
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
 	election, errElection := r.election()
@@ -125,8 +121,8 @@ func (r *raw) checkNamespace() error {
 	return nil
 }
 
-// longEnough ignores an interval that is far too short and probably a typo, as the hub does with its configuration. Ending the
-// agent because of it would help nobody.
+// longEnough replaces an interval that is far too short, and probably a typo, by the default, as the hub does in its configuration. An agent that
+// ends because of it would be worse.
 func longEnough(checkin time.Duration) time.Duration {
 	if checkin <= 0 || checkin >= config.LeastCheckinInterval {
 		return checkin

@@ -39,7 +39,7 @@ func clean(t *testing.T) {
 	}
 }
 
-// parsed is the configuration for the agent.
+// parsed returns the agent's configuration from the arguments.
 func parsed(t *testing.T, args ...string) (agent.Config, error) {
 	t.Helper()
 	var got agent.Config

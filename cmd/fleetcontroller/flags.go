@@ -62,7 +62,7 @@ func newApp(run func(context.Context, config) error) *cli.App {
 }
 
 // refuseFlagsBefore returns an error for flags before the name of the sub-command. The flags of the sub-command set the same variables
-// again, so the earlier ones would be dropped silently.
+// again, so the earlier flags would be dropped silently.
 func refuseFlagsBefore(c *cli.Context) error {
 	for _, before := range c.Lineage()[1:] {
 		if before.NumFlags() > 0 {

@@ -1,4 +1,4 @@
-// Muster is the tool of a person who runs a hub.
+// Muster is the command-line tool for operators of a hub.
 package main
 
 import (

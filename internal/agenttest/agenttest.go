@@ -81,7 +81,7 @@ func Log(t *testing.T) (*logrus.Logger, *logtest.Hook) {
 	return log, hook
 }
 
-// Secret is a Secret in the agent's namespace.
+// Secret returns a Secret in the agent's namespace.
 func Secret(name string, data map[string]string) *corev1.Secret {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: "uid-of-it", ResourceVersion: "1"}}
 	secret.Data = map[string][]byte{}
@@ -129,7 +129,7 @@ func edited(data map[string]string, edits []string) map[string]string {
 	return data
 }
 
-// JWT returns a token of ServiceAccount the-agent. serial distinguishes tokens with the same lifetime. A zero time is omitted.
+// JWT returns a token of ServiceAccount the-agent. serial distinguishes tokens with the same times. A zero time is left out.
 func JWT(uid string, issued, expires time.Time, serial int) string {
 	claims := jwt.MapClaims{
 		"kubernetes.io": map[string]any{"namespace": "cluster-ns", "serviceaccount": map[string]any{"name": "the-agent", "uid": uid}},
@@ -147,7 +147,7 @@ func JWT(uid string, issued, expires time.Time, serial int) string {
 	return token
 }
 
-// HubConfigMap is ConfigMap fleet-agent-hub.
+// HubConfigMap returns ConfigMap fleet-agent-hub.
 func HubConfigMap(url, ca, mode string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: registration.AgentHubConfigMap},
@@ -157,7 +157,7 @@ func HubConfigMap(url, ca, mode string) *corev1.ConfigMap {
 	}
 }
 
-// PEM is the CA with which an agent trusts the server.
+// PEM returns the CA with which an agent trusts the server.
 func PEM(server *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 }
@@ -168,7 +168,7 @@ func CA(t testing.TB) string {
 	return string(authority(t).Pair.Cert)
 }
 
-// ServerCertificate is a new certificate for 127.0.0.1. Clients trust it if it is itself their CA.
+// ServerCertificate returns a new certificate for 127.0.0.1. A client that has it as its CA trusts it.
 func ServerCertificate(t testing.TB) tls.Certificate {
 	t.Helper()
 	issued, err := authority(t).Server(t.Name(), "127.0.0.1")

@@ -15,7 +15,7 @@ type Election struct {
 	lease, renew, retry, pod string
 }
 
-// Flags are the flags for the program's own Lease.
+// Flags returns the flags for the program's own Lease.
 func (e *Election) Flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "pod-name", Destination: &e.pod, EnvVars: []string{"POD_NAME"}, Usage: "`NAME` in the Lease; default: hostname and process ID"},
@@ -25,7 +25,7 @@ func (e *Election) Flags() []cli.Flag {
 	}
 }
 
-// AgentFlags are the flags for the Lease of agents that the hub installs.
+// AgentFlags returns the flags for the Lease of agents that the hub installs.
 func (e *Election) AgentFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "agent-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_AGENT_ELECTION_LEASE_DURATION"}, Usage: "like --lease-duration, for agents the hub installs"},
@@ -34,25 +34,20 @@ func (e *Election) AgentFlags() []cli.Flag {
 	}
 }
 
-// Times parses the three durations; prefix is that of their environment variables. An unset duration has its default, so that charts do
+// Times parses the three durations. prefix is the beginning of their environment variables. An unset duration has its default, so that charts do
 // not have to set it.
 func (e *Election) Times(prefix string) (leader.Times, error) {
-	times, err := e.read(prefix)
-	if err != nil {
-		return leader.Times{}, err
-	}
-	times = times.WithDefaults()
-	return times, times.Validate()
-}
-
-func (e *Election) read(prefix string) (leader.Times, error) {
 	lease, errLease := Duration(prefix+"_ELECTION_LEASE_DURATION", e.lease)
 	renew, errRenew := Duration(prefix+"_ELECTION_RENEW_DEADLINE", e.renew)
 	retry, errRetry := Duration(prefix+"_ELECTION_RETRY_PERIOD", e.retry)
-	return leader.Times{LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry}, errors.Join(errLease, errRenew, errRetry)
+	if err := errors.Join(errLease, errRenew, errRetry); err != nil {
+		return leader.Times{}, err
+	}
+	times := leader.Times{LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry}.WithDefaults()
+	return times, times.Validate()
 }
 
-// Identity identifies this process in a Lease: the name of its pod, or of its host with the process ID.
+// Identity returns the name of this process in a Lease: the name of its pod, or the name of its host with the process ID.
 func (e *Election) Identity() (string, error) {
 	if e.pod != "" {
 		return e.pod, nil

@@ -1,4 +1,4 @@
-// Package launch has what the main functions of the programs share.
+// Package launch has the shared parts of the main functions: exit codes, flags, log, probes and metrics.
 package launch
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// Main runs a program until it ends, or is interrupted or terminated, and returns its exit code: that of a cli.ExitCoder, whose message
+// Main runs a program until it ends, or is interrupted or terminated, and returns its exit code: the code of a cli.ExitCoder, whose message
 // may be empty, or 1 for every other error.
 func Main(app *cli.App) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,7 +45,7 @@ func Main(app *cli.App) int {
 	return 1
 }
 
-// App is a program that reports usage errors in one line, without its help text.
+// App returns a program that reports usage errors in one line, without its help text.
 func App(name, usage string) *cli.App {
 	return &cli.App{
 		Name:            name,
@@ -59,7 +59,7 @@ func App(name, usage string) *cli.App {
 	}
 }
 
-// RESTConfig is the configuration of the given kubeconfig, of the pod's ServiceAccount, or of $KUBECONFIG, in this order.
+// RESTConfig returns the configuration from the given kubeconfig, from the pod's ServiceAccount, or from $KUBECONFIG, in this order.
 func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		if config, err := rest.InClusterConfig(); err == nil {
@@ -100,7 +100,7 @@ const (
 	LogJSON = "json"
 )
 
-// LogFormatFlag is the flag for the format of the log. Charts set the environment variable, which agents of other releases ignore.
+// LogFormatFlag returns the flag for the format of the log. Charts set the environment variable, which agents of other releases ignore.
 func LogFormatFlag(format *string) cli.Flag {
 	return &cli.StringFlag{
 		Name: "log-format", Destination: format, Value: LogText, EnvVars: []string{"FLEET_LOG_FORMAT"}, Usage: "`FORMAT` of the log: text or json",
@@ -166,20 +166,20 @@ func SpareMemory() {
 }
 
 const (
-	// returnInterval is the time between two looks at the memory that is not in use.
+	// returnInterval is the time between two checks of the memory that is not in use.
 	returnInterval = time.Minute
-	// returnMin is the least memory that is worth a collection, and returnShare the same as a part of the memory in use.
+	// returnMin is the smallest amount of unused memory for which garbage is collected; 1/returnShare of the memory in use is another minimum.
 	returnMin, returnShare = 16 << 20, 4
 )
 
-// ReturnMemory gives memory back that the process does not use, until ctx ends. Go itself keeps the memory to which the heap may grow
-// before the next collection, and a tenth more, for as long as the process runs: with gcPercent 65 % above what is in use. A process
-// whose memory is caches seldom needs it again.
+// ReturnMemory returns unused memory to the operating system until ctx ends. Go itself keeps the memory to which the heap may grow before the next
+// collection, and a tenth more, as long as the process runs: with gcPercent, 65 % more than is in use. A process that uses most of its memory for
+// caches seldom needs it again.
 func ReturnMemory(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) { returnMemory() }, returnInterval)
 }
 
-// returnMemory collects garbage and gives unused memory back if there may be much.
+// returnMemory collects garbage and returns unused memory if there is probably much of it.
 func returnMemory() {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, // found by the last collection

@@ -33,7 +33,7 @@ func MeasureRequests(ownHost string) {
 	clientmetrics.Register(clientmetrics.RegisterOpts{RequestResult: m, RequestLatency: m})
 }
 
-// HostOf is the host, with the port, to which the configuration leads.
+// HostOf returns the host, with the port, of the API server of a configuration.
 func HostOf(config *rest.Config) string {
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {

@@ -37,8 +37,8 @@ func serve(ctx context.Context, what, address string, handler http.Handler) erro
 // Health answers the probes of the kubelet.
 //
 //	/healthz  200 while the process responds at all. It does not depend on the API server: restarting the pod does not repair the
-//	          API server, and would lose what is in memory.
-//	/readyz   200 while the program is ready, otherwise 503. The body says what the program is doing, if it is not ready or the
+//	          API server, and would lose the contents of its memory.
+//	/readyz   200 while the program is ready, otherwise 503. The body describes the activity of the program, if it is not ready or the
 //	          request has ?verbose.
 //
 // Every client that reaches the pod can read the body, so it contains no names, addresses or errors.
@@ -48,13 +48,13 @@ type Health struct {
 	state string
 }
 
-// NewHealth is the health of a program that has just started.
+// NewHealth returns the health of a program that has just started.
 func NewHealth() *Health { return &Health{state: "starting"} }
 
-// Ready records that the program is ready, and what it is doing.
+// Ready records that the program is ready, and its activity.
 func (h *Health) Ready(state string) { h.set(true, state) }
 
-// NotReady records that the program is not ready, and what it waits for.
+// NotReady records that the program is not ready, and its activity.
 func (h *Health) NotReady(state string) { h.set(false, state) }
 
 func (h *Health) set(ready bool, state string) {
@@ -63,7 +63,7 @@ func (h *Health) set(ready bool, state string) {
 	h.ready, h.state = ready, state
 }
 
-// HealthFlag is the flag for the address of Serve. Charts set the environment variable, so that another address can be set where pods
+// HealthFlag returns the flag for the address of Serve. Charts set the environment variable, so that another address can be set where pods
 // share the network of their node.
 func HealthFlag(address *string) cli.Flag {
 	return &cli.StringFlag{
@@ -110,7 +110,7 @@ func Metrics(ctx context.Context, address string) (prometheus.Registerer, error)
 	return registry, serve(ctx, "metrics", address, mux)
 }
 
-// MetricsFlag is the flag for the address of Metrics.
+// MetricsFlag returns the flag for the address of Metrics.
 func MetricsFlag(address *string) cli.Flag {
 	return &cli.StringFlag{
 		Name: "metrics-bind-address", Destination: address, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"},
@@ -118,7 +118,7 @@ func MetricsFlag(address *string) cli.Flag {
 	}
 }
 
-// ProfilesFlag is the flag for the address of Profiles.
+// ProfilesFlag returns the flag for the address of Profiles.
 func ProfilesFlag(address *string) cli.Flag {
 	return &cli.StringFlag{
 		Name: "profiling-bind-address", Destination: address, EnvVars: []string{"FLEET_PROFILING_BIND_ADDRESS"},

@@ -70,7 +70,7 @@ func TestServeHealth(t *testing.T) {
 	assert.Equal(t, "ok\n", string(body))
 }
 
-// unusedAddress is a free address. Its port is below those that Linux assigns to outgoing connections and control planes use, because
+// unusedAddress returns a free address. Its port is below those that Linux assigns to outgoing connections and control planes use, because
 // another process could take such a port before it is used.
 func unusedAddress(t *testing.T) string {
 	t.Helper()

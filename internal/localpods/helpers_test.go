@@ -37,7 +37,7 @@ type env struct {
 	stop      func()
 }
 
-// binaries is a directory in which every program is this test binary.
+// binaries returns a directory in which every program is this test binary.
 func binaries(t *testing.T, names ...string) string {
 	t.Helper()
 	self, err := os.Executable()

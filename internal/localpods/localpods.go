@@ -58,7 +58,7 @@ const (
 )
 
 // Run runs pods until ctx ends, and returns when all processes have ended and their directories are removed. The Pods in the API stay, as
-// those of a node that is down. Run returns an error only if it cannot start.
+// the Pods of a node that is down. Run returns an error only if it cannot start.
 func Run(ctx context.Context, o Options) error {
 	o.Node = cmp.Or(o.Node, "local")
 	o.RestartDelay, o.RestartDelayMax = cmp.Or(o.RestartDelay, time.Second), cmp.Or(o.RestartDelayMax, time.Minute)
@@ -169,7 +169,7 @@ func (n *node) forget(pod *corev1.Pod) {
 	}
 }
 
-// takes returns whether the pod runs on this node.
+// takes reports whether the pod runs on this node.
 func (n *node) takes(pod *corev1.Pod) bool {
 	return !hasEnded(pod) &&
 		(pod.Spec.NodeName == "" || pod.Spec.NodeName == n.options.Node) &&

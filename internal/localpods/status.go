@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The reasons of a kubelet why a container does not run.
+// Reasons of a kubelet for a container that does not run.
 const (
 	reasonCreating    = "ContainerCreating"
 	reasonConfigError = "CreateContainerConfigError"
@@ -28,7 +28,7 @@ type state struct {
 	startedAt time.Time
 	notBefore time.Time // of the next start
 	starts    int
-	restarts  int // including those of earlier nodes
+	restarts  int // also by earlier nodes
 	reason    string
 	message   string
 	last      *corev1.ContainerStateTerminated

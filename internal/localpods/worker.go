@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/process"
+	"github.com/muster-fleet/muster/pkg/credential"
 )
 
 const (
@@ -57,7 +58,7 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 	}
 	w.wake.Stop()
 	w.renew.Stop()
-	if len(pod.Status.ContainerStatuses) > 0 { // of a node before this one
+	if len(pod.Status.ContainerStatuses) > 0 { // from an earlier node
 		w.state.restarts = int(pod.Status.ContainerStatuses[0].RestartCount)
 	}
 	return w
@@ -166,7 +167,7 @@ func (w *worker) start(ctx context.Context) (err error) {
 	return err
 }
 
-// grace is the grace period of the pod, up to maxGrace.
+// grace returns the grace period of the pod, up to maxGrace.
 func (w *worker) grace() time.Duration {
 	seconds := w.pod.DeletionGracePeriodSeconds
 	if seconds == nil {
@@ -187,7 +188,7 @@ func (w *worker) cleanUp() {
 	}
 }
 
-// mountsToken returns whether the pod gets a token of its ServiceAccount.
+// mountsToken reports whether the pod has a token of its ServiceAccount.
 func mountsToken(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenPath })
 }
@@ -203,7 +204,12 @@ func (w *worker) writeAccess(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("token of ServiceAccount %s/%s: %w", w.pod.Namespace, account, err)
 	}
-	w.renew.Reset(time.Duration(float64(time.Until(issued.Status.ExpirationTimestamp.Time)) * renewAfter))
+	claims, err := credential.Inspect(credential.Token(issued.Status.Token))
+	if err != nil {
+		return fmt.Errorf("token of ServiceAccount %s/%s: %w", w.pod.Namespace, account, err)
+	}
+	// The lifetime does not depend on the clock of this machine, which may differ from the API server's.
+	w.renew.Reset(max(retryDelay, time.Duration(float64(claims.Lifetime())*renewAfter)))
 	token := filepath.Join(w.home, tokenFile)
 	if err := replaceFile(token, []byte(issued.Status.Token)); err != nil {
 		return err
@@ -215,7 +221,7 @@ func (w *worker) writeAccess(ctx context.Context) error {
 	return replaceFile(filepath.Join(w.home, kubeconfigFile), kubeconfig)
 }
 
-// kubeconfigFor has the server of config and the path of a file with a token.
+// kubeconfigFor returns a kubeconfig with the server of config and the path of a file with a token.
 func kubeconfigFor(config *rest.Config, namespace, token string) ([]byte, error) {
 	tls := rest.CopyConfig(config)
 	if err := rest.LoadTLSFiles(tls); err != nil {

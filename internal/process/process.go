@@ -24,7 +24,7 @@ type Command struct {
 	Args []string
 	// Env is its complete environment as KEY=value; nil means the environment of this program.
 	Env []string
-	// Dir is its working directory; empty means that of this program.
+	// Dir is its working directory; empty means the working directory of this program.
 	Dir string
 	// Log is the file to which its output is appended, readable only by the user. Empty means NAME.log in Dir.
 	Log string
@@ -76,7 +76,7 @@ func Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// Exited is closed when the process has ended. It is nil for a nil Process, so a select waits forever.
+// Exited returns a channel that is closed when the process has ended; nil, on which a select waits forever, for a nil Process.
 func (p *Process) Exited() <-chan struct{} {
 	if p == nil {
 		return nil
@@ -84,7 +84,7 @@ func (p *Process) Exited() <-chan struct{} {
 	return p.exited
 }
 
-// Pid is the ID of the process.
+// Pid returns the ID of the process.
 func (p *Process) Pid() int { return p.command.Process.Pid }
 
 // ExitCode waits for the end of the process and returns its exit code, or 128 plus the number of the signal that has killed it.
@@ -119,7 +119,7 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Alive returns whether the process runs.
+// Alive reports whether the process runs.
 func (p *Process) Alive() bool {
 	if p == nil {
 		return false

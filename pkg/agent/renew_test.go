@@ -301,7 +301,7 @@ func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 	}
 }
 
-// lifetimeOf is the lifetime in a TokenRequest. The body can be read again.
+// lifetimeOf returns the lifetime in a TokenRequest. The body can be read again.
 func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	body, err := io.ReadAll(req.Body)
 	assert.NoError(t, err)

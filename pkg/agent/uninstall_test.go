@@ -40,7 +40,7 @@ import (
 type installation struct {
 	namespace string
 	managed   bool // the ClusterRole of the import or the Bundle
-	chart     bool // that of the chart
+	chart     bool // the ClusterRole of the chart
 	admin     bool // a ClusterRoleBinding to another ClusterRole
 	noClass   bool // no PriorityClass
 }
@@ -107,7 +107,7 @@ func (i installation) role(role, binding string) []runtime.Object {
 	}
 }
 
-// bystanders have similar names, but belong to others.
+// bystanders returns objects of others with similar names.
 func (i installation) bystanders() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: i.namespace, Name: name} }
 	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agent-tools.v1")}

@@ -7,7 +7,7 @@ import (
 )
 
 // Names of objects that exist once per cluster, whatever the agent's namespace. Several agents of one cluster may share a
-// name, so check the owner before you delete such an object: the ClusterRole of the chart is bound to a ServiceAccount of one
+// name, so check the owner before you delete one of them: the ClusterRole of the chart is bound to a ServiceAccount of one
 // namespace, the PriorityClass (PriorityClassName) carries the labels of the import or of the Helm release that created it.
 const (
 	ChartClusterRole        = "fleet-agent-system-fleet-agent-role"
@@ -20,7 +20,7 @@ const NetworkPolicyName = "default-allow-all"
 // OwnedObject identifies one object of an agent on the agent's cluster.
 type OwnedObject struct{ Kind, Namespace, Name string }
 
-// Resources are the resources of the kinds of an agent's objects. The table saves a discovery.
+// Resources maps the kinds of an agent's objects to their resources. The table makes discovery unnecessary.
 var Resources = map[string]schema.GroupVersionResource{
 	"Namespace":           {Version: "v1", Resource: "namespaces"},
 	"Secret":              {Version: "v1", Resource: "secrets"},
@@ -36,11 +36,11 @@ var Resources = map[string]schema.GroupVersionResource{
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 }
 
-// OwnedObjects is the inventory of the agent in namespace: every object with a fixed name that is created for this agent alone,
+// OwnedObjects returns the inventory of the agent in namespace: every object with a fixed name that is created for this agent alone,
 // by an import, by the chart, by the agent's Bundle or by the agent itself. Some of them may not exist.
 //
-// Delete them in this order. The Deployment comes first, so that no running agent recreates what is deleted. ConfigMap and
-// Secret fleet-agent come last: from them the hub learns whose agent this is, and the agent keeps the record of its own
+// Delete them in this order. The Deployment comes first, so that no running agent recreates deleted objects. ConfigMap and
+// Secret fleet-agent come last: from them the hub sees to which Cluster the agent belongs, and the agent keeps the record of its own
 // uninstallation in the Secret, so an interrupted deletion can be continued.
 //
 // The Namespace is not listed: other workloads may use it. Image pull Secrets and the Secrets of Helm releases have no fixed

@@ -88,12 +88,12 @@ type LeaderElection struct {
 	RetryPeriod time.Duration
 }
 
-// ClusterRoleName is the name of the agent's ClusterRole; agents in two namespaces have one each.
+// ClusterRoleName returns the name of the agent's ClusterRole; agents in two namespaces have one each.
 func ClusterRoleName(namespace string) string {
 	return name.SafeConcatName(namespace, registration.AgentName, "role")
 }
 
-// ClusterRoleBindingName is the name of the binding of that ClusterRole to the agent.
+// ClusterRoleBindingName returns the name of the binding of that ClusterRole to the agent.
 func ClusterRoleBindingName(namespace string) string {
 	return name.SafeConcatName(namespace, registration.AgentName, "role", "binding")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 )
 
-// plain are the options of a hub with the chart's defaults for a Cluster without settings.
+// plain returns the options of a hub with the chart's defaults for a Cluster without settings.
 func plain() agentmanifest.Options {
 	return agentmanifest.Options{
 		Namespace:               "cattle-fleet-system",

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// maxTemplates is the number of cached templates, which are of small options. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
+// maxTemplates is the number of cached templates. Most hubs have a few kinds of agents; some have Clusters with their own settings.
 const maxTemplates = 128
 
 // Renderer renders agents. It caches each manifest without its individual fields (namespace, scope and GENERATION):
@@ -62,11 +62,11 @@ func (r *Renderer) template(o Options) ([]runtime.Object, error) {
 	return template, err
 }
 
-// maxSmall is the size of the JSON of small options. Those of a usual agent have 1 kB. In memory, rendered options
-// take up to 25 times as much.
+// maxSmall limits the size of the JSON of small options. The options of a usual agent have 1 kB. The rendered objects take up to 25 times as much
+// memory.
 const maxSmall = 8 << 10
 
-// IsSmall reports whether what was rendered with these options may be kept in memory. People write options of up to 64 KiB, and a cache has
+// IsSmall reports whether objects that were rendered with these options may be kept in memory. Users write options of up to 64 KiB, and a cache has
 // hundreds of entries, which all workspaces share.
 func (o Options) IsSmall() bool {
 	data, err := json.Marshal(o)

@@ -61,17 +61,13 @@ func priorityClass(spec fleet.PriorityClassSpec) (*schedulingv1.PriorityClass, e
 		return nil, fmt.Errorf("spec.agentSchedulingCustomization.priorityClass.value is %d, but Kubernetes takes %d to %d: set it within that range",
 			spec.Value, math.MinInt32, maxPriority)
 	}
-	class := &schedulingv1.PriorityClass{
-		TypeMeta:    metav1.TypeMeta{APIVersion: schedulingv1.SchemeGroupVersion.String(), Kind: "PriorityClass"},
-		ObjectMeta:  metav1.ObjectMeta{Name: PriorityClassName},
-		Value:       int32(spec.Value),
-		Description: "Priority class for Fleet Agent",
-	}
-	if spec.PreemptionPolicy != nil {
-		policy := *spec.PreemptionPolicy
-		class.PreemptionPolicy = &policy
-	}
-	return class, nil
+	return &schedulingv1.PriorityClass{
+		TypeMeta:         metav1.TypeMeta{APIVersion: schedulingv1.SchemeGroupVersion.String(), Kind: "PriorityClass"},
+		ObjectMeta:       metav1.ObjectMeta{Name: PriorityClassName},
+		Value:            int32(spec.Value),
+		Description:      "Priority class for Fleet Agent",
+		PreemptionPolicy: spec.DeepCopy().PreemptionPolicy,
+	}, nil
 }
 
 func disruptionBudget(namespace string, spec fleet.PodDisruptionBudgetSpec) (*policyv1.PodDisruptionBudget, error) {
@@ -91,7 +87,7 @@ func disruptionBudget(namespace string, spec fleet.PodDisruptionBudgetSpec) (*po
 }
 
 // budget chooses one of the two limits, because Kubernetes takes only one. User interfaces send "0" for a limit that was not
-// set. Without any, no pod may be evicted.
+// set. Without a limit, no pod may be evicted.
 func budget(spec fleet.PodDisruptionBudgetSpec) (minAvailable, maxUnavailable *intstr.IntOrString, err error) {
 	least, most := spec.MinAvailable, spec.MaxUnavailable
 	if err := errors.Join(checkLimit("minAvailable", least), checkLimit("maxUnavailable", most)); err != nil {

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // values returns the values of the chart that the hub sets, as Helm takes them: plain maps and lists. A value that is left out
@@ -78,7 +80,7 @@ func (o Options) values() (map[string]any, error) {
 	return values, nil
 }
 
-// image returns the reference that the agent's image is pulled with. A private registry replaces the system's default
+// image returns the reference with which the agent's image is pulled. A private registry replaces the system's default
 // registry, and is put in front of any other image that does not come from it already.
 func image(reference, systemDefaultRegistry, privateRepoURL string) string {
 	private := registry(privateRepoURL)
@@ -108,22 +110,8 @@ func sortedTolerations(tolerations []corev1.Toleration) []corev1.Toleration {
 			cmp.Compare(a.Value, b.Value),
 			cmp.Compare(a.Operator, b.Operator),
 			cmp.Compare(a.Effect, b.Effect),
-			compareSeconds(a.TolerationSeconds, b.TolerationSeconds),
+			cmp.Compare(ptr.Deref(a.TolerationSeconds, math.MinInt64), ptr.Deref(b.TolerationSeconds, math.MinInt64)),
 		)
 	})
 	return sorted
-}
-
-// compareSeconds sorts nil, which means for ever, first.
-func compareSeconds(a, b *int64) int {
-	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
-		return -1
-	case b == nil:
-		return 1
-	default:
-		return cmp.Compare(*a, *b)
-	}
 }

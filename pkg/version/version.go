@@ -1,4 +1,4 @@
-// Package version says which version of Muster a binary is.
+// Package version has the version of Muster from which a binary was built.
 package version
 
 import (
@@ -22,8 +22,8 @@ func init() {
 	}
 }
 
-// ofModule is the version of the module, which is the main module or a dependency. Modified sources (v0.3.1+dirty, or a
-// module replaced by a folder) are no version that anybody has published.
+// ofModule returns the version of the module, which is the main module or a dependency. Modified sources (v0.3.1+dirty, or a module replaced by a
+// folder) have no published version.
 func ofModule(info *debug.BuildInfo) string {
 	for _, m := range append(info.Deps, &info.Main) {
 		if m.Path != module {

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -95,12 +96,8 @@ func (c Config) withDefaults() Config {
 	if c.BeginUninstall == nil {
 		c.BeginUninstall = func(context.Context) error { return nil }
 	}
-	if c.Log == nil {
-		c.Log = logrus.StandardLogger()
-	}
-	if c.Clock == nil {
-		c.Clock = clock.RealClock{}
-	}
+	c.Log = cmp.Or[logrus.FieldLogger](c.Log, logrus.StandardLogger())
+	c.Clock = cmp.Or[clock.WithTicker](c.Clock, clock.RealClock{})
 	setDefault(&c.Timing.RetryFirst, 2*time.Second)
 	setDefault(&c.Timing.RetryMax, 10*time.Minute)
 	setDefault(&c.Timing.CorrectFirst, 5*time.Second)

@@ -184,7 +184,7 @@ func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.
 	if state.ignoredSince.IsZero() {
 		state.ignoredSince = d.Clock.Now()
 	}
-	if rest := d.Timing.Elsewhere - d.since(state.ignoredSince); rest > 0 {
+	if rest := d.Timing.Elsewhere - d.Clock.Since(state.ignoredSince); rest > 0 {
 		d.queue.AddAfter(key, rest)
 		return
 	}
@@ -259,9 +259,9 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
-// requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
-// deployed. The watch may still show a revision as pending that this run has finished. A revision that is superseded is not deployed, even
-// if this run deployed it: another BundleDeployment took over the release. Nor is a revision that is not signed.
+// requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
+// is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
+// run has deployed it: another BundleDeployment has taken over the release. Nor is a revision that is not signed.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
@@ -356,7 +356,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 		state.failure, state.failedID = nil, ""
 	}
 	if repeated { // another writer keeps changing this release, so the next repetition must wait
-		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
+		if state.corrections == nil || d.Clock.Since(state.correctedAt) > 2*d.Timing.CorrectMax {
 			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
 		}
 		state.correctedAt = d.Clock.Now()
@@ -434,7 +434,7 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 		if state.unsyncedSince.IsZero() {
 			state.unsyncedSince = d.Clock.Now()
 		}
-		waited := d.since(state.unsyncedSince)
+		waited := d.Clock.Since(state.unsyncedSince)
 		d.queue.AddAfter(key, min(max(d.Timing.Settle, waited-syncPatience), syncCheckMax))
 		return waited > syncPatience
 	}

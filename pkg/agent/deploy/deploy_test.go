@@ -76,7 +76,7 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.failure)
 }
 
-// The hashes are check vectors of the wire format, from another hub.
+// The hashes are from Secrets of another hub.
 func TestDecodeValues(t *testing.T) {
 	const values = `{"key":"value"}`
 	for name, row := range map[string]struct {
@@ -139,8 +139,7 @@ func TestReport_restoredHub(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
 	p.report(t.Context(), "app", p.bd, state, false)
-	said := statuses(p)
-	require.Len(t, said, 1)
+	require.Len(t, statuses(p), 1)
 	state.written.version = "9"
 	restored := p.bd.DeepCopy()
 	restored.ResourceVersion = "7"
@@ -149,7 +148,7 @@ func TestReport_restoredHub(t *testing.T) {
 
 	p.bundleDeploymentHandler().OnUpdate(p.bd, restored)
 	p.report(t.Context(), "app", restored, state, false)
-	assert.Len(t, statuses(p), 1, "nothing was turned back")
+	assert.Len(t, statuses(p), 1, "the resourceVersion of the cache has not gone back")
 	lost := p.bd.DeepCopy()
 	lost.ResourceVersion = "9"
 	p.bundleDeploymentHandler().OnUpdate(lost, restored)
@@ -157,7 +156,7 @@ func TestReport_restoredHub(t *testing.T) {
 	assert.Len(t, statuses(p), 2)
 }
 
-// statuses are what the hub was sent.
+// statuses returns the patches of the status that the hub has received.
 func statuses(p *stoppedReconciler) (all []string) {
 	for _, action := range p.hub.Actions() {
 		if patch, ok := action.(kubetesting.PatchAction); ok {

@@ -108,12 +108,9 @@ func (d *reconciler) fetchCopies(ctx context.Context, bd *fleet.BundleDeployment
 	return copies, nil
 }
 
-// copiedGeneration returns the generation of the copies that a release was deployed with.
+// copiedGeneration returns the generation of the copies with which a release was deployed; 0 if it has none.
 func copiedGeneration(f release.Found) int64 {
-	generation, err := strconv.ParseInt(f.Labels[release.CopiesLabel], 10, 64)
-	if err != nil {
-		return 0
-	}
+	generation, _ := strconv.ParseInt(f.Labels[release.CopiesLabel], 10, 64)
 	return generation
 }
 

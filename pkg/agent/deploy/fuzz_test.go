@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Nothing is removed that is wanted, and the agent is not uninstalled.
+// FuzzDecide checks that no wanted release is removed, and that the agent is not uninstalled.
 func FuzzDecide(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
@@ -38,7 +38,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// The result does not depend on the order of the BundleDeployments.
+// FuzzUnmet checks that the result does not depend on the order of the BundleDeployments.
 func FuzzUnmet(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
@@ -70,7 +70,7 @@ func FuzzUnmet(f *testing.F) {
 	})
 }
 
-// An object may have any shape, and is not modified.
+// FuzzSummarize checks that an object may have any shape, and is not modified.
 func FuzzSummarize(f *testing.F) {
 	for _, object := range []string{
 		`{"kind":"Deployment","apiVersion":"apps/v1","status":{"observedGeneration":1,"conditions":[{"type":"Available","status":"False"}]}}`,

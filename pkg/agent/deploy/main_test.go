@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// stage is a hub and a member, played by one control plane, with namespaces of a test's own.
+// stage is a hub and a member in one control plane, with the namespaces of one test.
 type stage struct {
 	*testenv.Cluster
 	t       *testing.T
@@ -51,12 +51,12 @@ func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
 	t.Helper()
 	s := &stage{Cluster: cluster, t: t, member: &testenv.Recorder{}, hubWire: &testenv.Recorder{}}
 	s.hub, s.target = s.Namespace(t), s.Namespace(t)
-	s.agent = s.target // an agent leaves alone what is of an agent in another namespace
+	s.agent = s.target // an agent ignores objects of an agent in another namespace
 	s.cluster = "c-" + s.hub
 	return s
 }
 
-// config is that of an agent which retries fast.
+// config returns the configuration of an agent with short pauses.
 func (s *stage) config() deploy.Config {
 	s.t.Helper()
 	hub := s.hubWire.On(s.RESTConfig())
@@ -76,7 +76,7 @@ func (s *stage) config() deploy.Config {
 	}
 }
 
-// run runs an agent until stop is called or the test ends, and hands out what it returned.
+// run runs an agent until stop is called or the test ends. stop returns the error of the agent.
 func (s *stage) run(change ...func(*deploy.Config)) (stop func() error) {
 	s.t.Helper()
 	c := s.config()
@@ -99,7 +99,7 @@ func (s *stage) run(change ...func(*deploy.Config)) (stop func() error) {
 	return stop
 }
 
-// ends runs an agent until it ends by itself, beside the test.
+// ends runs an agent that ends by itself. ended waits for that and returns its error.
 func (s *stage) ends(change ...func(*deploy.Config)) (ended func() error) {
 	s.t.Helper()
 	c, result := s.config(), make(chan error, 1)
@@ -113,13 +113,13 @@ func (s *stage) ends(change ...func(*deploy.Config)) (ended func() error) {
 	return func() error { return <-result }
 }
 
-// put makes a BundleDeployment of manifests, or gives it other ones.
+// put creates a BundleDeployment with a manifest, or changes its manifest.
 func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeployment)) {
 	s.t.Helper()
 	s.putFiles(name, []fleet.BundleResource{{Name: "all.yaml", Content: manifest}}, change...)
 }
 
-// putFiles makes a BundleDeployment of files, or gives it other ones.
+// putFiles creates a BundleDeployment with files, or changes its files.
 func (s *stage) putFiles(name string, files []fleet.BundleResource, change ...func(*fleet.BundleDeployment)) {
 	s.t.Helper()
 	packed, err := content.Encode(files)
@@ -157,7 +157,7 @@ func (s *stage) putFiles(name string, files []fleet.BundleResource, change ...fu
 	require.NoError(s.t, err)
 }
 
-// still waits until no request has passed for a while.
+// still waits until the agent has sent no request for a while.
 func (s *stage) still() {
 	s.t.Helper()
 	const enough = 500 * time.Millisecond
@@ -170,7 +170,7 @@ func (s *stage) still() {
 	})
 }
 
-// removeAll removes all BundleDeployments with one request: a test that stands still between two of them would be seen.
+// removeAll deletes all BundleDeployments with one request, so that the agent cannot see that only some are deleted.
 func (s *stage) removeAll() {
 	s.t.Helper()
 	require.NoError(s.t, s.Fleet.BundleDeployments(s.hub).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}))
@@ -189,7 +189,7 @@ func (s *stage) get(name string) *fleet.BundleDeployment {
 	return bd
 }
 
-// state waits for the state of what is wanted now.
+// state waits for a state with the current deployment ID.
 func (s *stage) state(name string, want fleet.BundleState) *fleet.BundleDeployment {
 	s.t.Helper()
 	var bd *fleet.BundleDeployment
@@ -201,6 +201,7 @@ func (s *stage) state(name string, want fleet.BundleState) *fleet.BundleDeployme
 	return bd
 }
 
+// condition waits for a condition whose text begins with want, see testenv.Condition.
 func (s *stage) condition(name, kind, want string) {
 	s.t.Helper()
 	testenv.Eventually(s.t, func() (bool, string) {
@@ -213,6 +214,7 @@ func (s *stage) configMap(name string) (*corev1.ConfigMap, error) {
 	return s.Kubernetes.CoreV1().ConfigMaps(s.target).Get(context.Background(), name, metav1.GetOptions{})
 }
 
+// gone waits until a ConfigMap in the target namespace does not exist.
 func (s *stage) gone(name string) {
 	s.t.Helper()
 	testenv.Eventually(s.t, func() (bool, string) {
@@ -221,6 +223,7 @@ func (s *stage) gone(name string) {
 	})
 }
 
+// value waits for the value of key k of a ConfigMap in the target namespace.
 func (s *stage) value(name, want string) {
 	s.t.Helper()
 	testenv.Eventually(s.t, func() (bool, string) {
@@ -229,7 +232,7 @@ func (s *stage) value(name, want string) {
 	})
 }
 
-// releases are those of the agent.
+// releases returns the releases of the agent.
 func (s *stage) releases() []release.Found {
 	s.t.Helper()
 	client, err := release.New(s.RESTConfig())

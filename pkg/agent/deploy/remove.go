@@ -28,7 +28,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		if state.goneSince.IsZero() {
 			state.goneSince = d.Clock.Now()
 		}
-		if rest := d.Timing.RemovalDelay - d.since(state.goneSince); rest > 0 {
+		if rest := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince); rest > 0 {
 			d.queue.AddAfter(key, rest)
 			return
 		}
@@ -85,7 +85,7 @@ func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 // not delay the removal of others without end.
 func (d *reconciler) goneAlone(state *deploymentState) bool {
 	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	return wanted && d.since(state.goneSince) >= d.Timing.RemovalRecheck
+	return wanted && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
 }
 
 // goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between

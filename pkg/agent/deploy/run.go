@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -312,8 +311,6 @@ func (d *reconciler) bundleDeployments() (all []*fleet.BundleDeployment) {
 	}
 	return all
 }
-
-func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
 
 // retryLater logs the error of a step that ends the pass, and enqueues the key after a growing pause.
 func (d *reconciler) retryLater(ctx context.Context, key string, state *deploymentState, err error) {

@@ -274,11 +274,9 @@ func (w written) latest(bd *fleet.BundleDeployment) fleet.BundleDeploymentStatus
 	return bd.Status
 }
 
+// number returns 0 for a resourceVersion that is empty or no number.
 func number(resourceVersion string) uint64 {
-	n, err := strconv.ParseUint(resourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseUint(resourceVersion, 10, 64)
 	return n
 }
 

@@ -35,7 +35,7 @@ func configMapObject(t *testing.T, name string) release.Object {
 	}
 }
 
-// ready is a view of a release of n objects with which all is well.
+// ready returns a view of a release of n objects that are ready and do not differ.
 func ready(t *testing.T, n int) view {
 	t.Helper()
 	v := view{
@@ -61,7 +61,7 @@ func TestAssess(t *testing.T) {
 		message string // of condition Ready
 	}{
 		"all ready":             {ready(t, 2), fleet.Ready, ""},
-		"nothing in it":         {ready(t, 0), fleet.Ready, ""},
+		"no objects":            {ready(t, 0), fleet.Ready, ""},
 		"one is missing":        {ready(t, 2).differs(1, release.Difference{Missing: true}), fleet.Modified, "configmap.v1 ns/c1 missing"},
 		"one is modified":       {ready(t, 2).differs(0, release.Difference{Patch: "{}"}), fleet.Modified, "configmap.v1 ns/c0 modified {}"},
 		"one not in the cache":  {unseen(ready(t, 1)), fleet.NotReady, "configmap.v1 ns/c0 [progressing]"},
@@ -70,10 +70,10 @@ func TestAssess(t *testing.T) {
 		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.NotReady, "paused"},
 		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.ErrApplied, "for base"},
 		"waits for values":      {view{spec: fleet.BundleDeploymentSpec{DeploymentID: "id", WaitingForValues: true}}, fleet.WaitApplied, "the hub has not written the Secret with the Helm values yet"},
-		"one is another's":      {ready(t, 2).differs(1, release.Difference{Missing: true, Foreign: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
-		"what it needs is gone": {unmetNow(ready(t, 1)), fleet.Ready, ""},
+		"one of another owner":  {ready(t, 2).differs(1, release.Difference{Missing: true, Foreign: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
+		"dependsOn unmet since": {unmetNow(ready(t, 1)), fleet.Ready, ""},
 		"failed":                {view{spec: ready(t, 0).spec, failure: errors.New("no")}, fleet.ErrApplied, "no"},
-		"a previous one exists": {outdated(ready(t, 1)), fleet.ErrApplied, "no"},
+		"failed upgrade":        {outdated(ready(t, 1)), fleet.ErrApplied, "no"},
 		"a newer one is staged": {staged(ready(t, 1)), fleet.OutOfSync, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,14 +118,14 @@ func TestAssess_details(t *testing.T) {
 		assert.Equal(t, fleet.ResourceCounts{DesiredReady: 600, Ready: 580, Missing: 20}, s.ResourceCounts)
 		assert.False(t, assess(ready(t, 3)).IncompleteState)
 	})
-	t.Run("a release that is gone is not applied any more", func(t *testing.T) {
+	t.Run("a removed release is no longer applied", func(t *testing.T) {
 		v := view{spec: ready(t, 0).spec, before: assess(ready(t, 1))}
 		require.Equal(t, "id", v.before.AppliedDeploymentID)
 		s := assess(v)
 		assert.Empty(t, s.AppliedDeploymentID)
 		assert.Empty(t, s.Resources)
 	})
-	t.Run("what was found of the previous deployment stays while this run does not know it", func(t *testing.T) {
+	t.Run("the objects of the previous deployment stay while this run has not read it", func(t *testing.T) {
 		v := view{spec: ready(t, 0).spec, before: assess(ready(t, 1)), installed: true, failure: errors.New("no")}
 		v.spec.DeploymentID = "newer"
 		s := assess(v)
@@ -134,12 +134,12 @@ func TestAssess_details(t *testing.T) {
 		assert.Equal(t, "id", s.AppliedDeploymentID)
 		assert.Equal(t, "Error: no", s.Display.Deployed)
 	})
-	t.Run("deployed, and dependsOn is not fulfilled any more", func(t *testing.T) {
+	t.Run("deployed, and dependsOn is no longer met", func(t *testing.T) {
 		s := assess(unmetNow(ready(t, 1)))
 		assert.Equal(t, "Error: for base", s.Display.Deployed)
 		assert.Equal(t, "id", s.AppliedDeploymentID)
 	})
-	t.Run("the release that another agent recorded stays until there is one of ours", func(t *testing.T) {
+	t.Run("the release that another agent recorded stays until this agent has one", func(t *testing.T) {
 		v := ready(t, 1)
 		v.before.Release = "apps/shop:4"
 		assert.Equal(t, v.deployed.String(), assess(v).Release)

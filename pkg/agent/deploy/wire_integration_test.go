@@ -86,11 +86,11 @@ type recordedRelease struct {
 	Chart                                *chart.Metadata
 }
 
-// scene is what a test knows of a recording beside the file.
+// scene describes a recording, in addition to its file.
 type scene struct {
 	// before is done on the member before each stage.
 	before map[string]func(*replay)
-	// differs changes what is expected, by "stage bundle", where this agent differs on purpose. A nil status is not compared.
+	// differs changes the expected status, by "stage bundle", where this agent differs on purpose. A nil status is not compared.
 	differs map[string]difference
 	// answers are the codes of AlsoLookedAt where this agent differs on purpose.
 	answers map[string]int
@@ -113,7 +113,7 @@ type difference struct {
 	left *int
 }
 
-// failsWith is the status of a first deployment that fails with another message than that of an unchanged agent.
+// failsWith sets the status of a first deployment that fails with another message than with an unchanged agent.
 func failsWith(message string) func(*fleet.BundleDeploymentStatus) {
 	return func(s *fleet.BundleDeploymentStatus) {
 		s.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionDeployed, Status: "False", Reason: fleet.ReasonError, Message: message}}
@@ -121,17 +121,17 @@ func failsWith(message string) func(*fleet.BundleDeploymentStatus) {
 	}
 }
 
-// revision is the status of another revision.
+// revision sets another revision in the status.
 func revision(release string) func(*fleet.BundleDeploymentStatus) {
 	return func(s *fleet.BundleDeploymentStatus) { s.Release = release }
 }
 
-// missingCopy is the status of what needs a Secret that the hub does not have: an unchanged agent writes none.
+// missingCopy sets the status of a BundleDeployment that needs a Secret which the hub does not have: an unchanged agent writes none.
 func missingCopy(s *fleet.BundleDeploymentStatus) {
 	failsWith(`fetching Secret not-there, which downstreamResources names: secrets "not-there" not found`)(s)
 }
 
-// paused is the status of what is paused before its first deployment: an unchanged agent writes none.
+// paused sets the status of a BundleDeployment that is paused before its first deployment: an unchanged agent writes none.
 func paused(s *fleet.BundleDeploymentStatus) {
 	s.Display.Deployed = "Unknown"
 	s.Conditions = []genericcondition.GenericCondition{
@@ -616,7 +616,7 @@ func comparableStatus(s, want fleet.BundleDeploymentStatus) fleet.BundleDeployme
 // oneLine returns a text without line breaks.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// eventually is testenv.Eventually with a shorter timeout, and continues after a failure.
+// eventually does the same as testenv.Eventually with a shorter timeout, and continues after a failure.
 func eventually(t *testing.T, check func() (bool, string)) {
 	t.Helper()
 	why := ""

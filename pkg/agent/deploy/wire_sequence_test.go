@@ -37,7 +37,7 @@ type otherSequence struct {
 	want sequence
 }
 
-// States of what is deployed, of what failed before its first release, and of what was paused before it.
+// The states of a deployed release, of one whose first deployment failed, and of one that was paused before that.
 const (
 	isReady     = "Ready Deployed=True Installed=True Monitored=True Ready=True"
 	isModified  = "Modified Deployed=True Installed=True Monitored=True Ready=False(Error)"
@@ -84,7 +84,7 @@ func (s sequence) settled() (kept sequence) {
 	return kept
 }
 
-// differsFrom says how what was written is not as recorded: a state that is not recorded or is in another place, another last state, or
+// differsFrom returns the differences from the recorded sequence: a state that is not recorded or is in another place, another last state, or
 // more writes. A state that lasted a moment may be missing; TestWire compares those that lasted.
 func (s sequence) differsFrom(recorded sequence) string {
 	s, recorded = s.settled(), recorded.settled()
@@ -120,7 +120,7 @@ type otherErrors struct {
 	want []string
 }
 
-// recordWrites records what is written to the status of each BundleDeployment, until the test ends: the states, and each error once.
+// recordWrites records the writes to the status of each BundleDeployment, until the test ends: the states, and each error once.
 func (r *replay) recordWrites() (written func(bundleDeployment string) (sequence, []string)) {
 	r.t.Helper()
 	events, err := r.Fleet.BundleDeployments(r.hub).Watch(r.t.Context(), metav1.ListOptions{})
@@ -186,7 +186,7 @@ func (r *replay) requireErrors(stages []recordedStage, written func(string) (seq
 	}
 }
 
-// requireSequences compares what was written to each BundleDeployment of a scene with sequences.txt, or with what is expected instead.
+// requireSequences compares the writes to each BundleDeployment of a scene with sequences.txt, or with the sequence that is expected instead.
 func (r *replay) requireSequences(stages []recordedStage, written func(string) (sequence, []string), others map[string]otherSequence) {
 	r.t.Helper()
 	recorded, made := recordedSequences(r.t), map[string]bool{}

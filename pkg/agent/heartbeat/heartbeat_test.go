@@ -36,7 +36,7 @@ func newMember(objects ...runtime.Object) (*member.Member, *kubefake.Clientset) 
 	return &member.Member{Namespace: agenttest.Namespace, Core: core, Watching: core}, core
 }
 
-// answering is an API server that answers /version, and /readyz with the given response.
+// answering gives the member an API server that answers /version, and /readyz with the given response.
 func answering(t *testing.T, m *member.Member, code int, readyz string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func node(name string, ready corev1.ConditionStatus, cpu, memory, pods string) *
 	}}
 }
 
-// reported is the report as the API server and as a patch see it.
+// reported returns the report as the status that results, and as a patch.
 func reported(t *testing.T, h *Heartbeat) (status fleet.AgentStatus, patch map[string]any) {
 	t.Helper()
 	h.Timing, h.Interval, h.Version = *agenttest.Quick(), time.Hour, "test"

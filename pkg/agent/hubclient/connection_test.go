@@ -66,7 +66,7 @@ func TestRetryAfterIsLimited(t *testing.T) {
 	}
 }
 
-// hubWithItsCA is a hub with its own CA and without BundleDeployments.
+// hubWithItsCA returns a hub with its own CA and without BundleDeployments.
 func hubWithItsCA(t *testing.T, seen *[]string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -244,7 +244,7 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 	})
 }
 
-// newAttempt is a Registrar on a member with these objects, and what one attempt of it has.
+// newAttempt returns a Registrar on a member with the objects, and the arguments of one attempt.
 func newAttempt(t *testing.T, clientID string, objects ...runtime.Object) (*Registrar, Input, pendingRequest, *fleet.ClusterRegistration) {
 	t.Helper()
 	log, _ := agenttest.Log(t)
@@ -262,7 +262,7 @@ func newAttempt(t *testing.T, clientID string, objects ...runtime.Object) (*Regi
 	return r, Input{Identity: identity}, request, clusterRegistration(request, identity, clientID, nil, "")
 }
 
-// answerTo is the Secret with which the hub answers the request.
+// answerTo returns the Secret with which the hub answers the request.
 func answerTo(in Input, object *fleet.ClusterRegistration, data map[string]string) *corev1.Secret {
 	secret := agenttest.Secret(registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom), data)
 	secret.Namespace = in.Identity.systemNamespace

@@ -256,12 +256,7 @@ func (u *Uninstaller) ownsChartRole(ctx context.Context) (bool, error) {
 	} else if err != nil {
 		return false, fmt.Errorf("reading ClusterRoleBinding %s: %w", name, err)
 	}
-	for _, subject := range binding.Subjects {
-		if subject.Kind == rbacv1.ServiceAccountKind && subject.Namespace == u.Member.Namespace && subject.Name == registration.AgentName {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.Contains(binding.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: u.Member.Namespace, Name: registration.AgentName}), nil
 }
 
 // priorityClass returns the PriorityClass if it is this agent's, and nil otherwise: its name does not contain a namespace.
