@@ -66,7 +66,7 @@ func TestDeploy_upgrade(t *testing.T) {
 	assert.Equal(t, 2, d.Version)
 }
 
-// agentDeployment is what an import applies, and later a Bundle holds, with less in its environment.
+// agentDeployment returns what an import applies, and later a Bundle holds, with less in its environment.
 func agentDeployment(env string) string {
 	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"fleet-agent"},"spec":{"selector":{"matchLabels":{"app":"a"}},` +
 		`"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
@@ -236,7 +236,7 @@ func TestDeploy_fieldsOfAnotherAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
 			theirs := m.request("a.yaml", removed)
-			theirs.NoWait = row.earlier
+			theirs.IsAgent = row.earlier
 			m.deploy(theirs)
 			m.unlabel("app")
 			patch := `{"data":{"theirs":"one"}}`
@@ -436,7 +436,7 @@ func TestDeploy_contextEnds(t *testing.T) {
 	m.deploy(r)
 }
 
-// renamed is the request under another name, to which the first release hands over.
+// renamed returns the request under another name, to which the first release hands over.
 func (m *member) renamed(files ...string) Request {
 	r := m.request(files...)
 	r.Name, r.HandOver = "renamed", []Found{{Namespace: m.namespace, Name: "app"}}

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// stored is the Secret of a revision with that content, of which it has as much as count repetitions.
+// stored returns the Secret of a revision with that content, of which it has as much as count repetitions.
 func stored(t *testing.T, name, text string, count int) *corev1.Secret {
 	t.Helper()
 	var packed bytes.Buffer

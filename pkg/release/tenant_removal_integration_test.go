@@ -42,7 +42,7 @@ func foreign(t *testing.T) *member {
 	return f
 }
 
-// hookIn is a manifest of a hook in another namespace.
+// hookIn returns a manifest of a hook in another namespace.
 func hookIn(namespace, event string) string {
 	return strings.Replace(configMap("hook", "k", "v"), "name: hook",
 		"name: hook\n  namespace: "+namespace+"\n  annotations: {helm.sh/hook: \""+event+"\"}", 1)

@@ -51,7 +51,7 @@ func TestUninstall_keepResources(t *testing.T) {
 	assert.False(t, m.mine()[0].Options().KeepResources, "the label goes with the option")
 }
 
-// mine are the releases of the agent in the namespace of the test.
+// mine returns the releases of the agent in the namespace of the test.
 func (m *member) mine() (found []Found) {
 	m.t.Helper()
 	all, err := m.List(m.t.Context(), owner.Selector())
@@ -142,6 +142,7 @@ func TestCompare(t *testing.T) {
 
 func TestCorrect_fails(t *testing.T) {
 	m := onMember(t)
+	m.keyed()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	careful := onMember(t, func(c *rest.Config) {
@@ -154,6 +155,7 @@ func TestCorrect_fails(t *testing.T) {
 			})
 		})
 	})
+	careful.Client = careful.withKey(m.key)
 	for range 2 {
 		_, err := careful.Correct(t.Context(), r)
 		require.ErrorIs(t, err, errCut)
