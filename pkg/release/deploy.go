@@ -213,7 +213,7 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 		return nil, nil, err
 	}
 	isKeptFailure := func(r *helm.Release) bool { // see Correct
-		return r.Info.Status != common.StatusDeployed && r.Labels[AgentLabel] == ""
+		return r.Info.Status != common.StatusDeployed && r.Labels[AgentLabel] == "" && c.isSigned(r)
 	}
 	for len(revisions) > 0 && isKeptFailure(last(revisions)) {
 		revisions = revisions[:len(revisions)-1]

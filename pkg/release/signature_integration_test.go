@@ -1,6 +1,7 @@
 package release
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -263,6 +264,28 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 			assert.Equal(t, theirs.Data, now.Data)
 		})
 	}
+}
+
+// A correction skips a failed revision that an earlier correction has kept, but not one that another user has stored: Helm's rollback deletes the
+// objects of the last revision that the restored one does not have.
+func TestCorrect_failedRevisionNotSigned(t *testing.T) {
+	m, f := onMember(t), foreign(t)
+	m.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Recorded = m.deploy(r).String()
+	manifest, err := json.Marshal(strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1))
+	require.NoError(t, err)
+	forged := stored(t, secretName("app", 2), `{"name":"app","namespace":"`+m.namespace+`","version":2,"info":{"status":"failed"},"manifest":`+string(manifest)+`}`, 1)
+	forged.Namespace, forged.Labels = "", labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"}
+	_, err = m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = m.Correct(t.Context(), r)
+	assert.Equal(t, []string{"theirs"}, f.configMaps())
+	require.ErrorIs(t, err, ErrNotSigned)
+	m.deploy(r)
+	assert.Equal(t, []string{"theirs"}, f.configMaps())
+	_, err = m.Correct(t.Context(), r)
+	require.NoError(t, err)
 }
 
 // rewrite changes the last revision as a user can who may write Secrets in the namespace.
