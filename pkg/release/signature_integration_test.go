@@ -203,7 +203,7 @@ func TestCorrect_notSigned(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Helm reads a history several times in one action. Another user writes into it after the first time, when the signatures have been checked.
+// Helm reads a history several times in one action. Another user changes it after the first read, whose signatures are checked.
 func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 	invalid := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 	for name, act := range map[string]func(*member, Request) error{
@@ -299,7 +299,7 @@ func (m *member) rewrite(change func(*helm.Release)) {
 	require.NoError(m.t, config.Releases.Update(found))
 }
 
-// Another agent has deployed what this one would deploy, or this one has, for another Cluster.
+// The last revision is what the agent would deploy: another agent has deployed it, or this agent has, for another Cluster.
 func TestDeploy_sameRevision(t *testing.T) {
 	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}", 1)
 	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
@@ -506,7 +506,7 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 	}
 }
 
-// A user who may write Secrets in one namespace must not prevent that an agent starts.
+// A user who may write Secrets in one namespace must not keep an agent from starting.
 func TestEnsureHistoryKey_unreadable(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"too large":   stored(t, "x", strings.Repeat(" ", 1<<20), 2).Data["release"],

@@ -16,7 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// reads lets a tenant read everything of the cluster, and change nothing more.
+// reads gives a tenant the right to read all objects of the cluster.
 func (m *member) reads(account string) {
 	m.t.Helper()
 	name := m.namespace + "-" + account

@@ -280,8 +280,8 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 	}
 }
 
-// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it could list its objects,
-// and if it could not at first, it may try again only after minutes.
+// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it has listed its objects; if
+// the first attempt fails, the next may come only after minutes.
 func (m *member) awaitKind(kind schema.GroupVersionResource) {
 	m.t.Helper()
 	require.EventuallyWithT(m.t, func(c *assert.CollectT) {
@@ -364,7 +364,7 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 	}
 }
 
-// Helm reads the history again for the removal with the client's own identity, and would take any error of that for a release that is gone.
+// The removal with the client's own identity reads the history again. Helm would take an error of that for a release that does not exist.
 func TestUninstall_historyCannotBeRead(t *testing.T) {
 	reads, failing := 0, 0
 	m := onMember(t, func(c *rest.Config) {
