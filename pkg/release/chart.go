@@ -26,7 +26,7 @@ const (
 	fetchedCharts = ".chart"
 )
 
-// chartSource is what a request deploys: a chart, and what is added to its output.
+// chartSource is what a request deploys: a chart, and additions to its output.
 type chartSource struct {
 	// chart is the chart of the request, or an empty one around plain manifests.
 	chart *chart.Chart
@@ -36,7 +36,7 @@ type chartSource struct {
 	kustomization *kustomization
 }
 
-// makeSource decides what the files of a request are: the chart that the options name, a kustomization, or plain manifests.
+// makeSource determines what a request deploys: the chart that the options name, a kustomization, or plain manifests.
 func makeSource(r Request) (chartSource, error) {
 	kustomization, err := findKustomization(r)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s chartSource) complete(rendered []byte) ([]*unstructured.Unstructured, er
 	return objects, nil
 }
 
-// hasTemplates reports whether something has to be rendered, for which Helm reads the capabilities of the cluster.
+// hasTemplates reports whether there are templates, for which Helm reads the capabilities of the cluster.
 func (s chartSource) hasTemplates() bool {
 	return len(s.chart.Templates) > 0 || len(s.chart.Dependencies()) > 0
 }
@@ -112,8 +112,8 @@ func chartFolder(h fleet.HelmOptions, resources []fleet.BundleResource) (folder 
 	return "", false
 }
 
-// FetchedFolder returns the folder for the files of a downloaded chart. Programs that make Bundles compute the same name, and a
-// Bundle whose targets use several charts has one folder for each.
+// FetchedFolder returns the folder for the files of a downloaded chart. Programs that make Bundles compute the same name. A Bundle whose targets
+// use several charts has a folder for each chart.
 func FetchedFolder(h fleet.HelmOptions) string {
 	sum := sha256.Sum256([]byte(h.Chart + ":" + h.Repo + ":" + h.Version))
 	return path.Join(fetchedCharts, hex.EncodeToString(sum[:]))

@@ -2,7 +2,7 @@
 // cluster. The agent deploys with it; the hub removes releases with it when a Cluster is deleted.
 //
 // It uses Helm as a library. Charts come from resources in memory; no home directory, cache or plugin is needed. The history
-// is kept in Secrets, as Helm does it, so that `helm list` shows what an agent deployed.
+// is in Secrets, as with Helm's own storage, so that `helm list` shows what an agent deployed.
 //
 //	client.go     Client; helmAction is one action of Helm that ends with its context
 //	deploy.go     Deploy: install or upgrade, from whatever the last attempt left
@@ -20,6 +20,7 @@
 //	history.go    the revisions of releases and the labels on them
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
+//	signature.go  signed revisions: which revisions the agent has stored as they are
 //	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
 //	errors.go     errors and their texts
 package release
@@ -51,8 +52,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Default rate limit towards the member's API server: client-go's own is meant for one person. To deploy a Bundle takes some 15
-// requests, so that this allows more than ten Bundles a second; the API server limits its clients itself.
+// Default rate limit towards the member's API server: the default of client-go is meant for one person. The deployment of a Bundle takes some
+// 15 requests, so this allows more than ten Bundles a second; the API server limits its clients itself.
 const (
 	memberQPS   = 200
 	memberBurst = 400
@@ -69,8 +70,7 @@ type Client struct {
 	key     []byte // signs revisions; nil if there is none
 }
 
-// New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
-// that wait for readiness.
+// New returns a client for a cluster, and sends no request. The config must have no timeout, which would end the watches that wait for readiness.
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	if config.RateLimiter == nil && config.QPS == 0 {
@@ -138,9 +138,8 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	return op, nil
 }
 
-// fieldManager names the field manager of the action in every write that names one but registration.FieldManager. Helm takes
-// the name from a package variable, or from the name of the program; both belong to the whole process, which may be somebody
-// else's.
+// fieldManager replaces the field manager in every write by the one of the action, except registration.FieldManager. Helm takes the name
+// from a package variable, or from the name of the program; both belong to the whole process, which may be an embedding program.
 type fieldManager struct {
 	op   *helmAction
 	next http.RoundTripper
@@ -159,7 +158,7 @@ func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go reach the transport to close its connections.
 func (f fieldManager) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// withContext ends requests with ctx, and sends none after that.
+// withContext ends requests when ctx ends, and sends none after that.
 type withContext struct {
 	ctx  context.Context
 	next http.RoundTripper
@@ -207,7 +206,7 @@ func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
 	return &schemaCache{discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
 }
 
-// clientGetter gives Helm its clients. Unlike the one of Helm's command line it reads no file and no environment variable.
+// clientGetter provides Helm with clients. Unlike the getter of Helm's command line it reads no file and no environment variable.
 type clientGetter struct {
 	config    *rest.Config
 	namespace string

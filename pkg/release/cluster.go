@@ -38,20 +38,20 @@ const (
 	NamespaceAnnotation = "meta.helm.sh/release-namespace"
 )
 
-// cluster is Helm's client of the cluster with other behaviour where no person watches.
+// cluster is Helm's client of the cluster, adapted to an agent, which no person watches.
 type cluster struct {
 	*kube.Client
 	mapper meta.ResettableRESTMapper
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
-	// onlyMarked, if set, is the name of the release, and only objects with its annotations, and with the same SetHashLabel as in the
-	// manifest, are removed.
+	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the same SetHashLabel as in the manifest, are
+	// then removed.
 	onlyMarked string
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched, so that they are created again.
 	replace bool
-	// manager is the field manager of the action; with inherits it takes over the fields of others that agents used before.
+	// manager is the field manager of the action; with inherits it takes over the fields of other field managers that agents used before.
 	manager  string
 	inherits bool
 	// removeError is the last error of Delete, and of Build during a removal, which Helm's uninstall action does not pass on.
@@ -60,18 +60,18 @@ type cluster struct {
 	createdKinds []string
 }
 
-// An API server serves a new kind a moment after it has created its CustomResourceDefinition.
+// Limits of the wait for a new kind: an API server serves it a moment after it has created its CustomResourceDefinition.
 const (
 	servedPoll    = 100 * time.Millisecond
 	servedTimeout = 10 * time.Second
 )
 
-// IsReachable sends nothing: the first request that matters shows whether the cluster answers.
+// IsReachable sends no request: the first request of the action shows whether the cluster answers.
 func (c *cluster) IsReachable() error { return nil }
 
-// Build reads the kinds of the cluster again if one is unknown: another release may just have installed it. It waits for the kinds that
+// Build reads the kinds of the cluster again if a kind is unknown: another release may just have installed it. It waits for the kinds that
 // the action itself has installed: Helm does so only if it waits for all objects. During a removal it skips unknown kinds: their
-// objects were deleted with the definition, and the rest of the release must not wait for them.
+// objects were deleted with the definition, and must not prevent the removal of the rest.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	return created, nil
 }
 
-// Delete skips objects that another release has taken over. Helm would delete them, because it goes by the stored manifest.
+// Delete skips objects that another release has taken over. Helm would delete them, because it deletes what the stored manifest names.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
 	ours, err := c.existing(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionProp
 	return result, errs
 }
 
-// deleteMarked deletes those of the objects that carry the marks of the release.
+// deleteMarked deletes the objects that carry the marks of the release.
 func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
 	c.removing = release
 	marked, err := c.existing(resources, release, func(string) bool { return false })
@@ -146,8 +146,8 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 	return errors.Join(errs...)
 }
 
-// existing reads the objects and returns those to delete: those that exist and either belong to the release or are accepted by the
-// function, which gets the name of the release that an object is marked with.
+// existing reads the objects and returns those to delete: objects that exist and either belong to the release or are accepted by the
+// function, which gets the name of the release in the marks of an object.
 func (c *cluster) existing(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
 		desired := setHashOf(info.Object)
@@ -190,9 +190,9 @@ func marksOf(object runtime.Object) (name, namespace string) {
 }
 
 // Update first takes over the fields of other field managers, with inherits, and then, with replace, deletes objects that cannot be patched.
-// With keepCRDs it keeps CustomResourceDefinitions that the target no longer contains, and with onlyMarked, of the objects that the target
-// no longer contains, it deletes only marked ones. It never moves the fields that a client-side update owns to server-side apply: Helm would
-// look for those of the field manager in its package variable, see fieldManager.
+// With keepCRDs it keeps CustomResourceDefinitions that the target no longer contains. With onlyMarked, it deletes only marked objects that the
+// target no longer contains. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
+// the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.inherits {
 		if err := c.inheritFields(target); err != nil {
@@ -218,7 +218,7 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
 }
 
-// inheritFields gives the fields of other field managers of agents to that of the action, on the objects that exist. The API
+// inheritFields gives the fields that other field managers of agents own to the field manager of the action, on the objects that exist. The API
 // server removes a field that the target no longer has only if no other manager owns it.
 func (c *cluster) inheritFields(target kube.ResourceList) error {
 	dynamicClient, err := c.Factory.DynamicClient()
@@ -256,8 +256,8 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 	return nil
 }
 
-// deleteUnpatchable deletes the objects that the API server refuses to change into the target, but would create: those with another value in
-// an immutable field. It leaves alone those whose target is invalid, for which the update then returns the error.
+// deleteUnpatchable deletes the objects that the API server refuses to change into the target, but would create: they have another value in
+// an immutable field. It keeps an object whose target is invalid: the update then returns the error.
 func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	client, err := c.Factory.DynamicClient()
 	if err != nil {
@@ -291,6 +291,6 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	return nil
 }
 
-func isCRD(info *resource.Info) bool {
-	return info.Mapping.GroupVersionKind.Group == apiextensionsv1.GroupName && info.Mapping.GroupVersionKind.Kind == "CustomResourceDefinition"
-}
+func isCRD(info *resource.Info) bool { return info.Mapping.GroupVersionKind.GroupKind() == crdKind }
+
+var crdKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition").GroupKind()

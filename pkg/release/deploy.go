@@ -30,11 +30,11 @@ import (
 type Request struct {
 	// Namespace and Name identify the release; Place computes them.
 	Namespace, Name string
-	// BundleDeployment is the name of the BundleDeployment, and Commit the commit that it is made of; "" if unknown.
+	// BundleDeployment is the name of the BundleDeployment, and Commit the commit of its resources; "" if unknown.
 	BundleDeployment, Commit string
-	// Scope is that of the agent. It is part of the marks on the objects.
+	// Scope is the scope of the agent. It is part of the marks on the objects.
 	Scope string
-	// Resources are files: those of charts, of a kustomization, or plain manifests.
+	// Resources are files: of charts, of a kustomization, or plain manifests.
 	Resources []fleet.BundleResource
 	// Options are the options of the BundleDeployment.
 	Options fleet.BundleDeploymentOptions
@@ -46,18 +46,19 @@ type Request struct {
 	Labels map[string]string
 	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
 	ServiceAccountNamespace string
-	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their
-	// objects, but not those of other owners or of none. Deploy ignores those whose revision is not signed,
-	// except the recorded one.
+	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their objects, but not objects
+	// of other owners or of none. Deploy ignores releases whose revision is not signed, except the recorded one.
 	HandOver []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
-	// and may be taken over. So may one whose chart is annotated for the BundleDeployment.
+	// and may be taken over. A release whose chart is annotated for the BundleDeployment may be taken over, too.
 	Recorded string
-	// Applied is true if that status says that the recorded release was deployed with the deployment ID in Labels and with these Copies.
+	// Applied is true if the status of the BundleDeployment records that release Recorded was deployed with the deployment ID in Labels and with
+	// these Copies.
 	Applied bool
-	// NoWait does not wait for resources to be ready. An agent that deploys itself would wait for its own end.
-	NoWait bool
+	// IsAgent is true for the release of the agent itself. Deploy does not wait for it, because the agent would wait for its own end, and uses the
+	// field manager of an import, which applies the same objects.
+	IsAgent bool
 }
 
 // Deployed is a release that is on the cluster.
@@ -65,11 +66,11 @@ type Deployed struct {
 	// Namespace, Name and Version identify the revision.
 	Namespace, Name string
 	Version         int
-	// Labels are those of its history.
+	// Labels are the labels of its Secret.
 	Labels map[string]string
 	// Objects are the objects of the release, without hooks.
 	Objects []Object
-	// Kept: the revision was there already, and nothing was deployed.
+	// Kept is true if nothing was deployed, because the revision already existed.
 	Kept bool
 }
 
@@ -94,7 +95,7 @@ const (
 	defaultHistory = 5
 )
 
-// Bound is the time that the options allow the deployment to take: for waiting, and for waiting after a rollback.
+// Bound returns the time that the options allow the deployment to take: for waiting, and for waiting after a rollback.
 func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
@@ -110,16 +111,12 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if r.HandOver, err = c.signedHandOver(ctx, r); err != nil {
 		return Deployed{}, err
 	}
-	op, err := c.actionFor(ctx, &r)
+	op, revisions, err := c.openFor(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
 	if !source.hasTemplates() {
 		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need the capabilities of the cluster
-	}
-	revisions, err := op.revisions(r.Name)
-	if err != nil {
-		return Deployed{}, err
 	}
 	if err := op.checkPlace(ctx, r, last(revisions)); err != nil {
 		return Deployed{}, err
@@ -156,8 +153,8 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
-	// The upgrade removes objects that the last revision has and the new one lacks. A forged revision may name any object, and so may one that
-	// was deployed with the rights of another ServiceAccount.
+	// The upgrade removes objects that the last revision has and the new one lacks. A forged revision may name any object, and so may a revision
+	// that was deployed with the rights of another ServiceAccount.
 	isForged := func(r *helm.Release) bool { return !c.isSigned(r) }
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = r.Name
@@ -193,61 +190,60 @@ func (r Request) inherits(manager string, latest *helm.Release) bool {
 		slices.ContainsFunc(r.HandOver, func(f Found) bool { return f.Labels[FieldManagerLabel] != manager })
 }
 
-// Sweep removes what Deploy returned a LeftoverError for. Another Deploy would not: it looks only at the attempts after the last
-// revision that worked.
+// Sweep removes the objects for which Deploy has returned a LeftoverError. Another Deploy would not remove them: it considers only the attempts
+// after the last revision that worked.
 func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
-	latest := last(revisions)
-	if !c.isSigned(latest) {
-		return Deployed{}, ErrNotSigned
-	}
-	deployed, err := op.deployed(latest)
+	deployed, err := op.deployed(last(revisions))
 	if err != nil {
 		return deployed, err
 	}
 	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
-// resume prepares an action on a release whose last revision is deployed, and returns its revisions. It refuses a revision of another owner,
-// even if the options allow to take it over: Deploy does that, but an action on the revision itself would run the hooks of its owner with the
-// identity of this request.
+// resume prepares an action on a release whose last revision is deployed and signed, and returns its revisions. It also refuses a revision of another
+// owner, even if the options allow to take it over: Deploy does that, but an action on the revision itself would run the hooks of its owner
+// with the identity of this request.
 func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
-	op, err := c.actionFor(ctx, r)
+	op, revisions, err := c.openFor(ctx, r)
 	if err != nil {
 		return nil, nil, err
 	}
-	revisions, err := op.revisions(r.Name)
-	if err != nil {
-		return nil, nil, err
+	isKeptFailure := func(r *helm.Release) bool { // see Correct
+		return r.Info.Status != common.StatusDeployed && r.Labels[AgentLabel] == "" && c.isSigned(r)
 	}
-	for latest := last(revisions); latest != nil && latest.Info.Status != common.StatusDeployed && latest.Labels[AgentLabel] == ""; latest = last(revisions) {
-		revisions = revisions[:len(revisions)-1] // a failed correction that was kept
+	for len(revisions) > 0 && isKeptFailure(last(revisions)) {
+		revisions = revisions[:len(revisions)-1]
 	}
-	if latest := last(revisions); latest == nil || latest.Info.Status != common.StatusDeployed {
+	latest := last(revisions)
+	switch {
+	case latest != nil && !c.isSigned(latest):
+		return nil, nil, ErrNotSigned
+	case latest == nil || latest.Info.Status != common.StatusDeployed:
 		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
 	}
-	if err := checkReleaseOwner(*r, last(revisions), false); err != nil {
+	if err := checkReleaseOwner(*r, latest, false); err != nil {
 		return nil, nil, err
 	}
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	return op, revisions, nil
 }
 
-// actionFor prepares an action with the identity of the request, and notes that identity in its options.
-func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error) {
+// openFor is open with the identity of the request, which it notes in the options.
+func (c *Client) openFor(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
 	account, err := c.serviceAccount(ctx, *r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.Options.ServiceAccount = account.name
-	op, err := c.newAction(ctx, r.Namespace, account)
-	if err == nil && r.NoWait { // the release of the agent itself: an import applies the same objects
+	op, revisions, err := c.open(ctx, r.Namespace, r.Name, account)
+	if err == nil && r.IsAgent {
 		op.manager = registration.FieldManager
 	}
-	return op, err
+	return op, revisions, err
 }
 
 // mayTakeOver reports whether the options allow to take over a release of another owner. The history is written with the client's own
@@ -280,7 +276,7 @@ func checkReleaseOwner(r Request, existing *helm.Release, mayTakeOver bool) erro
 		if isAnnotatedFor(r, existing) {
 			return nil
 		}
-		// An agent that ended before it could report has stored a revision after the recorded one.
+		// The last revision is later than the recorded one if the agent that stored it ended before it could report.
 		recorded := ParseRecord(r.Recorded)
 		if recorded.Name != "" && recorded.Namespace == r.Namespace && recorded.Name == r.Name && recorded.Version <= existing.Version {
 			return nil
@@ -310,7 +306,7 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 }
 
 func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release) *action.Upgrade {
-	// As with Fleet's own agent, an upgrade adopts what exists. One that may be undone does not: Helm would delete what it adopted.
+	// As with Fleet's own agent, an upgrade adopts existing objects. An upgrade that may be undone does not: Helm would delete adopted objects.
 	adopts := !r.rollsBack()
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
@@ -322,7 +318,9 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.TakeOwnership = adopts || r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
-	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkReleaseOwner(r, rollbackTarget(revisions), false) == nil
+	// A rollback runs the hooks of the revision that it restores with the identity of this upgrade.
+	restored := lastWith(revisions, common.StatusDeployed, common.StatusSuperseded)
+	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkReleaseOwner(r, restored, false) == nil
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
@@ -330,20 +328,9 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	return upgrade
 }
 
-// rollbackTarget returns the revision that Helm rolls back to when an upgrade fails; nil if there is none. A rollback runs the hooks of that
-// revision with the identity of the upgrade, so it must not be one of another owner.
-func rollbackTarget(revisions []*helm.Release) *helm.Release {
-	for _, r := range slices.Backward(revisions) {
-		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
-			return r
-		}
-	}
-	return nil
-}
-
 // rollsBack reports whether a failed deployment is undone. A release that takes over objects of an older one is not undone: Helm would delete
 // these objects, which the older release still needs.
-func (r Request) rollsBack() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
+func (r Request) rollsBack() bool { return r.helm().Atomic && !r.IsAgent && len(r.HandOver) == 0 }
 
 // adopts reports whether Helm may take over existing objects. checkObjectOwners (render.go) limits that to HandOver, unless the options allow all.
 func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
@@ -364,15 +351,10 @@ func (r Request) timeout() time.Duration {
 
 // upgradedFrom returns the revision that an upgrade starts from: the deployed one, or else the last; nil if there is none.
 func upgradedFrom(revisions []*helm.Release) *helm.Release {
-	for _, r := range slices.Backward(revisions) {
-		if r.Info.Status == common.StatusDeployed {
-			return r
-		}
-	}
-	return last(revisions)
+	return cmp.Or(lastWith(revisions, common.StatusDeployed), last(revisions))
 }
 
-// hasDeployed reports whether a revision is of the same owner as the request, and was deployed with the same identity.
+// hasDeployed reports whether a revision has the owner of the request, and was deployed with the identity of the request.
 func (r Request) hasDeployed(existing *helm.Release) bool {
 	account := cmp.Or(existing.Labels[ServiceAccountLabel], annotationsOf(existing)[serviceAccountAnnotation])
 	return checkReleaseOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
@@ -396,7 +378,7 @@ func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.Wai
 	return strategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
 }
 
-func (r Request) waits() bool { return !r.NoWait && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
+func (r Request) waits() bool { return !r.IsAgent && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
 
 func (r Request) helm() fleet.HelmOptions {
 	if r.Options.Helm == nil {
@@ -405,8 +387,8 @@ func (r Request) helm() fleet.HelmOptions {
 	return *r.Options.Helm
 }
 
-// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked, and does
-// not know which objects failed attempts added after it.
+// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked, and does not know the objects that
+// failed attempts added after it.
 func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 	deployed := func(resource schema.GroupResource, namespace, name string) bool {
 		return slices.ContainsFunc(d.Objects, func(o Object) bool {
@@ -420,7 +402,7 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 		}
 		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
 		if err != nil {
-			continue // the API server does not know a kind of the manifest, so there are no such objects
+			continue // the API server does not know a kind of the manifest, so there are no objects of it
 		}
 		for _, info := range infos {
 			if !deployed(info.Mapping.Resource.GroupResource(), info.Namespace, info.Name) {

@@ -66,7 +66,7 @@ func TestDeploy_upgrade(t *testing.T) {
 	assert.Equal(t, 2, d.Version)
 }
 
-// agentDeployment is what an import applies, and later a Bundle holds, with less in its environment.
+// agentDeployment returns the Deployment of an agent, as an import and its Bundle apply it, with fewer environment variables.
 func agentDeployment(env string) string {
 	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"fleet-agent"},"spec":{"selector":{"matchLabels":{"app":"a"}},` +
 		`"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
@@ -209,7 +209,7 @@ func TestAdopt(t *testing.T) {
 	requireLabels(adopt("app", "three", third.String()), DeploymentIDValue("three"), true, true)
 }
 
-// unlabel removes what Fleet's own agent does not put on a revision.
+// unlabel removes the marks of a revision that Fleet's own agent does not set.
 func (m *member) unlabel(name string) {
 	m.t.Helper()
 	secrets := m.core.CoreV1().Secrets(m.namespace)
@@ -222,7 +222,7 @@ func (m *member) unlabel(name string) {
 	}
 }
 
-// Fields that a Bundle no longer has are removed, whichever agent has set them. Those of other programs stay.
+// Fields that a Bundle no longer has are removed, whichever agent has set them. Fields of other programs stay.
 func TestDeploy_fieldsOfAnotherAgent(t *testing.T) {
 	const removed = "{kind: ConfigMap, apiVersion: v1, metadata: {name: a}, data: {kept: one, removed: one}}"
 	for name, row := range map[string]struct {
@@ -236,7 +236,7 @@ func TestDeploy_fieldsOfAnotherAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
 			theirs := m.request("a.yaml", removed)
-			theirs.NoWait = row.earlier
+			theirs.IsAgent = row.earlier
 			m.deploy(theirs)
 			m.unlabel("app")
 			patch := `{"data":{"theirs":"one"}}`
@@ -436,7 +436,7 @@ func TestDeploy_contextEnds(t *testing.T) {
 	m.deploy(r)
 }
 
-// renamed is the request under another name, to which the first release hands over.
+// renamed returns the request under another name. The first release hands its objects over to that release.
 func (m *member) renamed(files ...string) Request {
 	r := m.request(files...)
 	r.Name, r.HandOver = "renamed", []Found{{Namespace: m.namespace, Name: "app"}}

@@ -21,13 +21,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Difference is how an object differs from what was deployed; the zero value means that it does not.
+// Difference is the difference between an object and the deployed one; the zero value means none.
 type Difference struct {
-	// Missing: the object does not exist.
+	// Missing is true if the object does not exist.
 	Missing bool
-	// Foreign: an object of that name exists, but belongs to another owner. Missing is true as well.
+	// Foreign is true if an object of that name exists, but belongs to another owner. Missing is true as well.
 	Foreign bool
-	// Tolerated: the object does not exist, and a ComparePatch says that this is no difference.
+	// Tolerated is true if the object does not exist, and a ComparePatch ignores that.
 	Tolerated bool
 	// Patch is the JSON merge patch that would undo the difference. It does not show the values of a Secret.
 	Patch string
@@ -36,7 +36,7 @@ type Difference struct {
 // None reports whether there is no difference.
 func (d Difference) None() bool { return !d.Missing && d.Patch == "" }
 
-// Tolerances are differences from what was deployed that are no drift.
+// Tolerances define which differences are not drift.
 type Tolerances struct {
 	// Patches are the ComparePatches of the options.
 	Patches []fleet.ComparePatch
@@ -44,7 +44,7 @@ type Tolerances struct {
 	Release []Object
 }
 
-// Compare asks the API server, with a dry run, what applying the object again would change. live is the cached object or nil;
+// Compare determines, with a dry run of the API server, what would change if the object were applied again. live is the cached object or nil;
 // if it is current, Compare sends one request.
 func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, tolerances Tolerances) (Difference, error) {
 	missing := Difference{Missing: true}
@@ -84,8 +84,7 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	return difference(live, applied, tolerances.Patches)
 }
 
-// sameSet reports whether an object carries the label of the set that it was deployed with. A release of an earlier agent has
-// none.
+// sameSet reports whether an object still carries the SetHashLabel with which it was deployed. Earlier agents deployed objects without one.
 func sameSet(desired, live *unstructured.Unstructured) bool {
 	set := desired.GetLabels()[SetHashLabel]
 	return set == "" || live.GetLabels()[SetHashLabel] == set
@@ -110,7 +109,7 @@ func removeForeignFields(o, desired *unstructured.Unstructured, release []Object
 	}
 }
 
-// allowsReplicas reports whether the object is a HorizontalPodAutoscaler of the target and may have set that number.
+// allowsReplicas reports whether scaler is a HorizontalPodAutoscaler of the target that may have set this number of replicas.
 func allowsReplicas(scaler, target *unstructured.Unstructured, replicas int64) bool {
 	if scaler.GetKind() != "HorizontalPodAutoscaler" || scaler.GetNamespace() != target.GetNamespace() {
 		return false
@@ -149,7 +148,7 @@ func removeCABundles(o, desired *unstructured.Unstructured) {
 	}
 }
 
-// get returns the object as the cluster has it, or nil.
+// get reads the object from the cluster; nil if it does not exist.
 func (c *Client) get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	live, err := c.dynamic.Resource(o.Resource).Namespace(o.Desired.GetNamespace()).Get(ctx, o.Desired.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -205,7 +204,7 @@ func withoutSecretValues(data []byte) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// stripped returns an object without what the API server sets and without what the ComparePatches ignore.
+// stripped returns an object without the fields that the API server sets, and without those that the ComparePatches ignore.
 func stripped(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[string]any, error) {
 	o = o.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
@@ -287,12 +286,12 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 	return changed, json.Unmarshal(document, &changed)
 }
 
-// operationsConcern reports whether the operations of a ComparePatch are about the object: all of its names have to be the same.
+// operationsConcern reports whether the operations of a ComparePatch apply to the object: all of its names have to be equal.
 func operationsConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
 	return p.APIVersion == o.GetAPIVersion() && p.Kind == o.GetKind() && p.Namespace == o.GetNamespace() && p.Name == o.GetName()
 }
 
-// pointersConcern reports whether the JSON pointers of a ComparePatch are about the object. Group and kind may be patterns; an
+// pointersConcern reports whether the JSON pointers of a ComparePatch apply to the object. Group and kind may be patterns; an
 // empty namespace or name matches all.
 func pointersConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
 	pattern, kind := schema.FromAPIVersionAndKind(p.APIVersion, p.Kind), o.GroupVersionKind()

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// UnsupportedError means that the options or the resources ask for something that this agent does not do. Nothing was deployed, and a
+// UnsupportedError means that this agent does not support an option or a resource. Nothing was deployed, and a
 // repetition cannot help.
 type UnsupportedError struct {
-	// Field is the option or file that asks for it, such as "helm.repo".
+	// Field is the option or file, such as "helm.repo".
 	Field string
-	// Why says what to do instead.
+	// Why is what to do instead.
 	Why string
 }
 
@@ -54,8 +54,8 @@ var (
 	spaces    = regexp.MustCompile(`\s+`)
 )
 
-// Explain formats an error for a status. The text is one line, bounded, and the same for the same cause: a text that changes
-// with every attempt would be written with every attempt. It contains no values of objects, which may be of a Secret.
+// Explain formats an error for a status. The text is one bounded line, and equal for equal causes: a text that differs at each attempt would be
+// written at each attempt. It contains no values of objects, which may come from a Secret.
 func Explain(err error) string {
 	text := spaces.ReplaceAllString(localPort.ReplaceAllString(withoutValues(err.Error()), "->"), " ")
 	if len(text) > messageMax {
@@ -64,7 +64,7 @@ func Explain(err error) string {
 	return strings.TrimSpace(text)
 }
 
-// dumped is how structured-merge-diff prints a value of an unexpected type.
+// dumped is the beginning of a value of an unexpected type, as structured-merge-diff prints it.
 const dumped = "valueUnstructured{Value:"
 
 func withoutValues(text string) string {

@@ -55,7 +55,7 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// assertOver: the later ones win, wherever they say something.
+// assertOver checks that later values win wherever they set something.
 func assertOver(t *testing.T, over, merged map[string]any) {
 	t.Helper()
 	for key, value := range over {
@@ -65,7 +65,7 @@ func assertOver(t *testing.T, over, merged map[string]any) {
 	}
 }
 
-// What a Bundle wants left out of the comparison is applied to whatever is on the cluster.
+// The ComparePatches of a Bundle are applied to any object on the cluster.
 func FuzzApplyComparePatch(f *testing.F) {
 	const document = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"k":"v"},"list":[1,{"x":2}]}`
 	for _, path := range []string{"", "/", "/data/k", "/data/none/deep", "/list/0", "/list/-", "/list/99", "/list/1/x", "/~2", "data", "/metadata/name"} {
@@ -95,7 +95,7 @@ func FuzzApplyComparePatch(f *testing.F) {
 	})
 }
 
-// The files of a Bundle come from everybody who may write to a git repository.
+// Any user who may write to a git repository writes the files of a Bundle.
 func FuzzMakeSource(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"resources: [a.yaml]", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}", "data: {a: b}"},
@@ -152,8 +152,8 @@ func FuzzOwnerLabels(f *testing.F) {
 	})
 }
 
-// A parser makes no more nodes of a text than mostNodes allows for, and no aliases of one without hasAliases. What CheckYAML accepts has no more
-// nodes than the limit when aliases are expanded.
+// A parser makes at most mostNodes nodes of a text, and no aliases if hasAliases is false. A text that CheckYAML accepts has no more nodes than
+// the limit when aliases are expanded.
 func FuzzCheckYAML(f *testing.F) {
 	for _, seed := range []string{"a: &x [1]\nb: *x", "{?&a b:*a}", "- - ? : {a,b: c}", "a:\n- b\n-\tc\n--- !t &a 'x'", "[&a a,*a,-*a]"} {
 		f.Add(seed)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,8 +30,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// Labels of the Secrets in which Helm keeps a release. The member has no other record of what an agent deployed: a restarted agent, and a
-// hub that uninstalls an agent, find the releases by these labels.
+// Labels of the Secrets in which Helm keeps a release. The member has no other record of the releases of an agent: a restarted agent, and a hub
+// that uninstalls an agent, find them by these labels.
 const (
 	// AgentLabel holds the namespace of the agent. It tells agents of two hubs on one member apart, whose clusters may have
 	// the same name.
@@ -98,7 +99,7 @@ func (o Owner) LabelsFor(bundleDeployment, deploymentID string) map[string]strin
 	return all
 }
 
-// DeploymentIDValue is the value of DeploymentIDLabel.
+// DeploymentIDValue returns the value of DeploymentIDLabel.
 func DeploymentIDValue(deploymentID string) string {
 	sum := sha256.Sum256([]byte(deploymentID))
 	return hex.EncodeToString(sum[:20])
@@ -221,11 +222,7 @@ func ownedByHelm(selector labels.Selector) string {
 // request; without one the result has no name. A revision that the status of the BundleDeployment records (Request.Recorded) gets the
 // deployment ID and the options of the request. Any other revision gets only the labels that Uninstall reads.
 func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
-	op, err := c.newAction(ctx, r.Namespace, serviceAccount{})
-	if err != nil {
-		return Found{}, err
-	}
-	revisions, err := op.revisions(r.Name)
+	op, revisions, err := c.open(ctx, r.Namespace, r.Name, serviceAccount{})
 	if err != nil {
 		return Found{}, err
 	}
@@ -260,12 +257,8 @@ func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
 
 // withoutRemoved leaves out the labels that an upgrade would remove: an installation would store the value instead.
 func withoutRemoved(l map[string]string) map[string]string {
-	kept := map[string]string{}
-	for key, value := range l {
-		if value != labelRemoved {
-			kept[key] = value
-		}
-	}
+	kept := maps.Clone(l)
+	maps.DeleteFunc(kept, func(_, value string) bool { return value == labelRemoved })
 	return kept
 }
 
@@ -299,7 +292,7 @@ func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 
 // Annotated returns the BundleDeployment and the agent's namespace from the annotations of a revision's chart, which Fleet's own agent sets
 // too. Both are empty for a release of another program, and for a Secret that Helm cannot decode or that exceeds the limits: no agent has
-// stored that, and it must not prevent that other releases are found.
+// stored such a Secret, and it must not keep the agent from finding other releases.
 func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
 	name := secretName(f.Name, f.Version)
 	secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -317,7 +310,7 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
 }
 
-// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits, which apply to signed revisions too.
+// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits. Here the limits apply to signed revisions too.
 func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
 	strict := *c
 	strict.history.TrustSigned = false
@@ -364,14 +357,10 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 // failInterrupted marks the last revision as failed if its operation was interrupted, for example because the agent was
 // killed. Helm refuses to work on a pending release, and no other process would finish the operation.
 func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
+	ended := []common.Status{common.StatusDeployed, common.StatusFailed, common.StatusSuperseded}
 	r := last(revisions)
-	if r == nil {
+	if r == nil || slices.Contains(ended, r.Info.Status) {
 		return nil
-	}
-	switch r.Info.Status {
-	case common.StatusDeployed, common.StatusFailed, common.StatusSuperseded:
-		return nil
-	default:
 	}
 	r.Info.Status, r.Info.Description = common.StatusFailed, "Interrupted while "+string(r.Info.Status)
 	if err := o.config.Releases.Update(r); err != nil {
@@ -387,7 +376,22 @@ func last(revisions []*helm.Release) *helm.Release {
 	return revisions[len(revisions)-1]
 }
 
-// revisions returns the revisions in a release's history, oldest first, and nothing if there is no such release.
+// lastWith returns the last revision with one of the states; nil if there is none.
+func lastWith(revisions []*helm.Release, states ...common.Status) *helm.Release {
+	return last(slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool { return !slices.Contains(states, r.Info.Status) }))
+}
+
+// open prepares an action on a release, and returns the revisions of the release, see newAction and revisions.
+func (c *Client) open(ctx context.Context, namespace, name string, account serviceAccount) (*helmAction, []*helm.Release, error) {
+	op, err := c.newAction(ctx, namespace, account)
+	if err != nil {
+		return nil, nil, err
+	}
+	revisions, err := op.revisions(name)
+	return op, revisions, err
+}
+
+// revisions returns the revisions in the history of a release, oldest first, and none if the release does not exist.
 func (o *helmAction) revisions(name string) ([]*helm.Release, error) {
 	found, err := o.config.Releases.History(name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {

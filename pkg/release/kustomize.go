@@ -24,8 +24,7 @@ const (
 	renderedFile = "fleet-manifests.yaml"
 	// kustomizeRoot is the folder of the Bundle in the file system that kustomize sees.
 	kustomizeRoot = "/bundle"
-	// kustomizationsMax bounds how many kustomizations one build includes: bases that double the objects at each level would fill
-	// the memory.
+	// kustomizationsMax limits the kustomizations that one build includes: bases that double the objects at each level would fill the memory.
 	kustomizationsMax = 1000
 )
 
@@ -51,8 +50,8 @@ func findKustomization(r Request) (*kustomization, error) {
 	return nil, nil
 }
 
-// kustomizing admits one build at a time: kustomize keeps the schema of Kubernetes' kinds in package variables, tens of MiB of
-// memory, which are freed after each build.
+// kustomizing admits one build at a time: kustomize keeps the schema of Kubernetes' kinds in package variables. It takes tens of MiB of memory,
+// and is freed after each build.
 var kustomizing sync.Mutex
 
 // build returns the objects of the kustomization. Objects that a chart rendered become the first of its resources. kustomize
@@ -98,7 +97,7 @@ func (k kustomization) build(rendered []*unstructured.Unstructured) (objects []*
 	return decodeObjects(manifests)
 }
 
-// addResource writes objects into a file and puts that before the other resources of the kustomization in a folder.
+// addResource writes objects into a file, and puts the file before the other resources of the kustomization in a folder.
 func addResource(files filesys.FileSystem, folder string, objects []*unstructured.Unstructured) error {
 	manifests, err := encodeObjects(objects)
 	if err != nil {
@@ -141,7 +140,7 @@ func (c *countingFiles) ReadFile(name string) ([]byte, error) {
 	return c.FileSystem.ReadFile(name)
 }
 
-// remote matches what kustomize takes for a URL or for a git repository.
+// remote matches the names that kustomize takes for a URL or a git repository.
 var remote = regexp.MustCompile(`(?i)^(git::|https?://|ssh://|file://|github\.com[/:]|[a-z][a-z0-9-]*@)`)
 
 // pathFields are the fields of kustomizations, and of the generators and transformers in them, that name files.
@@ -159,7 +158,7 @@ func (k kustomization) checkLocal() error {
 		}
 		documents, err := decodeObjects([]byte(file.Content))
 		if err != nil {
-			continue // kustomize says what is wrong, if it uses the file at all
+			continue // kustomize returns an error if it uses the file
 		}
 		for _, d := range documents {
 			if !isKustomization(file.Name) && d.GetAPIVersion() != "builtin" {

@@ -10,7 +10,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// kustomized returns the names of the objects that a chart with one template, if any, and these files make.
+// kustomized returns the names of the objects of these files, with a chart of one template if it is not empty.
 func kustomized(t *testing.T, folder, rendered string, files ...string) (string, error) {
 	t.Helper()
 	r := Request{Name: "app"}

@@ -30,17 +30,17 @@ import (
 )
 
 // HistoryLimits limit the history of one release. A revision is compressed, so a Secret of a few kilobytes could take gigabytes of memory. The
-// hub sets limits, because the owner of a member writes its Secrets, and so does the agent, because users of the member write Secrets in their
-// namespaces.
+// hub sets limits because the owner of a member can write its Secrets; the agent sets limits because users of the member can write Secrets in
+// their namespaces.
 type HistoryLimits struct {
 	// ResponseLimits are limits of all revisions together, decompressed.
 	transport.ResponseLimits
-	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. To the limits above each of them is one string.
+	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. ResponseLimits count each of them as one string.
 	Nodes int
 	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
 	TrustSigned bool
-	// Large, if not nil, is held from when a history turns out to be larger than Small; its owner releases it after each removal. Small.Values
-	// limits the YAML as well.
+	// Large, if not nil, is acquired when a history is larger than Small; its owner releases it after each removal. Small.Values limits the YAML
+	// as well.
 	Small transport.ResponseLimits
 	Large *transport.Turn
 }
@@ -138,7 +138,7 @@ func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.Delet
 	return err
 }
 
-// check decompresses the releases as Helm does, without keeping them.
+// check decompresses the releases as Helm does, and keeps nothing.
 func (s *historySecrets) check(ctx context.Context, secrets ...corev1.Secret) error {
 	if s.limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
@@ -165,8 +165,8 @@ func (s *historySecrets) check(ctx context.Context, secrets ...corev1.Secret) er
 	return nil
 }
 
-// soundReleases are the revisions in Secrets. It ignores a damaged revision, as Helm ignores one that it cannot decode: Helm panics when it
-// reads the state or a hook. It fails if the YAML of a revision exceeds the limits, before Helm parses it.
+// soundReleases are the revisions in Secrets. It ignores a damaged revision, as Helm ignores a revision that it cannot decode: Helm would panic
+// when it reads the state or a hook. It returns an error if the YAML of a revision exceeds the limits, before Helm parses it.
 type soundReleases struct {
 	*driver.Secrets
 	client *Client
@@ -223,7 +223,7 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 	return nil
 }
 
-// parsedTexts are the texts of a revision that Helm may parse as YAML, one after another, because each is a copy.
+// parsedTexts yields copies of the texts of a revision that Helm may parse as YAML, one at a time to save memory.
 func parsedTexts(found release.Releaser) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		r, ok := found.(*helm.Release)
@@ -246,7 +246,7 @@ func parsedTexts(found release.Releaser) iter.Seq[[]byte] {
 	}
 }
 
-// YAMLError is the error of CheckYAML. It contains nothing of the text.
+// YAMLError is the error of CheckYAML. It contains no part of the text.
 type YAMLError struct{ why string }
 
 func (e *YAMLError) Error() string { return "YAML that " + e.why }
@@ -283,7 +283,7 @@ func CheckYAML(text []byte, limit int) error {
 // documentStart is where Helm and client-go divide a text into documents, even in a string.
 var documentStart = regexp.MustCompile(`(?m)^---`)
 
-// mostNodes counts the characters with which a node of YAML can begin, also those in strings and comments.
+// mostNodes counts the characters with which a node of YAML can begin, even in strings and comments.
 func mostNodes(text []byte) (nodes int) {
 	for i, character := range text {
 		switch character {
@@ -298,10 +298,10 @@ func mostNodes(text []byte) (nodes int) {
 	return nodes
 }
 
-// nodeSize is the number of bytes of a text that count as one more node: an alias can repeat a long text.
+// nodeSize is the number of bytes of a text that count as a further node: an alias can repeat a long text.
 const nodeSize = 250
 
-// countNodes counts a node and those below it, with those that aliases repeat, and stops above the limit. known has the counts of anchors.
+// countNodes counts a node and the nodes below it, including repetitions by aliases, and stops above the limit. known has the counts of nodes.
 func countNodes(node *yaml.Node, known map[*yaml.Node]int, limit int) (nodes int) {
 	if node.Kind == yaml.AliasNode {
 		return countNodes(node.Alias, known, limit)
@@ -340,7 +340,7 @@ func hasAliases(text []byte) bool {
 	return false
 }
 
-// namesAfter returns the names that follow an indicator. Before it can be a space, the end of a line, or another indicator.
+// namesAfter returns the names that follow an indicator, if a space, the end of a line or another indicator precedes it.
 func namesAfter(text []byte, indicator byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i, character := range text {
@@ -362,7 +362,7 @@ func isNameCharacter(c byte) bool {
 	return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || c == '_' || c == '-'
 }
 
-// ChartBudget is what a chart may still have, with all archives in it and with its downloaded dependencies. Helm limits each archive by itself.
+// ChartBudget is the rest of the limits of a chart, with all archives in it and with its downloaded dependencies. Helm limits each archive alone.
 type ChartBudget struct {
 	bytes               int64
 	files, dependencies int
@@ -380,7 +380,7 @@ func NewChartBudget() *ChartBudget {
 	return &ChartBudget{bytes: chartBytes, files: chartFiles, dependencies: chartDependencies}
 }
 
-// Unpack returns the files of an archive. It charges the budget for them, and for those of the archives among them, which Helm unpacks when it
+// Unpack returns the files of an archive. It charges the budget for them, and for the files of archives among them, which Helm unpacks when it
 // loads the chart.
 func (b *ChartBudget) Unpack(data []byte) ([]*archive.BufferedFile, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(data))

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// stored is the Secret of a revision with that content, of which it has as much as count repetitions.
+// stored returns the Secret of a revision whose content is the text, count times.
 func stored(t *testing.T, name, text string, count int) *corev1.Secret {
 	t.Helper()
 	var packed bytes.Buffer
@@ -79,7 +79,7 @@ func manyAnchors() (text string) {
 	return text
 }
 
-// bomb has 40 anchors, each a list with two aliases of the one before.
+// bomb returns YAML with 40 anchors, each a list with two aliases of the anchor before.
 func bomb() string {
 	text := "- &a0 x\n"
 	for i := range 40 {

@@ -79,7 +79,7 @@ func (m *member) configMaps() (names []string) {
 	return names
 }
 
-// configMap is a manifest.
+// configMap returns the manifest of a ConfigMap.
 func configMap(name, key, value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: " + name + "\ndata:\n  " + key + ": " + value + "\n"
 }

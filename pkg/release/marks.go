@@ -22,8 +22,8 @@ const (
 	setIDAnnotation = "objectset.rio.cattle.io/id"
 )
 
-// objectManager is the field manager of the objects of a release, as Fleet's own agent names it. With one name for both, either
-// agent removes the fields that the other one set and that a Bundle no longer has.
+// objectManager is the field manager of the objects of a release, as with Fleet's own agent. Because both use this name, either agent removes the
+// fields that the other one set and that a Bundle no longer has.
 const objectManager = "fleetagent"
 
 // Annotations of the chart in each revision of a release. Fleet's own agent finds its releases by them: it has no labels on the
@@ -36,7 +36,7 @@ const (
 	commitAnnotation         = "fleet.cattle.io/commit"
 )
 
-// markObject puts the set of a BundleDeployment on an object.
+// markObject marks an object as one of the set of a BundleDeployment.
 func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
 	id := setID(bundleDeployment, scope)
 	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
@@ -44,8 +44,8 @@ func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
 	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))
 }
 
-// setID names the set of the objects of a BundleDeployment. All agents of a scope share one, so that an agent that was imported and
-// one that a Bundle deploys have the same objects.
+// setID returns the name of the set of the objects of a BundleDeployment. The agents of a scope share one set, so that an imported agent and an
+// agent that a Bundle deploys have the same objects.
 func setID(bundleDeployment, scope string) string {
 	if strings.HasPrefix(bundleDeployment, "fleet-agent") {
 		return registration.AgentBootstrapSetID(scope)

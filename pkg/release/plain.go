@@ -25,7 +25,7 @@ import (
 const (
 	overlaysFolder  = "overlays/"
 	templatesFolder = "templates/"
-	// patchSuffix marks a file of an overlay that changes a file in place of replacing it.
+	// patchSuffix marks a file of an overlay that changes a file, and does not replace it.
 	patchSuffix = "_patch"
 )
 
@@ -61,8 +61,8 @@ func plainManifests(r Request) (chartSource, error) {
 }
 
 // overlaid returns the files in the order of their names, without the folder overlays, and with the overlays of the options
-// applied: a file of an overlay replaces the one with the same path, is added, or changes it, if its name ends in _patch. An
-// overlay that the Bundle does not have changes nothing.
+// applied: a file of an overlay replaces the file with the same path, or is added. If its name ends in _patch, it changes that
+// file. An overlay that the Bundle does not have changes nothing.
 func overlaid(r Request) ([]fleet.BundleResource, error) {
 	byName := map[string]string{}
 	for _, file := range r.Resources {

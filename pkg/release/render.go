@@ -7,7 +7,6 @@ import (
 
 	"helm.sh/helm/v4/pkg/kube"
 	helm "helm.sh/helm/v4/pkg/release/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,7 +21,7 @@ type renderedManifests struct {
 	cluster *cluster
 	// deployed are the objects that the release has already; nil before its installation.
 	deployed kube.ResourceList
-	// adopts: an object that belongs to no release becomes one of this release.
+	// adopts is true if an object that belongs to no release becomes an object of this release.
 	adopts bool
 }
 
@@ -52,7 +51,7 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 		markObject(o, p.request.BundleDeployment, p.request.Scope)
 	}
 	kind := o.GroupVersionKind()
-	if kind.Group == apiextensionsv1.GroupName && kind.Kind == "CustomResourceDefinition" && !p.request.Options.DeleteCRDResources {
+	if kind.GroupKind() == crdKind && !p.request.Options.DeleteCRDResources {
 		o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{kube.ResourcePolicyAnno: kube.KeepPolicy}))
 	}
 	if p.request.Options.TargetNamespace == "" {
@@ -75,10 +74,10 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. Objects of this
-// release and of those that hand over to it are accepted. Helm itself adopts all existing objects or none. Fleet's own agent adopts
-// all of them on an upgrade; then two releases have the object, and the end of either of them deletes it. Hooks carry no marks;
-// their annotations say whether they are replaced.
+// checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. It accepts objects of
+// this release and of the releases that hand over to it. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them
+// on an upgrade; then two releases have the object, and the removal of either of them deletes it. Hooks carry no marks; their annotations
+// define whether they are replaced.
 func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)
 	if err != nil {

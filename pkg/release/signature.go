@@ -128,7 +128,7 @@ func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 	return err
 }
 
-// secretName is the name of the Secret of a revision, as Helm computes it.
+// secretName returns the name of the Secret of a revision, as Helm computes it.
 func secretName(release string, version int) string {
 	return fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version)
 }

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -202,7 +203,7 @@ func TestCorrect_notSigned(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Helm reads a history several times in one action. Another user writes into it after the first time, when the signatures have been checked.
+// Helm reads a history several times in one action. Another user changes it after the first read, whose signatures are checked.
 func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 	invalid := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 	for name, act := range map[string]func(*member, Request) error{
@@ -265,6 +266,28 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 	}
 }
 
+// A correction skips a failed revision that an earlier correction has kept, but not one that another user has stored: Helm's rollback deletes the
+// objects of the last revision that the restored one does not have.
+func TestCorrect_failedRevisionNotSigned(t *testing.T) {
+	m, f := onMember(t), foreign(t)
+	m.keyed()
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Recorded = m.deploy(r).String()
+	manifest, err := json.Marshal(strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1))
+	require.NoError(t, err)
+	forged := stored(t, secretName("app", 2), `{"name":"app","namespace":"`+m.namespace+`","version":2,"info":{"status":"failed"},"manifest":`+string(manifest)+`}`, 1)
+	forged.Namespace, forged.Labels = "", labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"}
+	_, err = m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = m.Correct(t.Context(), r)
+	assert.Equal(t, []string{"theirs"}, f.configMaps())
+	require.ErrorIs(t, err, ErrNotSigned)
+	m.deploy(r)
+	assert.Equal(t, []string{"theirs"}, f.configMaps())
+	_, err = m.Correct(t.Context(), r)
+	require.NoError(t, err)
+}
+
 // rewrite changes the last revision as a user can who may write Secrets in the namespace.
 func (m *member) rewrite(change func(*helm.Release)) {
 	m.t.Helper()
@@ -276,7 +299,7 @@ func (m *member) rewrite(change func(*helm.Release)) {
 	require.NoError(m.t, config.Releases.Update(found))
 }
 
-// Another agent has deployed what this one would deploy, or this one has, for another Cluster.
+// The last revision is what the agent would deploy: another agent has deployed it, or this agent has, for another Cluster.
 func TestDeploy_sameRevision(t *testing.T) {
 	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}", 1)
 	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
@@ -483,7 +506,7 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 	}
 }
 
-// A user who may write Secrets in one namespace must not prevent that an agent starts.
+// A user who may write Secrets in one namespace must not keep an agent from starting.
 func TestEnsureHistoryKey_unreadable(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"too large":   stored(t, "x", strings.Repeat(" ", 1<<20), 2).Data["release"],

@@ -21,11 +21,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// fallbackServiceAccount deploys what names no ServiceAccount, if it exists in the agent's namespace: the owner of a cluster
-// creates it to limit what Bundles may do there.
+// fallbackServiceAccount deploys a Bundle that names no ServiceAccount, if it exists in the agent's namespace: the owner of a cluster creates it
+// to limit the rights of Bundles.
 const fallbackServiceAccount = "fleet-default"
 
-// serviceAccount is the identity on the member of a deployment; without a name it is the agent itself.
+// serviceAccount is the identity of a deployment on the member; without a name it is the agent itself.
 type serviceAccount struct{ namespace, name string }
 
 // serviceAccount returns the identity for a request. A ServiceAccount that the options name has to exist.
@@ -48,8 +48,8 @@ func (c *Client) serviceAccount(ctx context.Context, r Request) (serviceAccount,
 
 // checkPlace refuses the first revision of a release in a namespace in which the identity of the operation may create or change nothing. The
 // history is written with the client's own identity, so without this check a tenant could take the names of releases in the namespaces of
-// others. It does not ask for rights to Secrets: an identity that deploys other kinds needs none. Namespace default is permitted, because it is
-// that of a Bundle that names no namespace, whose objects may be elsewhere.
+// other tenants. It does not require rights to Secrets: an identity that deploys other kinds needs none. Namespace default is permitted: a
+// Bundle that names no namespace has its release there, and its objects may be in other namespaces.
 func (o *helmAction) checkPlace(ctx context.Context, r Request, existing *helm.Release) error {
 	if existing != nil || r.Options.ServiceAccount == "" || r.Namespace == metav1.NamespaceDefault {
 		return nil
@@ -67,7 +67,7 @@ func (o *helmAction) checkPlace(ctx context.Context, r Request, existing *helm.R
 		r.ServiceAccountNamespace, r.Options.ServiceAccount, r.Namespace)
 }
 
-// mayWrite reports whether a rule permits to write objects. Everybody may create reviews of their own rights.
+// mayWrite reports whether a rule permits to write objects. Every user may create reviews of their own rights.
 func mayWrite(rule authorizationv1.ResourceRule) bool {
 	isOther := func(group string) bool {
 		return group != authorizationv1.GroupName && group != authenticationv1.GroupName
@@ -79,8 +79,8 @@ func mayWrite(rule authorizationv1.ResourceRule) bool {
 }
 
 // ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the
-// labels and annotations of the options. It reads with the client's own identity and writes with that of the operation. Labels
-// and annotations of others stay; those that earlier options had are removed.
+// labels and annotations of the options. It reads with the client's own identity and writes with the identity of the operation. Labels
+// and annotations of other field managers stay; those of earlier options are removed.
 func (o *helmAction) ensureNamespace(ctx context.Context, options fleet.BundleDeploymentOptions) error {
 	name := o.namespace
 	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
@@ -136,7 +136,7 @@ func checkNamespace(name string, existing map[string]string, missing bool, optio
 	return nil
 }
 
-// withoutPodSecurity leaves out what belongs to the owner of the cluster: which pods a namespace admits, and its name.
+// withoutPodSecurity leaves out the labels that belong to the owner of the cluster: which pods a namespace admits, and its name.
 func withoutPodSecurity(l map[string]string) map[string]string {
 	kept := maps.Clone(l)
 	maps.DeleteFunc(kept, func(key, _ string) bool {

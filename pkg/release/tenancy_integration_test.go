@@ -133,7 +133,8 @@ func TestRollback_releaseOfAnotherOwner(t *testing.T) {
 	assert.Equal(t, "one", m.configMap("a").Data["k"])
 }
 
-// A tenant who may read the objects of others stores a revision with one of them. The deployment fails, for lack of rights to change it.
+// A tenant who may read the objects of other tenants stores a revision with such an object. The deployment fails, because the tenant has no right
+// to change the object.
 func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
 	for name, deployment := range map[string]string{"of another BundleDeployment": "other", "with another identity": "app"} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// reads lets a tenant read everything of the cluster, and change nothing more.
+// reads gives a tenant the right to read all objects of the cluster.
 func (m *member) reads(account string) {
 	m.t.Helper()
 	name := m.namespace + "-" + account
@@ -42,7 +42,7 @@ func foreign(t *testing.T) *member {
 	return f
 }
 
-// hookIn is a manifest of a hook in another namespace.
+// hookIn returns a manifest of a hook in another namespace.
 func hookIn(namespace, event string) string {
 	return strings.Replace(configMap("hook", "k", "v"), "name: hook",
 		"name: hook\n  namespace: "+namespace+"\n  annotations: {helm.sh/hook: \""+event+"\"}", 1)

@@ -33,20 +33,20 @@ type Options struct {
 	DeleteCRDs bool
 	// DeleteCopies also deletes the Secrets and ConfigMaps that were copied from the hub for the release.
 	DeleteCopies bool
-	// ServiceAccount, if set, removes in place of the client's own identity. What it has no right to remove is removed by the client, but
-	// only objects that carry the marks of the release.
+	// ServiceAccount, if set, is used for the removal in place of the client's own identity. If it lacks rights, the client removes the objects
+	// that carry the marks of the release.
 	ServiceAccount, ServiceAccountNamespace string
-	// Agent and Deployment are the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
+	// Agent and Deployment identify the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
 	// release over, only the history of the former owner is removed. If both are empty, the owner is not checked.
 	Agent, Deployment string
 }
 
 // Uninstall removes a release and its objects. It keeps objects that another release has taken over. If the last revision is of
-// another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
-// client removes the objects that carry the marks of the release with its own. Hooks, CustomResourceDefinitions, the namespace and objects
-// without marks are removed with the rights of the ServiceAccount, or stay: the manifest may name what its author may not touch.
-// The same applies to a revision that is not signed, see WithHistoryKey; if it cannot be removed as it is, only its Secret is deleted, because
-// it would prevent the removal for ever. A release that does not exist is no error.
+// another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
+// the objects that carry the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
+// the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
+// not signed, see WithHistoryKey; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
+// A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
 	err := c.uninstall(ctx, namespace, name, options)
 	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) {
@@ -60,15 +60,11 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 }
 
 func (c *Client) uninstall(ctx context.Context, namespace, name string, options Options) error {
-	op, err := c.newAction(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
+	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
 	}
-	revisions, err := op.revisions(name)
-	if err != nil {
-		return err
-	}
-	if len(revisions) == 0 && c.key != nil { // Helm ignores what it cannot decode, and the options may be those of its labels
+	if len(revisions) == 0 && c.key != nil { // Helm ignores a Secret that it cannot decode, and the options may come from the labels of it
 		_, err := c.forgetUnsigned(ctx, namespace, name, options)
 		return err
 	}
@@ -110,8 +106,8 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 
 // uninstallMarked removes a release with the client's own identity: only the objects that carry its marks, and without its hooks.
 func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, latest *helm.Release) error {
-	op, err := c.newAction(ctx, namespace, serviceAccount{})
-	if err != nil {
+	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
+	if err != nil || len(revisions) == 0 { // with IgnoreNotFound, Helm would also ignore an error of reading the history
 		return err
 	}
 	op.cluster.onlyMarked = name
@@ -142,7 +138,7 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 	return forgotten, nil
 }
 
-// mayPass reports whether an error is of a request that may work later. Other errors are caused by what the revision contains.
+// mayPass reports whether an error comes from a request that may succeed later. Other errors are caused by the content of the revision.
 func mayPass(err error) bool {
 	var request *url.Error
 	var answer apierrors.APIStatus
@@ -168,13 +164,13 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil && !errors.Is(err, driver.ErrReleaseNotFound) { // with IgnoreNotFound, Helm would ignore every error of reading the history
+	if err != nil {
 		return errors.Join(err, o.cluster.removeError)
 	}
 	if !deleteCRDs || latest.Chart == nil {
 		return nil
 	}
-	// Helm never removes what is in the folder crds. All objects of these kinds go with them, whoever created them.
+	// Helm never removes the objects in the folder crds. The deletion of a kind deletes all objects of it, whoever created them.
 	var errs []error
 	for _, crd := range latest.Chart.CRDObjects() {
 		infos, err := o.cluster.Build(bytes.NewReader(crd.File.Data), false)
@@ -189,11 +185,7 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 
 // Forget removes the history of a release and keeps its objects.
 func (c *Client) Forget(ctx context.Context, namespace, name string) error {
-	op, err := c.newAction(ctx, namespace, serviceAccount{})
-	if err != nil {
-		return err
-	}
-	revisions, err := op.revisions(name)
+	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestUninstall_keepResources(t *testing.T) {
 	assert.False(t, m.mine()[0].Options().KeepResources, "the label goes with the option")
 }
 
-// mine are the releases of the agent in the namespace of the test.
+// mine returns the releases of the agent in the namespace of the test.
 func (m *member) mine() (found []Found) {
 	m.t.Helper()
 	all, err := m.List(m.t.Context(), owner.Selector())
@@ -142,6 +142,7 @@ func TestCompare(t *testing.T) {
 
 func TestCorrect_fails(t *testing.T) {
 	m := onMember(t)
+	m.keyed()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	careful := onMember(t, func(c *rest.Config) {
@@ -154,6 +155,7 @@ func TestCorrect_fails(t *testing.T) {
 			})
 		})
 	})
+	careful.Client = careful.withKey(m.key)
 	for range 2 {
 		_, err := careful.Correct(t.Context(), r)
 		require.ErrorIs(t, err, errCut)
@@ -304,8 +306,8 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 	}
 }
 
-// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it could list its objects,
-// and if it could not at first, it may try again only after minutes.
+// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it has listed its objects; if
+// the first attempt fails, the next may come only after minutes.
 func (m *member) awaitKind(kind schema.GroupVersionResource) {
 	m.t.Helper()
 	require.EventuallyWithT(m.t, func(c *assert.CollectT) {
@@ -388,7 +390,7 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 	}
 }
 
-// Helm reads the history again for the removal with the client's own identity, and would take any error of that for a release that is gone.
+// The removal with the client's own identity reads the history again. Helm would take an error of that for a release that does not exist.
 func TestUninstall_historyCannotBeRead(t *testing.T) {
 	reads, failing := 0, 0
 	m := onMember(t, func(c *rest.Config) {

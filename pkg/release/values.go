@@ -18,7 +18,7 @@ import (
 )
 
 // readValues merges the values of the Bundle's files, of the options, of the request, and of ConfigMaps and Secrets on the
-// cluster; later ones win. Files that the Bundle does not have were merged into the options before.
+// cluster; later ones win. A file that the Bundle does not have was merged into the options before.
 func readValues(ctx context.Context, member kubernetes.Interface, r Request) (map[string]any, error) {
 	var layers []map[string]any
 	for _, file := range r.helm().ValuesFiles {
@@ -51,8 +51,8 @@ func readValues(ctx context.Context, member kubernetes.Interface, r Request) (ma
 	return mergeValues(layers), nil
 }
 
-// valuesFrom reads the values in a ConfigMap or Secret. One that is copied from the hub is in the namespace of the release,
-// whatever the reference says. A missing one is no InvalidError: another Bundle may create it.
+// valuesFrom reads the values in a ConfigMap or Secret. A copy from the hub is in the namespace of the release, whatever namespace the reference
+// names. If the object is missing, the error is not an InvalidError: another Bundle may create it.
 func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, ref fleet.KeySelector, r Request) (map[string]any, error) {
 	namespace, key := cmp.Or(ref.Namespace, r.Namespace), cmp.Or(ref.Key, "values.yaml")
 	if slices.ContainsFunc(r.Options.DownstreamResources, func(d fleet.DownstreamResource) bool {

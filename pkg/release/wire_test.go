@@ -21,8 +21,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// wireBundle is a Bundle of a recorded scene: what Fleet's hub wrote for it and what Fleet's agent made of that. If a scene
-// refers to an earlier stage, the field is text.
+// wireBundle is a Bundle of a recorded scene, with the objects that Fleet's hub wrote for it and the releases that Fleet's agent deployed. A
+// field that refers to an earlier stage is text.
 type wireBundle struct {
 	Name              string
 	BundleDeployments []struct {
@@ -122,7 +122,7 @@ func readWire(t *testing.T, file string) (bundles []wireBundle) {
 	return bundles
 }
 
-// renderWire renders what the BundleDeployment asks for, without a cluster.
+// renderWire renders the BundleDeployment without a cluster.
 func renderWire(t *testing.T, b wireBundle) (*helm.Release, error) {
 	t.Helper()
 	bd := b.BundleDeployments[0]

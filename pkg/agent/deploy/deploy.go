@@ -295,7 +295,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		Recorded:                bd.Status.Release,
 		Applied: bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID &&
 			(len(options.DownstreamResources) == 0 || bd.Status.DownstreamResourcesGeneration == bd.Spec.DownstreamResourcesGeneration),
-		NoWait: key == d.ownKey,
+		IsAgent: key == d.ownKey,
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())

@@ -140,8 +140,8 @@ func TestReconcileCopies(t *testing.T) {
 	}
 }
 
-// TestReconcileAccounts deploys what the agent downloads: it reads a copy of the Secret with the account, which counts as no downstream
-// resource, and no Content is stored.
+// TestReconcileAccounts deploys charts and artifacts that the agent downloads. The agent reads a copy of the Secret with the account, which is not
+// a downstream resource. No Content is stored.
 func TestReconcileAccounts(t *testing.T) {
 	artifact := "s-" + strings.Repeat("a", 61)
 	for name, row := range map[string]struct {

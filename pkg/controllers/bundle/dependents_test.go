@@ -71,7 +71,7 @@ func clusterIn(name, env, version string) *fleet.Cluster {
 	return c
 }
 
-// The events of one workspace look nothing up. However many there are, they enqueue one pass, whose look-ups do not grow with them.
+// The handlers of the events of one workspace look nothing up. Any number of events enqueues one pass, with the same number of look-ups.
 func TestManyEventsOfOneWorkspace(t *testing.T) {
 	const events = 10_000
 	for name, row := range map[string]struct {
@@ -117,7 +117,7 @@ func TestManyEventsOfOneWorkspace(t *testing.T) {
 	}
 }
 
-// A Bundle that targeted a Cluster with labels between those before and those after the events is among them: its status may show the Cluster.
+// The pass also enqueues a Bundle that targeted a Cluster only with labels of an intermediate event: its status may show the Cluster.
 func TestDependentsOfEarlierLabels(t *testing.T) {
 	s := newStage(t)
 	s.has(t, clusterIn("alice", "c", "3"), selecting("a", "a"), selecting("b", "b"), selecting("c", "c"), selecting("d", "d"))
@@ -126,7 +126,7 @@ func TestDependentsOfEarlierLabels(t *testing.T) {
 	assert.Equal(t, []string{"enqueue Bundle a in 1s", "enqueue Bundle b in 1s", "enqueue Bundle c in 1s"}, s.takenByPass(t))
 }
 
-// A pass that takes too long enqueues what it has not matched.
+// A pass that takes too long enqueues the objects that it has not matched.
 func TestDependents_deadline(t *testing.T) {
 	s := newStage(t)
 	s.has(t, clusterIn("alice", "x", "1"), selecting("a", "a"), copying("secret", "cred"))
@@ -166,7 +166,7 @@ func TestDependents_panic(t *testing.T) {
 	assert.Empty(t, s.taken())
 }
 
-// What matches selectors waits while other passes over the workspace do so, and not while those over another do.
+// Matching waits for other passes over the same workspace, and not for passes over another.
 func TestMatchingIsLimited(t *testing.T) {
 	for name, match := range map[string]func(s *stage, b *fleet.Bundle){
 		"the Bundles of a Cluster": func(s *stage, _ *fleet.Bundle) {

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Whatever a Bundle says, it targets only Clusters that a target selects.
+// Any Bundle targets only Clusters that one of its targets selects.
 func FuzzChoose(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)

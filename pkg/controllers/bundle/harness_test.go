@@ -58,7 +58,7 @@ type stage struct {
 	indexers map[string]cache.Indexer
 	events   *record.FakeRecorder
 	rights   *rights
-	// kubernetes is the API server's Secrets.
+	// kubernetes has the Secrets of the API server.
 	kubernetes *kubernetesfake.Clientset
 
 	mu     sync.Mutex
@@ -123,7 +123,7 @@ func cacheOf[T runtime.Object](s *stage) *generic.Cache[T] {
 	return generic.NewCache[T](indexer, schema.GroupResource{})
 }
 
-// answer logs a request and plays the API server. Requests about BundleDeployments are logged without their kind.
+// answer logs a request and answers it as the API server would. Requests about BundleDeployments are logged without their kind.
 func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
 	kind := map[string]string{"bundles": "Bundle ", "contents": "Content "}[action.GetResource().Resource]
 	at := strings.TrimPrefix(action.GetNamespace()+"/", "/")
@@ -158,7 +158,7 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 	return true, nil, fmt.Errorf("unexpected request %v", action)
 }
 
-// answerMetadata plays the API server for the metadata of Bundles and ClusterGroups: it has those in the caches and those in uncached.
+// answerMetadata answers requests for the metadata of Bundles and ClusterGroups, which are in the caches or in uncached.
 func (s *stage) answerMetadata(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
 	kind := map[string]string{"bundles": "*v1alpha1.Bundle", "clustergroups": "*v1alpha1.ClusterGroup"}[action.GetResource().Resource]
 	live := map[string]metav1.PartialObjectMetadata{}
@@ -222,7 +222,7 @@ func (s *stage) takenByPass(t testing.TB) []string {
 	return append(slices.Delete(log, at, at+1), slices.Compact(s.taken())...)
 }
 
-// queue logs what is enqueued.
+// queue logs the enqueued keys.
 type queue struct {
 	stage *stage
 	kind  string
@@ -232,7 +232,7 @@ func (q queue) EnqueueAfter(_, name string, d time.Duration) {
 	_ = q.stage.note("enqueue %s %s in %s", q.kind, name, d)
 }
 
-// rights plays the Roles by which agents read Secrets and ConfigMaps.
+// rights stands for the Roles by which agents read Secrets and ConfigMaps.
 type rights struct {
 	secrets    [][]string
 	configMaps [][]string

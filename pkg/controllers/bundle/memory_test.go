@@ -29,7 +29,7 @@ func heap() int {
 	return int(stats.HeapAlloc)
 }
 
-// A tenant may have the hub write a megabyte of other values for each Cluster.
+// A tenant may make the hub write a megabyte of different values for each Cluster.
 func TestMemoryOfHelmValues(t *testing.T) {
 	const secrets, size, limit = 64, 1 << 20, 1024
 	s := newStage(t)
@@ -44,8 +44,8 @@ func TestMemoryOfHelmValues(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// A tenant writes Bundles whose options are large and differ for each set of targets that a Cluster matches. What follows from those of one
-// workspace is bounded, and what the hub keeps for another workspace stays.
+// A tenant writes Bundles whose options are large and differ for each set of targets that a Cluster matches. The memory of the plans of one
+// workspace is bounded, and the caches for another workspace stay.
 func TestMemoryOfAWorkspace(t *testing.T) {
 	const bundles, targets, size, limit = 6, 6, 128 << 10, 24 << 20
 	s := newStage(t)
@@ -83,7 +83,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// Each Cluster has a Bundle of its own for its agent, so what the Deployer remembers of a Bundle is in memory ten thousand times.
+// Each Cluster has a Bundle of its own for its agent, so the state of the Deployer for a Bundle is in memory ten thousand times.
 func TestMemoryOfABundle(t *testing.T) {
 	const bundles = 2000
 	for name, test := range map[string]struct {

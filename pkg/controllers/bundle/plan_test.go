@@ -103,7 +103,7 @@ func TestVariant(t *testing.T) {
 	assert.Equal(t, []string{name, sum}, []string{p.content, p.sum})
 }
 
-// A Cluster that is annotated for it gets keepResources of each Bundle but that of an agent, and has a deployment ID of its own.
+// A Cluster with the annotation gets keepResources in every Bundle except the Bundle of an agent, and so a deployment ID of its own.
 func TestVariant_keepWorkloads(t *testing.T) {
 	annotated := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}}}
 	denied := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.KeepWorkloadsAnnotation: "false"}}}
@@ -257,7 +257,7 @@ func TestTargetKeys(t *testing.T) {
 	}
 }
 
-// To read a large Bundle takes long. The plans of other Bundles do not wait for that.
+// Reading a large Bundle takes long. The plans of other Bundles do not wait for it.
 func TestPlansOfOthers(t *testing.T) {
 	s := newStage(t)
 	large := toAlice()

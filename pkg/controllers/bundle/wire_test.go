@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// recorded is a stage of a scene in testdata/wire, which has what Fleet's own controllers made of Bundles. A text stands for a part
-// that is as in the stage before.
+// recorded is a stage of a scene in testdata/wire: Bundles, and the objects that Fleet's own controllers made for them. A text stands for a part
+// that equals the part of the stage before.
 type recorded struct {
 	Stage   string
 	Bundles []struct {
@@ -37,7 +37,7 @@ type recordedSecret struct {
 }
 
 // refused are the recorded Bundles that this hub refuses on purpose, with the reason and what its message names: to ignore a field that
-// it does not support would deploy something else, and Fleet's hub leaves a Bundle with too long a name pending without a word.
+// it does not support would deploy something else, and Fleet's hub leaves a Bundle with too long a name pending without a message.
 var refused = map[string]problem{
 	"s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": {fleet.ReasonBundleInvalid, "has 64 characters"},
 }
@@ -51,8 +51,8 @@ var unrendered = map[string]string{
 	"s05-syntax":  "template: values:1: unterminated character constant",
 }
 
-// TestWire makes the BundleDeployments of recorded Bundles, and the Secrets with their Helm values. They are the same as recorded, so
-// that a change between this hub and Fleet's redeploys nothing.
+// TestWire makes the BundleDeployments of recorded Bundles, and the Secrets with their Helm values. They equal the recorded ones, so that
+// a change between this hub and Fleet's redeploys nothing.
 func TestWire(t *testing.T) {
 	scenes, err := filepath.Glob("testdata/wire/*.yaml")
 	require.NoError(t, err)

@@ -30,8 +30,8 @@ const (
 	tagsMax = 10_000
 )
 
-// downloads is a semaphore for the charts and artifacts that are being downloaded and unpacked. Each takes up to 64 MiB several times, and the agent
-// has many workers.
+// downloads limits the charts and artifacts that are being downloaded and unpacked. Each takes several times 64 MiB, and the agent has many
+// workers.
 var downloads = semaphore.NewWeighted(4)
 
 // Chart downloads the chart that the options name, with the dependencies that its archive does not contain. The files have the
@@ -87,8 +87,7 @@ func describe(h fleet.HelmOptions) string {
 	return strings.Join(strings.Fields(redacted(h.Repo)+" "+redacted(h.Chart)+" "+h.Version), " ")
 }
 
-// chartArchive downloads the archive of a chart from an OCI registry, from its URL, or from the URL that the index of a repository has for
-// it.
+// chartArchive downloads the archive of a chart from an OCI registry, from its URL, or from its URL in the index of a repository.
 func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]byte, error) {
 	switch {
 	case registry.IsOCI(h.Repo):
@@ -139,7 +138,7 @@ func checkDigest(h fleet.HelmOptions, wanted string, archive []byte, manifest st
 	return nil
 }
 
-// indexes is a semaphore for the index that is being parsed: that of a large repository takes hundreds of MiB.
+// indexes admits one index at a time: the index of a large repository takes hundreds of MiB when it is parsed.
 var indexes = semaphore.NewWeighted(1)
 
 // findVersion returns the version of the chart in the index of its repository.

@@ -1,5 +1,5 @@
-// Package download fetches what an agent deploys from elsewhere than the hub: charts from repositories and OCI registries, and
-// resources that the hub keeps in an OCI registry. Everything stays in memory and has limits.
+// Package download downloads what an agent does not get from the hub: charts from repositories and OCI registries, and resources of Bundles in
+// an OCI registry. All of it stays in memory and has limits.
 //
 //	download.go  ServerAccess, and requests by HTTP
 //	chart.go     Chart: a chart with its dependencies
@@ -31,11 +31,11 @@ const (
 	sizeMax = 64 << 20
 	// timeout bounds one request with its response.
 	timeout = 5 * time.Minute
-	// proxyCAs is the environment variable with the authorities of a proxy that opens TLS connections: PEM, or a file with it.
+	// proxyCAs is the environment variable with the authorities of a proxy that intercepts TLS connections: PEM, or the name of a file with PEM.
 	proxyCAs = "PROXY_CA_BUNDLE"
 )
 
-// ServerAccess is how a server is reached.
+// ServerAccess has the options and the account for connections to a server.
 type ServerAccess struct {
 	// Username and Password are for basic authentication; empty means none.
 	Username, Password string
@@ -45,7 +45,8 @@ type ServerAccess struct {
 	Insecure, PlainHTTP bool
 }
 
-// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. An account for agents only precedes the general one.
+// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. An account for agents only takes precedence
+// over the general one.
 func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	is := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(key string) bool {
@@ -66,8 +67,8 @@ func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	return a, nil
 }
 
-// forURL returns the access to another URL: a repository may name charts and dependencies anywhere, and the account and the options are for one
-// server. The authorities may have issued the certificates of others.
+// forURL returns the access to another URL: a repository may name charts and dependencies on any server, but the account and the options are for
+// one server. The authorities may have issued the certificates of other servers.
 func (a ServerAccess) forURL(own, other string) ServerAccess {
 	one, err := url.Parse(own)
 	two, otherErr := url.Parse(other)
@@ -90,7 +91,7 @@ func (a ServerAccess) forURL(own, other string) ServerAccess {
 
 func isSameServer(one, two *url.URL) bool { return one.Scheme == two.Scheme && one.Host == two.Host }
 
-// get returns what a server has under a URL.
+// get downloads a URL.
 func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
@@ -168,8 +169,8 @@ func (t serverTransport) RoundTrip(request *http.Request) (*http.Response, error
 	return t.others.RoundTrip(request)
 }
 
-// checkRedirect is a function for http.Client.CheckRedirect. It refuses to leave TLS, and leaves the account out for another server: by itself
-// the client does so only for another host name.
+// checkRedirect is a function for http.Client.CheckRedirect. It refuses a redirect from https to http, and sends no account to another server:
+// without it, the client omits the account only for another host name.
 func checkRedirect(request *http.Request, before []*http.Request) error {
 	const redirectsMax = 10
 	if len(before) >= redirectsMax {

@@ -47,7 +47,7 @@ func chartArchiveOf(t *testing.T, name, version, more string, files ...string) [
 	return packed.Bytes()
 }
 
-// server serves files under their paths, and an OCI registry under /v2. It demands an account if there is one.
+// server serves files under their paths, and an OCI registry under /v2. If it has an account, it requires that.
 type server struct {
 	*httptest.Server
 	files     map[string][]byte
@@ -236,7 +236,7 @@ func TestChart_redirects(t *testing.T) {
 	require.ErrorContains(t, err, "more than 10 redirects")
 }
 
-// The access is for the server of the chart, and not for others that a chart or an index names.
+// The access is for the server of the chart, and not for other servers that a chart or an index names.
 func TestServerAccess_forURL(t *testing.T) {
 	encrypted := ServerAccess{Username: "joe", Password: "secret", CAs: []byte("ca"), Insecure: true}
 	plain := ServerAccess{Username: "joe", Password: "secret", PlainHTTP: true}
@@ -387,7 +387,7 @@ func TestChart_endlessTags(t *testing.T) {
 	require.ErrorContains(t, err, "more than 10000 tags")
 }
 
-// All downloads of an agent share their memory, whatever they are.
+// All downloads of an agent share one limit.
 func TestDownloads(t *testing.T) {
 	const most = 4
 	arrived, answer := make(chan struct{}, 3*most), make(chan struct{})
