@@ -301,11 +301,11 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	switch {
 	case agentspec.IsBundleOfOther(existing, cluster.Name):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s is that of the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
+			"Bundle %s/%s belongs to the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
 			existing.Namespace, existing.Name, agentspec.ClusterOfBundle(existing))).In(a.RecheckDelay())
 	case !agentspec.IsBundle(existing):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s exists and is not that of an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
+			"Bundle %s/%s exists and does not belong to an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
 		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before the hub creates it again", existing.Namespace, existing.Name))
 	case a.written.IsStale(existing):
