@@ -182,7 +182,7 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.State) {
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Progress) {
 	left := byHub
 	if !left.IsLeft() {
 		left = byAgent
@@ -301,7 +301,7 @@ func hadAgent(cluster *fleet.Cluster) bool {
 
 // askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Removed when
 // the agent has answered that it did so, and NotNeeded if there never was an agent. After the deadline it does not return UnderWay.
-func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
 	switch {
 	case !hadAgent(cluster):
 		return removal.NotNeeded(), nil
@@ -320,7 +320,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 	case apierrors.IsNotFound(err):
 		return removal.Left(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
 	case err != nil && remaining > 0:
-		return removal.State{}, err
+		return removal.Progress{}, err
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
 		return removal.Left(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
 	}

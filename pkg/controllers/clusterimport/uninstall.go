@@ -27,7 +27,7 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.State, err error) {
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.Progress, err error) {
 	err = i.calls.pass(func() error {
 		state, err = i.uninstall(ctx, cluster, deadline)
 		return err
@@ -35,7 +35,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	return state, err
 }
 
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return removal.NotNeeded(), nil
 	}
@@ -56,7 +56,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return removal.State{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return removal.Progress{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
