@@ -94,7 +94,7 @@ type Periods struct {
 	Relist     time.Duration // before the first repetition of a refused list; it doubles up to 30 s
 }
 
-// DefaultPeriods are those of an agent whose flags say nothing else.
+// DefaultPeriods are the periods of an agent without flags.
 func DefaultPeriods() Periods {
 	return Periods{
 		Retry: 5 * time.Second, Poll: 5 * time.Second, Heartbeat: 3 * time.Minute, Collection: 20 * time.Second,
@@ -168,7 +168,7 @@ const (
 	dedicated = "ded"
 )
 
-// connect returns a client. Without a CA the certificate of the hub is not verified; an empty one means those of the system.
+// connect returns a client. Without a CA it does not verify the certificate of the hub; with an empty CA it trusts the CAs of the system.
 func (a *agent) connect(identity, token string, ca *[]byte) (dynamic.Interface, error) {
 	return dynamic.NewForConfig(a.configuration(identity, token, ca))
 }
@@ -247,7 +247,7 @@ func (a *agent) newRequest() *unstructured.Unstructured {
 	}, map[string]any{"spec": spec})
 }
 
-// credentialOf takes what is in an approved request, whatever it is.
+// credentialOf returns the credential in an approved request, without checking it.
 func credentialOf(request *unstructured.Unstructured, url string) (Credential, error) {
 	status, _, err := unstructured.NestedMap(request.Object, "status")
 	if err != nil {

@@ -80,7 +80,7 @@ func (a *agent) beat(ctx context.Context, client dynamic.ResourceInterface, curr
 	return current
 }
 
-// labelPatch replaces the labels with the prefix by those of the nodes. Nil removes a label.
+// labelPatch returns the patch that replaces the labels with the prefix by the labels of the nodes. Nil removes a label.
 func labelPatch(current, nodes map[string]string) map[string]any {
 	patch := map[string]any{}
 	for key := range current {

@@ -106,7 +106,7 @@ func (i Inventory) Since(before Inventory) (found []Thing) {
 	return sorted(found)
 }
 
-// OfNamespace returns whether an object is a namespace, or one that Kubernetes creates in every namespace.
+// OfNamespace reports whether an object is a Namespace, or an object that Kubernetes creates in every Namespace.
 func OfNamespace(t Thing) bool {
 	return t.Kind == "Namespace" ||
 		t.Kind == "ConfigMap" && t.Name == "kube-root-ca.crt" ||

@@ -14,7 +14,7 @@ import (
 )
 
 // DecodeAgent decodes a status.agent that is the text of an annotation. The API server validates no annotation, so the function itself checks
-// the quantities before it decodes them. Its errors say what is wrong, without the text.
+// the quantities before it decodes them. Its errors do not contain the text.
 func DecodeAgent(text []byte) (fleet.AgentStatus, error) {
 	var read undecodedAgent
 	if !strings.HasPrefix(string(text), "{") || json.Unmarshal(text, &read) != nil {

@@ -59,7 +59,7 @@ func SetCondition(conditions *Conditions, c genericcondition.GenericCondition, n
 }
 
 // OrderConditions puts the conditions of the given types first, in that order. kubectl shows the reason of the first condition that is not
-// True, so the order is that of importance. The list is replaced, not modified.
+// True, so the most important types come first. The list is replaced, not modified.
 func OrderConditions(conditions *Conditions, types ...string) {
 	rank := func(c genericcondition.GenericCondition) int {
 		if i := slices.Index(types, c.Type); i >= 0 {

@@ -61,7 +61,7 @@ func builtIn(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// managedOnly are kinds of which a cluster may have a large number of objects. Only those with the hub's label are kept in memory.
+// managedOnly are kinds of which a cluster may have a large number of objects. Only objects with the hub's label are kept in memory.
 var managedOnly = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind(namespaceKind),
 	corev1.SchemeGroupVersion.WithKind("Secret"),
@@ -371,7 +371,7 @@ func secretInformer(client metadata.Interface) cache.SharedIndexInformer {
 func configMapInformer(client metadata.Interface) cache.SharedIndexInformer {
 	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("configmaps"),
 		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }).Informer()
-	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
 	return informer
 }
 
@@ -383,8 +383,8 @@ func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 	return informer
 }
 
-// keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects. Of a copy that
-// the hub made it keeps the annotation and a digest of the owners.
+// keepIdentity is the transform of the metadata caches. It keeps only the label that marks the hub's own objects. For a copy that the hub made,
+// it keeps the annotation and a digest of the owners, too.
 func keepIdentity(object any) (any, error) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {

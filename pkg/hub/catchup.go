@@ -37,14 +37,14 @@ type awaitedVersions struct {
 	cache   cacheVersions
 }
 
-// cacheVersions are those of the objects in a cache.
+// cacheVersions are the versions of the objects in a cache.
 type cacheVersions interface {
 	of(key string) (version string, found bool)
 	// latest is the version up to which the cache has received events.
 	latest() string
 }
 
-// newCatchUp returns the kinds to wait for: those of which a missing object changes a decision. For other kinds a cache that lags is harmless,
+// newCatchUp returns the kinds to wait for: kinds of which a missing object changes a decision. For other kinds a cache that lags is harmless,
 // because each write names the version that it is based on, and fails.
 func newCatchUp(c *app.Context) *catchUp {
 	resource := func(name string) metadata.ResourceInterface {

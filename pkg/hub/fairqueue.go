@@ -7,10 +7,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// fairQueue decides the order of a work queue: the next key is of the namespace with the fewest running passes, and among these of the one
-// that has waited longest. The keys of one namespace are first in, first out. A namespace gets no more workers than it leaves free, so that
-// its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more. Objects without a
-// namespace count as those of one.
+// fairQueue decides the order of a work queue: the next key is from the namespace with the fewest running passes; of several such namespaces, from
+// the one that has waited longest. The keys of one namespace are first in, first out. A namespace never has more workers than are left for the
+// others, so that its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more.
+// Objects without a namespace count as one namespace.
 //
 // It implements workqueue.Queue, which has no method for the end of a pass: the controller calls done.
 type fairQueue struct {

@@ -100,8 +100,8 @@ func isSameVersion(before, object any) bool {
 	return b != nil && o != nil && b.GetUID() == o.GetUID() && b.GetResourceVersion() == o.GetResourceVersion()
 }
 
-// intern removes managedFields, which are half of a small object, and interns the strings that objects share. Labels and annotations that
-// the object had before, in the cache, stay those of then, which other objects share longer than the entries of the interner live.
+// intern removes managedFields, which are half of a small object, and interns the strings that objects share. Labels and annotations that the
+// cached version of the object has too are taken from there: other objects share these strings for longer than the entries of the interner live.
 func (w *interner) intern(before, object any) any {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -266,7 +266,7 @@ func (w *interner) string(s string) string {
 	return s
 }
 
-// forget drops the entries that were not used recently. A hub to which nothing happens adds none, and so keeps those of its start.
+// forget drops the entries that were not used recently. An idle hub adds no entries, and so keeps the entries from its start.
 func (w *interner) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -53,7 +53,7 @@ func (h *hub) serveProcessMetrics() (unregister func(), err error) {
 	return func() { h.options.Metrics.Unregister(series) }, nil
 }
 
-// ownOf lists the objects of a cache, without those that are assigned to another controller.
+// ownOf returns a function that lists the objects of a cache, without the objects that are assigned to another controller.
 func ownOf[T metav1.Object](list func(string, labels.Selector) ([]T, error)) func() ([]T, error) {
 	return func() (own []T, err error) {
 		all, err := list(metav1.NamespaceAll, labels.Everything())

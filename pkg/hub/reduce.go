@@ -41,7 +41,7 @@ func reduceManaged(registrationNamespace string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		m, err := meta.Accessor(object)
 		if err != nil {
-			return object, nil //nolint:nilerr // the cache handles what is no object
+			return object, nil //nolint:nilerr // the cache handles values that are not objects
 		}
 		reduceMetadata(m)
 		switch o := object.(type) {

@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Client reaches the API server that has the Lease. Required.
 	Client *rest.Config
-	// Namespace and Name are of the Lease. Required.
+	// Namespace and Name identify the Lease. Required.
 	Namespace, Name string
 	// Identity is the name of this process in the Lease; it must be different for each process. Required.
 	Identity string

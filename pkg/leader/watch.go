@@ -22,7 +22,7 @@ type leaseWatch struct {
 	client   coordinationclient.LeaseInterface
 	duration time.Duration
 	clock    clock.WithDelayedExecution
-	// free receives a signal when the Lease has no holder any more.
+	// free receives a signal when the Lease no longer has a holder.
 	free chan struct{}
 	// ended is closed when the watch has stopped.
 	ended chan struct{}

@@ -15,12 +15,12 @@ import (
 type AddressRules struct {
 	// Allowed are allowed although they are denied by default or by Denied.
 	Allowed []netip.Prefix
-	// Denied are denied in addition to those that are denied by default.
+	// Denied are denied in addition to deniedByDefault.
 	Denied []netip.Prefix
 }
 
-// deniedByDefault are addresses of this machine and its links, and services of cloud providers that give credentials to whoever can
-// connect. No cluster has its API server there.
+// deniedByDefault are addresses of this machine and its links, and services of cloud providers that give credentials to every client. No cluster
+// has its API server there.
 var deniedByDefault = prefixes(
 	"0.0.0.0/8", "::/128", // unspecified: Linux connects to this machine
 	"127.0.0.0/8", "::1/128",

@@ -32,7 +32,7 @@ type Limited struct {
 	Body ResponseLimits
 	// Watch limits a watch as a whole. client-go limits each of its events to 16 MiB.
 	Watch ResponseLimits
-	// Large, if not nil, limits how many responses are in memory at the same time, apart from those that are smaller than Small.
+	// Large, if not nil, limits how many responses that are larger than Small are in memory at the same time.
 	Small ResponseLimits
 	Large *Turn
 }
@@ -154,7 +154,7 @@ func (c *SizeCounter) countValues(text []byte) {
 	}
 }
 
-// Turn is the right of a client to have one large response in memory. The semaphore has as many turns as clients may have at the same time.
+// Turn is the right of a client to have one large response in memory. The semaphore has one unit for each large response that may be in memory.
 // A turn lasts as long as the response may be in memory, which no single function sees:
 //
 //  1. limitedBody.Read begins it when the response turns out to be larger than Limited.Small.

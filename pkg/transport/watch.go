@@ -14,8 +14,8 @@ import (
 const watchGrace = time.Minute
 
 // Watch begins a watch and ends it if the server does not. A server ends a watch after the requested timeout. A proxy that accepts
-// a connection and never answers does not end it, and `Retry-After: 3600` has the same effect; without a limit the informer would get no
-// events any more. A watch without a requested timeout is not limited.
+// a connection and never answers does not end it, and `Retry-After: 3600` has the same effect; without a limit the informer would no longer
+// get events. A watch without a requested timeout is not limited.
 func Watch(
 	ctx context.Context, o metav1.ListOptions, begin func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) (watch.Interface, error) {

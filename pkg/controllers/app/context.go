@@ -48,7 +48,7 @@ type Context struct {
 	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
 	Core corecontrollers.Interface
 	RBAC rbaccontrollers.Interface
-	// Coordination has the controller of Leases; its cache has those of agents, with the same label.
+	// Coordination has the controller of Leases; its cache contains only the Leases of agents, which have the same label.
 	Coordination coordinationcontrollers.Interface
 	// Secrets caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
 	Secrets cache.SharedIndexInformer
@@ -86,7 +86,7 @@ type Context struct {
 	// unless the hub serves Clusternet agents.
 	Clusternet       clusternetcontrollers.Interface
 	ClusternetClient clusternetclient.ClustersV1beta1Interface
-	// HubUser is the user that the API server knows this hub as; empty unless the hub serves Clusternet agents.
+	// HubUser is the user name of this hub on its API server; empty unless the hub serves Clusternet agents.
 	HubUser string
 	// FarewellGrace is how long a deleted Cluster waits for its agent to uninstall itself.
 	FarewellGrace time.Duration

@@ -21,8 +21,8 @@ import (
 // passTimeout is the deadline of a pass. An API server that accepts connections and never answers would otherwise block all workers.
 const passTimeout = 30 * time.Second
 
-// Passes tracks the running passes of a hub. Work queues that are stopped do not wait for their workers. Passes does: when it has
-// ended, this hub writes no more and another one may start.
+// Passes tracks the running passes of a hub. A work queue that is stopped does not wait for its workers. Passes does: after Wait, this hub
+// writes nothing, and another hub may start.
 type Passes struct {
 	ctx context.Context
 

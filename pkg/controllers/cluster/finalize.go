@@ -104,7 +104,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	return latest, nil
 }
 
-// seenDeletions has what this hub remembers of each Cluster that it finalizes.
+// seenDeletions records the deletions of Clusters that this hub has seen.
 type seenDeletions struct {
 	mu    sync.Mutex
 	byKey map[string]*seenDeletion // by the key of the Cluster
@@ -113,10 +113,10 @@ type seenDeletions struct {
 type seenDeletion struct {
 	uid      types.UID
 	time     time.Time // at which this hub saw the deletion
-	reported bool      // what may be left on the member
+	reported bool      // event MemberLeft was recorded
 }
 
-// since returns when the deletion of the Cluster was seen first; if it was not seen before, that is now.
+// since returns the time at which this hub first saw the deletion of the Cluster, which is now if it did not see it before.
 func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
 	return now
 }
 
-// mustReport returns true once for each Cluster whose deletion was seen: the caller then reports what may be left on the member.
+// mustReport returns true once for each Cluster whose deletion was seen: the caller then records event MemberLeft.
 func (s *seenDeletions) mustReport(cluster *fleet.Cluster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *seenDeletions) mustReport(cluster *fleet.Cluster) bool {
 	return true
 }
 
-// forget drops what is remembered of a Cluster that is gone.
+// forget drops the entry of a Cluster that was deleted.
 func (s *seenDeletions) forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func without(list []string, item string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
-// waitFinalizing reports for what the deletion waits, and enqueues the Cluster after a time.
+// waitFinalizing writes into condition Processed what the deletion waits for, and enqueues the Cluster after a time.
 func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, message string, again time.Duration) (*fleet.Cluster, error) {
 	latest, err := h.writeProcessed(ctx, cluster, result.Wait(fleet.ReasonFarewell, message))
 	if err == nil && again > 0 {
@@ -182,7 +182,7 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.State) {
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Progress) {
 	left := byHub
 	if !left.IsLeft() {
 		left = byAgent
@@ -195,8 +195,9 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Stat
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// agentStays decides whether the agent stays on the member because it belongs to another Cluster, another controller or nobody. The
-// other Cluster gives the agent a new identity; the old one is deleted with the namespace of this Cluster. If undecided is positive, the
+// agentStays decides whether the agent stays on the member because another Cluster takes it over, another controller manages the Cluster, or the
+// configuration disables the agent. The other Cluster gives the agent a new identity; the old one is deleted with the namespace of this
+// Cluster. If undecided is positive, the
 // decision must be repeated after that time.
 func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
@@ -277,7 +278,7 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 		}
 	}
 	if len(workspaces) > 0 {
-		// Once for all of them: any user can create thousands of Clusters that name this Secret.
+		// One read for all workspaces: any user can create thousands of Clusters that name this Secret.
 		secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("reading kubeconfig Secret %s/%s of the deleted Cluster: %w", namespace, name, err)
@@ -300,7 +301,7 @@ func hadAgent(cluster *fleet.Cluster) bool {
 
 // askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Removed when
 // the agent has answered that it did so, and NotNeeded if there never was an agent. After the deadline it does not return UnderWay.
-func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
 	switch {
 	case !hadAgent(cluster):
 		return removal.NotNeeded(), nil
@@ -319,7 +320,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 	case apierrors.IsNotFound(err):
 		return removal.Left(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
 	case err != nil && remaining > 0:
-		return removal.State{}, err
+		return removal.Progress{}, err
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
 		return removal.Left(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
 	}
@@ -357,8 +358,8 @@ func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fle
 	return asked, nil
 }
 
-// deleteBundle deletes the agent's Bundle, and never a Bundle of that name of a user or of another Cluster. A Bundle that was created a moment ago, so that no
-// cache contains it, is deleted later as an orphan.
+// deleteBundle deletes the agent's Bundle, but not a Bundle with this name that a user created, or that belongs to another Cluster. A Bundle
+// that the cache does not contain yet is deleted later as an orphan.
 func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.AgentBundleName(cluster.Name)
 	bundle, err := h.bundles.Get(cluster.Namespace, name)

@@ -109,7 +109,7 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 type uninstaller struct {
 	countingSubReconciler
 	deadline time.Time
-	state    removal.State
+	state    removal.Progress
 	err      error        // of Uninstall
 	answer   memberAnswer // of AgentBelongsTo
 	askedFor int          // the number of Clusters in the last call of AgentBelongsTo
@@ -128,7 +128,7 @@ func (u *uninstaller) AgentBelongsTo(_ context.Context, _ *fleet.Cluster, others
 	return u.answer.belongs, !u.answer.cannotBeAsked, u.answer.err
 }
 
-func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) (removal.State, error) {
+func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
 	u.deadline = deadline
 	u.passes++
 	return u.state, u.err
@@ -225,7 +225,7 @@ func TestFinalize_member(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(*deletion)
-		hub      removal.State // of Uninstall
+		hub      removal.Progress // of Uninstall
 		waits    bool
 		reported string
 	}{
@@ -509,7 +509,7 @@ func TestAgentStays_claimEnds(t *testing.T) {
 
 func TestAskAgent(t *testing.T) {
 	deadline := noon.Add(grace)
-	asks := func(t *testing.T, d *deletion) removal.State {
+	asks := func(t *testing.T, d *deletion) removal.Progress {
 		t.Helper()
 		state, err := d.askAgent(t.Context(), d.cluster, deadline)
 		require.NoError(t, err)

@@ -107,14 +107,13 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	return latest, failed
 }
 
-// reportAfter is the age from which the status of a Cluster says that its first registration is under way. Before that, a write for each of
-// hundreds of registrations would delay them all.
+// reportAfter is the age of a Cluster from which its status shows a first registration that is under way. Earlier writes would delay the
+// registrations of hundreds of Clusters at the same time.
 const reportAfter = 10 * time.Second
 
-// unreported returns how long the hub does not write the status of a Cluster that has none yet, because it is being imported, or because
-// a request of its agent exists and the first heartbeat will follow; 0 if the status has to be written. It has to be written at once for
-// an agent of Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for
-// status.namespace.
+// unreported returns for how long the hub delays the first status of a Cluster, because the Cluster is being imported, or because a request of
+// its agent exists and the first heartbeat will follow; 0 means that the status must be written now. It must be written now for an agent of
+// Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for status.namespace.
 func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
 	if len(cluster.Status.Conditions) > 0 {
 		return 0
@@ -233,8 +232,8 @@ func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[
 	return latest, err
 }
 
-// needsNamespaceKey reports whether the cluster namespace is to be created and this hub has no key for it. Only the API server knows that
-// if an earlier hub may have created the Namespace a moment ago: a new key would not fit that one.
+// needsNamespaceKey reports whether the cluster namespace does not exist and this hub has no key for it. If an earlier hub may just have created
+// the Namespace, it asks the API server instead of the cache: a new key would not match that Namespace.
 func (h *handler) needsNamespaceKey(ctx context.Context, cluster *fleet.Cluster) (bool, error) {
 	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 	if h.DisableBundles || h.created.IsExpected(index.Key(cluster.Namespace, cluster.Name)) || h.NamespaceKeys.Find(cluster) != "" {

@@ -1,7 +1,6 @@
-// Package cluster has the controller of Clusters: it creates the namespace of each Cluster, writes its status, and removes what
-// belongs to it when it is deleted. It writes the status of a Cluster, but for the heartbeats of Clusternet agents, which package clusternet
-// copies there; other controllers contribute SubReconcilers.
-// One reconciliation is reconcile in reconcile.go, one deletion is finalize in finalize.go.
+// Package cluster has the controller of Clusters: it creates the namespace of each Cluster, writes its status, and removes the objects that
+// belong to it when it is deleted. Other controllers contribute to the status as SubReconcilers; only package clusternet writes heartbeats there
+// itself. The flow of a reconciliation is reconcile in reconcile.go, the flow of a deletion is finalize in finalize.go.
 package cluster
 
 import (

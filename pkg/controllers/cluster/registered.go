@@ -59,8 +59,8 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time"+h.foreignRequest(cluster))
 }
 
-// recordRegistered records the event of the first heartbeat after a registration, and how long it took. A Cluster that had other conditions
-// but no condition Registered, such as one that Fleet's own hub registered, has neither.
+// recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other
+// conditions but no condition Registered, such as a Cluster that Fleet's own hub registered.
 func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Transition) {
 	first := len(before.Status.Conditions) == 0 // see unreported
 	if t == nil || t.Before != corev1.ConditionUnknown && !first || t.After != corev1.ConditionTrue {
@@ -181,7 +181,7 @@ func (h *handler) foreignRequest(cluster *fleet.Cluster) string {
 		newest.Name, granted.Reason, granted.Message)
 }
 
-// byAge orders requests, the newest last, and by name those of the same second: an index has no order.
+// byAge orders requests by age, the newest last, and requests of the same second by name: an index has no order.
 func byAge(a, b *fleet.ClusterRegistration) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }

@@ -25,7 +25,7 @@ type AgentInstaller interface {
 	SubReconciler
 	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns NotNeeded if the Cluster names no
 	// kubeconfig. After the deadline it does not return UnderWay. It may be called again after each state.
-	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error)
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error)
 	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
 	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
 	// Secret in the same namespace is gone.

@@ -28,8 +28,8 @@ type compiled struct {
 	compile    func() (labels.Selector, error)
 }
 
-// Of returns the selector of a group. That of a group without a selector selects no Cluster. It is compiled without the lock, which
-// those of other groups need.
+// Of returns the selector of a group. A group without a selector selects no Cluster. The selector is compiled without the lock, so that the
+// selectors of other groups can be found meanwhile.
 func (s *Selectors) Of(group *fleet.ClusterGroup) (labels.Selector, error) {
 	return s.find(group).compile()
 }

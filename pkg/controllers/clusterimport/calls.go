@@ -388,11 +388,11 @@ func (c *memberCalls) onMember(
 // lockMember is memberLocks.shared or memberLocks.alone.
 type lockMember = func(ctx context.Context, member string, do func(context.Context) *failure) *failure
 
-// memberLocks are read-write locks, one for each member, which the UID of its Namespace kube-system identifies. The address of the server
-// would not: a member has several, and a user of one workspace could hold the lock of another workspace's member by writing its address
+// memberLocks are read-write locks, one for each member. The UID of the Namespace kube-system identifies a member. The address of the server does
+// not: a member has several addresses, and a user of one workspace could hold the lock of another workspace's member by writing its address
 // into a kubeconfig. An uninstallation locks its member exclusively: it first checks which Cluster the agent belongs to and then
-// removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock, and so does
-// the removal of agents from earlier namespaces, which deletes objects by namespace and name only. The zero memberLocks are ready to use.
+// removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The removal of
+// agents from earlier namespaces shares it too, because it deletes objects by namespace and name only. The zero memberLocks are ready to use.
 type memberLocks struct {
 	mu       sync.Mutex
 	byMember map[string]*memberLock
@@ -400,7 +400,7 @@ type memberLocks struct {
 
 type memberLock struct {
 	semaphore *semaphore.Weighted
-	users     int // those that hold the lock or wait for it
+	users     int // the number of calls that hold the lock or wait for it
 }
 
 // exclusive is the weight of an exclusive lock; a shared lock weighs 1.

@@ -241,8 +241,8 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
-// stopAgent deletes the agent's Deployment and waits until its Pods have ended, or timeout has passed. An agent that is deploying its own Bundle at this
-// time would create the removed objects again, and the Deployment; the caller deletes the Deployment once more afterwards.
+// stopAgent deletes the agent's Deployment and waits until its Pods have ended, or timeout has passed. An agent that is deploying its own Bundle
+// at this time would create the removed objects again, and the Deployment; the caller deletes the Deployment once more afterwards.
 func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout time.Duration) *failure {
 	if err := m.remove(ctx, "Deployment", namespace, registration.AgentName); err != nil {
 		return diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
@@ -287,7 +287,7 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout 
 	return nil
 }
 
-// lastNamespace is the namespace in which the agent was installed last.
+// lastNamespace returns the namespace in which the agent was last installed.
 func (i *Importer) lastNamespace(cluster *fleet.Cluster) string {
 	if last := cluster.Status.Import; last != nil {
 		return last.AgentNamespace

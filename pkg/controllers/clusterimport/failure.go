@@ -29,7 +29,7 @@ import (
 type failure struct {
 	reason  string
 	message string
-	// isTransient is true if nobody has to act: the next try may succeed. The message of a call that is retried says so.
+	// isTransient is true if no person has to act: the next try may succeed. Only such a failure is reported with "; retrying".
 	isTransient bool
 }
 
@@ -115,8 +115,8 @@ func isNetwork(err error) bool {
 	return errors.As(err, &network) || errors.As(err, &address) || isTimeout(err)
 }
 
-// certificateProblem says why the certificate of the member is not trusted, "" if the error has another cause. The texts of the
-// errors contain names in the certificate and the current time.
+// certificateProblem returns why the certificate of the member is not trusted, "" if the error has another cause. It does not use the texts of
+// the errors, which contain names in the certificate and the current time.
 func certificateProblem(err error) string {
 	var unknownCA x509.UnknownAuthorityError
 	var badName x509.HostnameError

@@ -24,8 +24,8 @@ func isHubKubeconfig(secret *corev1.Secret) bool {
 	return secret.Labels[fleet.ManagedLabel] == fleet.ManagedValue && secret.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued
 }
 
-// connectHub returns the client for the hub's own cluster. It uses the address of the hub's own configuration, never that of the
-// Secret: a credential of the hub is sent to no other server. The fingerprint covers the Secret but not the issued credential,
+// connectHub returns the client for the hub's own cluster. It uses the address in the hub's own configuration, never the address in the Secret:
+// a credential of the hub must not be sent to another server. The fingerprint covers the Secret but not the issued credential,
 // so a new credential does not repeat the import.
 func (i *Importer) connectHub(
 	hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, kubeconfig *clientcmdapi.Config, mode config.TLSMode,
@@ -94,7 +94,7 @@ type serviceAccountTransport struct {
 
 	mu     sync.Mutex
 	issued credential.Issued
-	absent bool // the ServiceAccount
+	absent bool // the ServiceAccount does not exist
 }
 
 // RoundTrip sends the request.

@@ -52,9 +52,8 @@ func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return out
 }
 
-// reconcile is one import, from the decision to the record in the status. It does not wait for the member: requests to the
-// member are sent by a call in i.calls. A slot for the call enqueues the Cluster, and so does its end. The next pass arrives at the same call
-// again.
+// reconcile runs one import, from the decision to the record in the status. It does not wait for the member: a call in i.calls sends the
+// requests. The Cluster is enqueued when the call gets a slot and when it ends; the next pass then finds the state of the same call.
 func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	hub := i.Config.Get()
 	switch {
@@ -165,7 +164,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return imported()
 }
 
-// measured counts the calls to members that install an agent. A call that was cancelled says nothing about the member.
+// measured returns an install call that records its duration and result in the metrics, unless it was cancelled.
 func (i *Importer) measured(install func(context.Context) *failure) func(context.Context) *failure {
 	return func(ctx context.Context) *failure {
 		started := i.Clock.Now()
@@ -233,8 +232,8 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	status.Import = last
 }
 
-// staleNamespaces are the namespaces of earlier agents: those of the last import or, after an import by another version, the
-// namespace that the agent reported.
+// staleNamespaces returns the namespaces of earlier agents that the last import recorded or, after an import by another version, the namespace
+// that the agent reported.
 func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 	var stale []string
 	before := status.Agent.Namespace
@@ -263,8 +262,8 @@ func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret,
 	return last
 }
 
-// maintain does what remains after an import: it copies image pull Secrets that changed, and removes the agents in earlier
-// namespaces once the new agent has checked in.
+// maintain copies image pull Secrets that changed since the import, and removes the agents in earlier namespaces after the first heartbeat of
+// the new agent.
 func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
 	last := cluster.Status.Import
 	pull, out := i.pullSecrets(ctx, hub, cluster)

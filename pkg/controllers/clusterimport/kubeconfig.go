@@ -167,14 +167,14 @@ func version(secret metav1.Object) string {
 	return string(secret.GetUID()) + "/" + secret.GetResourceVersion()
 }
 
-// Limits of what kubeconfigs keeps, in bytes. More is read again when it is needed.
+// Limits of kubeconfigs, in bytes. A Secret beyond them is read again when it is needed.
 const (
 	keptPerWorkspace = 16 << 20 // some 2,000 Secrets of 6 kB
-	keptInAll        = 64 << 20
+	keptInTotal      = 64 << 20
 )
 
-// kubeconfigs keeps the kubeconfig Secret of each import that is under way, and the connection made from it: a Cluster is
-// reconciled several times during its import, and each would read the Secret again. Thousands of imports of a workspace may wait for their
+// kubeconfigs keeps the kubeconfig Secret of each import that is under way, and the connection made from it: a Cluster is reconciled several
+// times during its import, and each pass would read the Secret again. Thousands of imports of a workspace may wait for their
 // token or for a slot, so the bytes are limited. The zero kubeconfigs are ready to use.
 type kubeconfigs struct {
 	mu        sync.Mutex
@@ -190,8 +190,8 @@ type keptKubeconfig struct {
 	member *memberClient // nil until connected
 }
 
-// size is an estimate of the memory. A Secret has also names of other keys, labels and annotations. The connection has copies of the
-// kubeconfig, and its own pool of certificates.
+// size estimates the memory of the Secret, with the names of its other keys, its labels and annotations, and of the connection, which has copies
+// of the kubeconfig and its own pool of certificates.
 func (k keptKubeconfig) size() int {
 	const secret, entry, member = 1 << 10, 64, 48 << 10
 	entries := len(k.secret.Data) + len(k.secret.Labels) + len(k.secret.Annotations) + len(k.secret.OwnerReferences) + len(k.secret.Finalizers)
@@ -213,13 +213,13 @@ func (k *kubeconfigs) get(cluster types.NamespacedName, secretVersion string) ke
 }
 
 // keep keeps a kubeconfig if there is room for it, or else the Secret without the connection, or else nothing. Connections get half of the
-// room: to make one takes less than to read a Secret.
+// room, because creating a connection costs less than reading a Secret.
 func (k *kubeconfigs) keep(cluster types.NamespacedName, now keptKubeconfig) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remove(cluster)
 	hasRoom := func(part int) bool {
-		return k.sizes[cluster.Namespace]+now.size() <= keptPerWorkspace/part && k.total+now.size() <= keptInAll/part
+		return k.sizes[cluster.Namespace]+now.size() <= keptPerWorkspace/part && k.total+now.size() <= keptInTotal/part
 	}
 	if !hasRoom(2) {
 		now.member = nil

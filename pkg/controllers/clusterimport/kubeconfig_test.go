@@ -296,7 +296,7 @@ func TestKubeconfigs(t *testing.T) {
 			k.keep(name(workspace, n), kubeconfig(maxKubeconfig, nil))
 		}
 	}
-	assert.LessOrEqual(t, k.total, keptInAll)
+	assert.LessOrEqual(t, k.total, keptInTotal)
 	for key := range maps.Clone(k.byCluster) {
 		k.drop(key)
 	}

@@ -45,18 +45,18 @@ const (
 	streamBuffer = 64 << 10
 )
 
-// Limits of the responses of members. A tenant chooses the servers of its members and has up to 128 calls at the same time (calls.go). A decoded value takes at
-// most some 200 bytes beside its text.
+// Limits of the responses of members. A tenant chooses the servers of its members and has up to 128 calls at the same time (calls.go). A decoded
+// value takes at most some 200 bytes beside its text.
 var (
 	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which
 	// each has some 25 values.
 	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
-	// historyLimits: Helm decompresses and decodes all revisions of a release, and parses manifests of the last one. The API server limits the
-	// Secret of a revision to a mebibyte, some ten of text. A manifest with a thousand objects has about 100,000 nodes.
+	// historyLimits: Helm decompresses and decodes all revisions of a release, and parses the manifest of the last revision. The API server
+	// limits the Secret of a revision to 1 MiB, which is some 10 MiB of text. A manifest with a thousand objects has about 100,000 nodes.
 	historyLimits = release.HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}, Nodes: 200_000}
-	// smallHistory is more than five revisions of a small release have. All calls of a workspace may have one at the same time.
+	// smallHistory is larger than five revisions of a small release. All calls of a workspace may read such a history at the same time.
 	smallHistory = transport.ResponseLimits{Bytes: 128 << 10, Values: 1000}
-	// smallLimits are more than an import needs: the largest response is the agent's Deployment, of some 8 kB and 500 values.
+	// smallLimits are larger than each response of an import: the largest one is the agent's Deployment, of some 8 kB and 500 values.
 	smallLimits = transport.ResponseLimits{Bytes: 16 << 10, Values: 1000}
 	// watchLimits: the only watch is of the Pods of one agent while they end.
 	watchLimits = transport.ResponseLimits{Bytes: 128 << 10, Values: 5000}
@@ -128,8 +128,8 @@ var errInsecure = fmt.Errorf("it sets insecure-skip-tls-verify, and agentTLSMode
 	config.TLSModeStrict, config.TLSModeSystemStore)
 
 // newHTTPClient creates a transport of its own, which can be closed; client-go's cache would keep one for each kubeconfig. In mode
-// system-store the CAs of the operating system are trusted in addition to those of the kubeconfig. In mode strict only those of
-// the kubeconfig are trusted, or those of the operating system if the kubeconfig has none; disabling verification is an error.
+// system-store the CAs of the operating system are trusted in addition to the CA of the kubeconfig. In mode strict only the CA of the kubeconfig
+// is trusted, or the CAs of the operating system if the kubeconfig has none; disabling verification is an error.
 func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members, large *transport.Turn) (*http.Client, *http.Transport, error) {
 	if cfg.Insecure && mode == config.TLSModeStrict {
 		return nil, nil, errInsecure
@@ -197,7 +197,7 @@ func (m *memberClient) identify(ctx context.Context) (types.UID, error) {
 	return namespace.UID, nil
 }
 
-// metadataOf decodes the metadata of the object in a response, and nothing else of it.
+// metadataOf decodes only the metadata of the object in a response.
 func metadataOf(response rest.Result) (object metav1.PartialObjectMetadata, err error) {
 	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
 		return object, err

@@ -1,5 +1,5 @@
 // Package clusterimport installs the agent on the member clusters whose kubeconfig the hub has, and removes it when the Cluster is
-// deleted. The flow of an import is Importer.Reconcile in import.go, that of a removal Importer.Uninstall in uninstall.go.
+// deleted. The flow of an import is Importer.Reconcile in import.go, the flow of a removal is Importer.Uninstall in uninstall.go.
 // Requests to members are sent by calls of their own (calls.go), so that no worker of the controller waits for a member.
 package clusterimport
 
@@ -42,7 +42,7 @@ type Importer struct {
 	calls             *memberCalls
 }
 
-// maxPullSecretDigests is far more than the number of image pull Secrets of a hub.
+// maxPullSecretDigests is much larger than the number of image pull Secrets of a hub.
 const maxPullSecretDigests = 256
 
 // Register sets up the Importer for the controller of Clusters, which watches kubeconfig Secrets. It watches image pull Secrets, by metadata

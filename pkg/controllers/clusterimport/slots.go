@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// slots limit the number of calls that run at once, in total and for one workspace. A workspace gets no more slots than it leaves free, so
-// that it takes many workspaces to occupy all of them. When a slot becomes free, the workspaces with waiting calls take turns.
+// slots limit the number of concurrent calls, in total and for each workspace. A workspace never has more slots than are left for the others, so
+// that only many workspaces together can occupy all of them. When a slot becomes free, the workspaces with waiting calls take turns.
 type slots struct {
 	total, perWorkspace int
 
@@ -24,8 +24,8 @@ func newSlots(total, perWorkspace int) *slots {
 	return &slots{total: total, perWorkspace: perWorkspace, used: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// tryAcquire returns whether the workspace gets a slot without waiting. No call waits that could have it: give gives every free slot that
-// may be given.
+// tryAcquire takes a slot for the workspace if one is free. It passes no waiting call: give has given every free slot to the calls that may have
+// one.
 func (s *slots) tryAcquire(workspace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *slots) acquire(ctx context.Context, workspace string) bool {
 	if at := slices.Index(s.waiting[workspace], given); at >= 0 {
 		s.setWaiting(workspace, slices.Delete(s.waiting[workspace], at, at+1))
 	} else {
-		s.free(workspace) // it was given in the meantime
+		s.free(workspace) // give has given the slot in the meantime
 	}
 	return false
 }
@@ -77,8 +77,8 @@ func (s *slots) free(workspace string) {
 	s.give()
 }
 
-// give gives a free slot to the next workspace that may have one. There is at most one such slot and workspace: it is called after
-// every change.
+// give gives a free slot to the next workspace that may have one. Because it is called after every change, there is at most one such slot and
+// workspace.
 func (s *slots) give() {
 	if s.taken == s.total {
 		return

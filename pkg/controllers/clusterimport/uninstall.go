@@ -27,7 +27,7 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.State, err error) {
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.Progress, err error) {
 	err = i.calls.pass(func() error {
 		state, err = i.uninstall(ctx, cluster, deadline)
 		return err
@@ -35,7 +35,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	return state, err
 }
 
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.State, error) {
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return removal.NotNeeded(), nil
 	}
@@ -56,7 +56,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return removal.State{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return removal.Progress{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
@@ -141,8 +141,8 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	return !call.isRunning() && call.failure == nil, true, nil
 }
 
-// unreportedFor is longer than the time for which the controller of Clusters withholds the first status of a Cluster, by so much that a
-// difference between the clocks of the hub and of the API server does not matter.
+// unreportedFor is much longer than the time for which the controller of Clusters delays the first status of a Cluster, so that a difference
+// between the clocks of the hub and the API server does not matter.
 const unreportedFor = time.Minute
 
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
@@ -173,8 +173,8 @@ type helmReleases interface {
 	Forget(ctx context.Context, namespace, name string) error
 }
 
-// openReleases returns the releases on the member. A history that is large keeps the turn of the member, because Helm holds it in memory, and
-// parses its manifests, between the requests of the removal; releaseHistory ends the turn.
+// openReleases returns the releases on the member. A large history holds the turn of the member until releaseHistory, because Helm keeps the
+// history in memory and parses its manifests between the requests of the removal.
 func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
 	client, err := release.New(c)
 	if err != nil {
@@ -255,7 +255,7 @@ func isOtherVersion(agent fleet.AgentStatus) bool {
 }
 
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
-// it deletes only the history: removeAll deletes the objects of that release by name, and leaves those that must stay, such as the namespace's
+// it deletes only the history: removeAll deletes the objects of that release by name, except the objects that must stay, such as the namespace's
 // default ServiceAccount.
 func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace string) error {
 	member, err := u.member.asAgent(agentNamespace)

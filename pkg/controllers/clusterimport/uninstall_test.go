@@ -226,7 +226,7 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
 }
 
-func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) removal.State {
+func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) removal.Progress {
 	t.Helper()
 	state, err := h.Uninstall(t.Context(), cluster, deadline)
 	require.NoError(t, err)
@@ -263,7 +263,7 @@ func TestUninstall_failures(t *testing.T) {
 			generation := int64(0)
 			c.Status.AgentDeployedGeneration = &generation
 			until := h.clock.Now().Add(5 * time.Second)
-			var out removal.State
+			var out removal.Progress
 			for attempt := range row.attempts {
 				out = h.uninstalls(t, c, until)
 				assert.True(t, out.IsUnderWay(), out.Message)
@@ -453,7 +453,7 @@ func TestUninstall_notStarted(t *testing.T) {
 		name      string
 		change    func(*fleet.Cluster)
 		remaining time.Duration
-		want      removal.State // without a message
+		want      removal.Progress // without a message
 	}{
 		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, removal.NotNeeded()},
 		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, removal.Removed()},
@@ -549,7 +549,7 @@ func TestUninstall_unreportedImport(t *testing.T) {
 			if row.change != nil {
 				row.change(h)
 			}
-			var out removal.State
+			var out removal.Progress
 			for range 3 {
 				out, _ = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 				h.Wait()

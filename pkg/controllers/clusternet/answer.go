@@ -48,9 +48,9 @@ func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cl
 	return issued.Token, false, err
 }
 
-// ensureReader lets the creator of a request read it, and the agent that the answer is for, which a restart makes read it again with its
-// own credential. Nobody else may: the answer contains a credential. Both objects belong to the request and are deleted with it. A binding
-// that an earlier request has left may be for other users.
+// ensureReader lets only the given users read a request, because the answer contains a credential: the creator of the request, and the agent, which
+// reads the request again after a restart, with its own credential. Both objects belong to the request and are deleted with it. A binding that an
+// earlier request has left may be for other users.
 func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, readers ...string) error {
 	var subjects []rbacv1.Subject
 	for _, user := range readers {
@@ -72,13 +72,13 @@ func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegi
 		Subjects:   subjects,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 	}
-	err := createAnew(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role, func(existing *rbacv1.ClusterRole) bool {
+	err := createOrReplace(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role, func(existing *rbacv1.ClusterRole) bool {
 		return reflect.DeepEqual(existing.OwnerReferences, role.OwnerReferences) && reflect.DeepEqual(existing.Rules, role.Rules)
 	})
 	if err != nil {
 		return fmt.Errorf("creating ClusterRole %s: %w", role.Name, err)
 	}
-	err = createAnew(ctx, h.Kubernetes.RbacV1().ClusterRoleBindings(), binding, func(existing *rbacv1.ClusterRoleBinding) bool {
+	err = createOrReplace(ctx, h.Kubernetes.RbacV1().ClusterRoleBindings(), binding, func(existing *rbacv1.ClusterRoleBinding) bool {
 		return reflect.DeepEqual(existing.OwnerReferences, binding.OwnerReferences) && reflect.DeepEqual(existing.Subjects, binding.Subjects)
 	})
 	if err != nil {
@@ -87,15 +87,15 @@ func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegi
 	return nil
 }
 
-// rbacClient has the methods of client-go's client for one kind that createAnew uses.
+// rbacClient has the methods of client-go's client for one kind that createOrReplace uses.
 type rbacClient[T metav1.Object] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// createAnew creates an object, and replaces one that an earlier request has left.
-func createAnew[T metav1.Object](ctx context.Context, client rbacClient[T], wanted T, isWanted func(existing T) bool) error {
+// createOrReplace creates an object. It replaces an object that an earlier request has left.
+func createOrReplace[T metav1.Object](ctx context.Context, client rbacClient[T], wanted T, isWanted func(existing T) bool) error {
 	_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// memberNameOf is the name of the ManagedCluster, which is that of the request too: an admission policy lets an agent create only a request
-// that has the name of a ManagedCluster which the agent may change.
+// memberNameOf returns the name of the ManagedCluster, which is also the name of the request: an admission policy lets an agent create only a
+// request with the name of a ManagedCluster that the agent may change.
 func memberNameOf(clientID string) string { return v1beta1.RequestPrefix + clientID }
 
 // onRegistration keeps the ManagedCluster of a granted registration, and deletes a registration whose request was deleted before.
@@ -51,8 +51,8 @@ func (h *handler) onRegistration(_ string, r *fleet.ClusterRegistration) (*fleet
 	return r, h.reportDisconnected(ctx, cluster)
 }
 
-// deleteAbandoned deletes a registration that was not granted and whose request somebody has deleted: nobody reads its answer, because the
-// agent sends another request when it is restarted, which gets a registration of its own. A revoked registration stays: it locks its agent out.
+// deleteAbandoned deletes a registration that was not granted and whose request was deleted. No agent reads its answer: a restarted agent sends
+// another request, which gets another registration. A revoked registration stays, because it locks its agent out.
 func (h *handler) deleteAbandoned(ctx context.Context, r *fleet.ClusterRegistration) error {
 	if fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked {
 		return nil
@@ -148,8 +148,8 @@ func (h *handler) onManagedCluster(key string, member *v1beta1.ManagedCluster) (
 		return member, nil
 	}
 
-	// A hub that has just started knows no heartbeat. One that says the same as the Cluster may have been counted before; the next one
-	// arrives before the agent counts as disconnected.
+	// A hub that has just started has recorded no heartbeat. A heartbeat with the report that the Cluster has may have been counted before; the
+	// next heartbeat arrives before the agent counts as disconnected.
 	report := reportOf(member.Status)
 	before := *cluster.Status.Agent.DeepCopy()
 	before.LastSeen = metav1.Time{}

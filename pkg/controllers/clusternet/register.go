@@ -1,7 +1,7 @@
-// Package clusternet lets unchanged agents of Clusternet register with the hub. It translates and decides nothing itself: a
-// ClusterRegistrationRequest becomes a ClusterRegistration in the workspace of the token that created it, package clusterregistration
-// decides about that, and this package writes the decision into the request. A ManagedCluster is created for each granted one, and what
-// the agent reports there becomes status.agent of the Cluster.
+// Package clusternet lets unchanged agents of Clusternet register with the hub. It only translates: for a ClusterRegistrationRequest it creates a
+// ClusterRegistration in the workspace of the token that created the request, package clusterregistration decides about the ClusterRegistration,
+// and this package writes the decision into the request. It creates a ManagedCluster for each granted ClusterRegistration, and copies the report
+// of the agent from there to status.agent of the Cluster.
 //
 //   - request.go: the flow of one ClusterRegistrationRequest
 //   - answer.go: what an approved request contains, and the right to read it
@@ -9,7 +9,7 @@
 //   - report.go: the translation of a heartbeat
 //   - rights.go: the rights of tokens and agents
 //
-// Nothing of it is registered unless hub.Options.Clusternet is set.
+// The hub registers this controller only if hub.Options.Clusternet is set.
 package clusternet
 
 import (

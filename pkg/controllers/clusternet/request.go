@@ -99,8 +99,8 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 		return nextStep{remove: true}
 	}
 
-	// Find the ClusterRegistration that stands for the request: that of the agent if the agent has created the request with its own
-	// credential, otherwise the one that was created for it.
+	// Find the ClusterRegistration of the request: the granted one of the agent if the agent has created the request with its own credential,
+	// otherwise the one that the hub has created for the request.
 	creator := request.Annotations[fleet.CreatorAnnotation]
 	r, err := h.registrationOfHolder(creator, request.Spec.ClusterID)
 	if err == nil && r == nil {
@@ -109,7 +109,7 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 	switch {
 	case err != nil:
 		return failed(err)
-	case r == nil && request.Status.Result == v1beta1.ResultApproved: // its Cluster was deleted, or somebody revoked it
+	case r == nil && request.Status.Result == v1beta1.ResultApproved: // its Cluster was deleted, or it was revoked
 		return nextStep{remove: true}
 	case r == nil:
 		return h.register(ctx, request, creator)
@@ -234,8 +234,8 @@ func (h *handler) registersWith(user string) (*fleet.ClusterRegistrationToken, e
 	return nil, err
 }
 
-// registrationOfHolder returns the granted ClusterRegistration that the user is the agent of, or nil. An agent that has registered creates
-// its request again after a restart, with its own credential, which proves its identity; the answer is that of the granted registration.
+// registrationOfHolder returns the granted ClusterRegistration of the agent that is this user, or nil. An agent that has registered creates
+// its request again after a restart, with its own credential, which proves its identity. It gets the answer of the granted registration.
 func (h *handler) registrationOfHolder(user, clientID string) (*fleet.ClusterRegistration, error) {
 	namespace, name := account(user)
 	holder, err := h.accounts.Get(namespace, name)

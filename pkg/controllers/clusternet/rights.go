@@ -36,9 +36,9 @@ func MayCreateRequests(namespace, account string, users ...string) runtime.Objec
 	}
 }
 
-// Rights are those of the agent with this clientID, whose ServiceAccount is in the cluster namespace: it reports to its ManagedCluster,
-// watches three kinds of which there are no objects, stores one Secret, which the admission policies empty, and creates its request again
-// when it is restarted.
+// Rights returns the rights of the agent with this clientID, whose ServiceAccount is in the cluster namespace: it reports to its ManagedCluster,
+// watches three kinds without objects, stores one Secret, which the admission policies empty, and creates its request again when it is
+// restarted.
 func Rights(clientID, namespace, account string) []runtime.Object {
 	named, own := desiredset.Managed(namespace, registration.AgentRoleName(account)), []string{memberNameOf(clientID)}
 	return []runtime.Object{

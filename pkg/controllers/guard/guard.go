@@ -13,7 +13,7 @@ import (
 
 // The parts of the hub that recover from panics, values of the label of Panics.
 const (
-	Pass      = "pass"      // a controller's pass over an object, also what it does in parallel
+	Pass      = "pass"      // a controller's pass over an object, with its goroutines
 	Call      = "call"      // a call to a member
 	Event     = "event"     // a handler of the events of a cache
 	Transform = "transform" // the reduction of an object on its way into a cache

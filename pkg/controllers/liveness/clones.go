@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// instanceIntervals is the number of intervals without a check-in after which an instance is forgotten.
+	// instanceIntervals is the number of intervals without a heartbeat after which an instance is forgotten.
 	instanceIntervals = 3
 	// maxInstances limits the instances that are kept for one Cluster.
 	maxInstances = 8
 )
 
-// instances are the agent processes that have recently checked in with one identity. A restarted agent is a new instance, and the
-// previous instance never checks in again. So if an instance checks in after another one did, two agents run at the same time.
+// instances are the agent processes that have recently sent heartbeats with one identity. A restarted agent is a new instance, and the
+// previous instance never sends a heartbeat again. So if two instances send heartbeats in turn, two agents run at the same time.
 type instances struct {
 	recent  []instance
-	current string // the name of the instance that checked in last
-	clones  bool   // an instance has checked in after another one did
+	current string // the name of the instance that sent the last heartbeat
+	clones  bool   // an earlier instance has sent a heartbeat after a later one
 }
 
 type instance struct {
@@ -30,7 +30,7 @@ type instance struct {
 	lastSeen time.Time
 }
 
-// add records a check-in. Agents of other versions report no instance.
+// add records a heartbeat. Agents of other versions report no instance.
 func (i *instances) add(name string, now time.Time) {
 	if name == "" {
 		return
@@ -49,14 +49,14 @@ func (i *instances) add(name string, now time.Time) {
 	i.current = name
 }
 
-// expire forgets instances that have not checked in for a while. With a single instance left there are no clones.
+// expire forgets instances that have sent no heartbeat for a while. With a single instance left there are no clones.
 func (i *instances) expire(now time.Time, interval time.Duration) {
 	i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return now.Sub(other.lastSeen) >= instanceIntervals*interval })
 	i.clones = i.clones && len(i.recent) > 1
 }
 
-// expectInstances makes the instances of a Cluster that has none. After a restart of the hub the condition says whether there are clones,
-// until one of them has not checked in for a while. The caller holds the lock.
+// expectInstances creates the instances of a Cluster. After a restart of the hub the condition decides whether there are clones, until one of
+// them has sent no heartbeat for a while. The caller holds the lock.
 func (d *Detector) expectInstances(key types.NamespacedName, cluster *fleet.Cluster, now time.Time) {
 	if d.instances[key] != nil {
 		return
@@ -72,7 +72,7 @@ func (d *Detector) expectInstances(key types.NamespacedName, cluster *fleet.Clus
 // has called expectInstances before.
 func (d *Detector) observeInstance(key types.NamespacedName, instance string, isNew bool, interval time.Duration, now time.Time) {
 	i := d.instances[key]
-	if isNew || instance != i.current { // two instances may check in within a second
+	if isNew || instance != i.current { // two instances may send heartbeats within a second
 		i.add(instance, now)
 	}
 	i.expire(now, interval)

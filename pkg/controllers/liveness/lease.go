@@ -23,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Limits of a report. An agent that writes status.agent itself has the same: the CustomResourceDefinition limits the lengths of an instance
+// Limits of a report. The same limits apply to an agent that writes status.agent itself: the CustomResourceDefinition limits the lengths of an instance
 // and of a request's name, and the admission policy fleet-agent-status limits the whole and the number of quantities
 // (fleetstatus.MaxQuantities).
 const (
@@ -32,7 +32,7 @@ const (
 	maxRequestName = 253
 )
 
-// maxAhead is how far the clock of an agent may be ahead of the hub's: a renewal that is later counts as one of then.
+// maxAhead is how far the clock of an agent may be ahead of the hub's clock. A later time of a renewal counts as this time.
 const maxAhead = 24 * time.Hour
 
 // leaseState is the Lease of a Cluster that an agent has renewed last.
@@ -51,10 +51,10 @@ type leaseState struct {
 	writeLastSeen time.Time
 }
 
-// statusSeen is the lastSeen that the status of a Cluster has.
+// statusSeen is the time in status.agent.lastSeen of a Cluster.
 type statusSeen struct {
 	lastSeen metav1.Time
-	replaced metav1.Time // by the hub; it is back if that write has failed
+	replaced metav1.Time // the time that the hub has replaced; it appears again if that write failed
 	arrived  time.Time   // when an agent wrote the status, by the hub's clock; zero if that was before the first pass
 }
 
@@ -112,7 +112,7 @@ func Reduce(object any) (any, error) {
 	return lease, nil
 }
 
-// watchLeases records the renewals in a cache of Leases, and those that are in it already.
+// watchLeases records the renewals that are in a cache of Leases, and the renewals that arrive there.
 func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
 	for _, object := range leases.GetStore().List() {
 		d.onRenewal(object.(*coordinationv1.Lease), true)
@@ -137,7 +137,7 @@ func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
 }
 
 // onRenewal records a heartbeat. It enqueues the Cluster only if its status will change. atStart reports a Lease that was in the cache
-// before: of two Leases of a Cluster, only the time of their renewal says then which of them is in use.
+// before: of two such Leases of a Cluster, the one with the later renewal is in use.
 func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	defer guard.Recover(guard.Event, lease, nil)
 	hub, now := d.Config.Get(), d.Clock.Now()
@@ -210,8 +210,8 @@ func (d *Detector) forgetLease(lease *coordinationv1.Lease) {
 	}
 }
 
-// CopyReport sets status.agent to what the agent has written to its Lease, if that has changed, or if lastSeen was not written for a while.
-// cluster is a copy, which the caller writes.
+// CopyReport copies the report of the agent from its Lease to status.agent, if the report has changed, or if lastSeen was not written for a
+// while. cluster is a copy, which the caller writes.
 func (d *Detector) CopyReport(cluster *fleet.Cluster) {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	hub, now := d.Config.Get(), d.Clock.Now()
@@ -229,7 +229,7 @@ func (d *Detector) CopyReport(cluster *fleet.Cluster) {
 	case last.ignoredUntil.Equal(renewed):
 		return
 	}
-	// The ServiceAccount says with which request the agent has registered: the agent cannot write it. It is deleted with the request.
+	// The annotation of the ServiceAccount names the request with which the agent has registered. The agent cannot write it.
 	account, err := d.accounts.Get(last.lease.Namespace, last.lease.Name)
 	if err != nil || last.lease.Annotations[registration.LeaseReport] == "" {
 		return
@@ -262,7 +262,7 @@ func (l *leaseState) isLater(lastSeen, arrived, now time.Time) bool {
 	return arrived.IsZero() && lastSeen.After(now.Add(maxAhead)) || !lastSeen.After(l.renewed)
 }
 
-// withRenewal returns status.agent with the time of the last renewal of the agent's Lease, even if the Lease is gone, until an agent writes
+// withRenewal returns status.agent with the time of the last renewal of the agent's Lease, even if the Lease was deleted, until an agent writes
 // the status. The caller holds the lock.
 func (d *Detector) withRenewal(key types.NamespacedName, agent fleet.AgentStatus) (_ fleet.AgentStatus, byLease bool) {
 	last := d.leases[key]

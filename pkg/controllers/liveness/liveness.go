@@ -1,7 +1,7 @@
 // Package liveness decides for each Cluster whether its agent is connected: from a heartbeat until the agent has missed as many
-// heartbeats as the configuration allows. A heartbeat costs the hub no request; the status is written only on transitions. One
-// heartbeat is Detector.Reconcile for an agent that writes the status of its Cluster, and Detector.onRenewal (lease.go) for one that renews
-// its Lease; the end of a grace period is Detector.expire.
+// heartbeats as the configuration allows. A heartbeat costs the hub no request; the status is written only on transitions.
+// Detector.Reconcile handles a heartbeat of an agent that writes the status of its Cluster, Detector.onRenewal (lease.go) a heartbeat of an
+// agent that renews its Lease, and Detector.expire the end of a grace period.
 package liveness
 
 import (
@@ -94,7 +94,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	hub, reachable, now := d.Config.Get(), d.reachability.Since(), d.Clock.Now()
 
-	// A Cluster without a heartbeat is recorded too, so that the hub knows that it has seen the first heartbeat arrive.
+	// A Cluster without a heartbeat is recorded too: the hub then counts the first heartbeat from its arrival.
 	d.mu.Lock()
 	last, known := d.heartbeats[key]
 	d.noteStatus(key, cluster.Status.Agent.LastSeen, now)
@@ -120,7 +120,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	return out
 }
 
-// record records what the agent has reported last; it is the same heartbeat as before if lastSeen is. The caller holds the lock.
+// record records the last report of the agent; with the same lastSeen it is the same heartbeat. The caller holds the lock.
 func (d *Detector) record(
 	key types.NamespacedName, agent fleet.AgentStatus, last receivedHeartbeat, known bool, hub config.Hub, now time.Time,
 ) receivedHeartbeat {
@@ -191,7 +191,7 @@ type receivedHeartbeat struct {
 	interval time.Duration
 }
 
-// nextHeartbeat returns the heartbeat in the status of a Cluster, given the last one that is known. Its time is the time at which the
+// nextHeartbeat returns the heartbeat in the status of a Cluster, given the last recorded heartbeat. Its time is the time at which the
 // hub saw it, because the clock of a member may be wrong by hours. For a heartbeat from before the start of this hub only the
 // agent's time is known, corrected by the clock skew that the agent measured.
 func nextHeartbeat(last receivedHeartbeat, known bool, agent fleet.AgentStatus, now time.Time) receivedHeartbeat {
@@ -218,7 +218,7 @@ func correctedLastSeen(agent fleet.AgentStatus) time.Time {
 	return agent.LastSeen.Add(-agent.ClockSkew.Duration)
 }
 
-// effectiveInterval is how often the agent checks in.
+// effectiveInterval returns the time between two heartbeats of the agent.
 func (h receivedHeartbeat) effectiveInterval(hub config.Hub) time.Duration {
 	interval := h.interval
 	if interval <= 0 {
@@ -227,14 +227,14 @@ func (h receivedHeartbeat) effectiveInterval(hub config.Hub) time.Duration {
 	return min(max(interval, minInterval), maxInterval)
 }
 
-// gracePeriod is how long after a heartbeat the agent counts as connected.
+// gracePeriod returns the time after a heartbeat for which the agent counts as connected.
 func (h receivedHeartbeat) gracePeriod(hub config.Hub) time.Duration {
 	return time.Duration(hub.MissedCheckins()) * h.effectiveInterval(hub)
 }
 
-// deadline is the time at which the agent is disconnected without another heartbeat: one grace period after its last heartbeat, and
-// one after the hub's API server became reachable. A hub that was down has received no heartbeats, and must not report all agents
-// as disconnected.
+// deadline returns the time at which the agent is disconnected without another heartbeat: one grace period after its last heartbeat or after the
+// hub's API server became reachable, whichever is later. A hub that was down has received no heartbeats, and must not report all agents as
+// disconnected.
 func (h receivedHeartbeat) deadline(hub config.Hub, reachable time.Time) time.Time {
 	from := h.at
 	if reachable.After(from) {

@@ -110,7 +110,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		return result.Done(reason, message)
 	}
 	if cluster.Spec.Quarantined {
-		return result.Skip() // nothing is sent to the agent, and condition Registered says why
+		return result.Skip() // the agent gets nothing; condition Registered shows the reason
 	}
 
 	namespace, out := a.agentNamespace(cluster, existing != nil)
@@ -253,7 +253,7 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 }
 
 // newBundle is the Bundle of a Cluster's agent. Fleet's own controllers create the same Bundle with the Cluster as its owner. Here it has no
-// owner: a foreground deletion of the Cluster would delete the Bundle first, and the agent could not uninstall itself any more.
+// owner: a foreground deletion of the Cluster would delete the Bundle first, and the agent could no longer uninstall itself.
 // The controller of Clusters deletes the Bundle by its name.
 func newBundle(cluster *fleet.Cluster, agentNamespace string, made agentManifest) *fleet.Bundle {
 	return &fleet.Bundle{
@@ -279,7 +279,7 @@ func newBundle(cluster *fleet.Cluster, agentNamespace string, made agentManifest
 	}
 }
 
-// create creates the Bundle. If it exists and is not in the cache, either its event is late or somebody else has created it.
+// create creates the Bundle. If it exists and is not in the cache, its event is late or another client has created it.
 func (a *AgentBundles) create(ctx context.Context, cluster *fleet.Cluster, wanted *fleet.Bundle) (out result.Result, isNew bool) {
 	client := a.FleetClient.Bundles(wanted.Namespace)
 	made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
@@ -296,16 +296,16 @@ func (a *AgentBundles) create(ctx context.Context, cluster *fleet.Cluster, wante
 	return result.Done("", ""), true
 }
 
-// repair patches what differs in the fields that the hub sets. What others have added, such as a pause, stays.
+// repair patches the fields of the Bundle that the hub sets. Other fields, such as a pause, stay.
 func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, existing, wanted *fleet.Bundle) result.Result {
 	switch {
 	case agentspec.IsBundleOfOther(existing, cluster.Name):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s is that of the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
+			"Bundle %s/%s belongs to the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
 			existing.Namespace, existing.Name, agentspec.ClusterOfBundle(existing))).In(a.RecheckDelay())
 	case !agentspec.IsBundle(existing):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s exists and is not that of an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
+			"Bundle %s/%s exists and does not belong to an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
 		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before the hub creates it again", existing.Namespace, existing.Name))
 	case a.written.IsStale(existing):
@@ -350,7 +350,7 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	return result.Done("", "")
 }
 
-// delete deletes the Bundle of an agent that the hub does not manage any more. The agent keeps running as it is.
+// delete deletes the Bundle of an agent that the hub no longer manages. The agent keeps running as it is.
 func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error {
 	if existing == nil || !agentspec.IsBundle(existing) || existing.DeletionTimestamp != nil {
 		return nil

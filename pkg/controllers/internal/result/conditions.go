@@ -42,8 +42,8 @@ type Transition struct {
 	Before, After corev1.ConditionStatus
 	Reason        string
 	Message       string
-	EventOnWait   bool // of the Result
-	NoEvent       bool // of Result
+	EventOnWait   bool // copied from the Result
+	NoEvent       bool // copied from the Result
 }
 
 // Record records the event of a transition: a warning for a failure and for a wait for a person, a normal event for the recovery from

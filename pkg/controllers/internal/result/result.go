@@ -83,8 +83,8 @@ func (o Result) WrittenAtOnce() Result {
 	return o
 }
 
-// WithStatusLater says that this pass has created something whose event enqueues the object within moments: the status is written once, by
-// the pass after that event, or when After has passed.
+// WithStatusLater delays the status after a pass that has created an object whose event enqueues this object within moments: the status is
+// written once, by the pass after that event, or when After has passed.
 func (o Result) WithStatusLater() Result {
 	o.StatusLater = true
 	return o

@@ -25,7 +25,7 @@ type Patcher[T metav1.Object] interface {
 }
 
 // Status patches the status of an object with the difference between before and after, and sends nothing if they are equal. The patch
-// contains the resourceVersion of before, so the API server refuses it with a conflict if somebody has changed the object since; the work
+// contains the resourceVersion of before, so the API server refuses it with a conflict if the object has changed since; the work
 // queue then retries. If before has no status, the patch also contains the zero values of fields without omitempty, such as the numbers of
 // a Cluster.
 func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, written bool, err error) {
