@@ -22,6 +22,7 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -369,7 +370,7 @@ func TestPrune_many(t *testing.T) {
 	set, err := marksOf("set", owner)
 	require.NoError(t, err)
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byHash: func(object any) ([]string, error) {
-		return []string{shortened(object.(metav1.Object).GetLabels()[apply.LabelHash])}, nil
+		return []string{index.Bucket(object.(metav1.Object).GetLabels()[apply.LabelHash])}, nil
 	}})
 	for n := range parallelDeletes {
 		forged := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: fmt.Sprint(n)}}
