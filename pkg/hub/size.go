@@ -10,8 +10,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 )
 
-// agentSettings are the fields of a ClusterSpec that a person sets to anything, and that only an import or the Bundle of the agent reads.
-type agentSettings struct {
+// agentFields are the fields of a ClusterSpec that a person sets to anything, and that only an import or the Bundle of the agent reads.
+type agentFields struct {
 	envVars     []corev1.EnvVar
 	tolerations []corev1.Toleration
 	affinity    *corev1.Affinity
@@ -23,10 +23,10 @@ type agentSettings struct {
 // reduceSpec drops settings of the agent and templateValues that take too much memory. Users of a workspace may write Clusters of 1.5 MiB,
 // and empty elements of a list take up to thirty times their JSON.
 func reduceSpec(spec *fleet.ClusterSpec) {
-	settings := agentSettings{
+	agent := agentFields{
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources, spec.AgentSchedulingCustomization, spec.AgentPullSecrets,
 	}
-	if exceeds(settings, agentspec.MaxSettingsMemory) {
+	if exceeds(agent, agentspec.MaxSettingsMemory) {
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources = nil, nil, nil, nil
 		spec.AgentSchedulingCustomization, spec.AgentPullSecrets = nil, nil
 		spec.SettingsTooLarge = true

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -95,7 +96,7 @@ func newStage(t testing.TB) *stage {
 	metadataClient.PrependReactor("*", "*", s.answerMetadata)
 	c := &app.Context{
 		Metadata: metadataClient,
-		Clock:    s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
+		Clock:    s.clock, Matching: matching.Limiter{Clock: s.clock}, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Kubernetes:  s.kubernetes,
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -22,13 +24,16 @@ const (
 // workspace wait.
 //
 // The work queues limit the number of passes of a workspace, but not their CPU time, and with many selectors a pass takes tenths of a second. A
-// tenant who changes such objects without a pause would otherwise slow down each step of the other workspaces. The zero value is ready to use.
+// tenant who changes such objects without a pause would otherwise slow down each step of the other workspaces.
 type Limiter struct {
+	Clock clock.Clock
+
 	mu          sync.Mutex
-	byWorkspace map[string]*usage // of the workspaces with passes now, or within advance
+	byWorkspace map[string]*cpuUse // of the workspaces with passes now, or within advance
 }
 
-type usage struct {
+// cpuUse is the use of CPUs by the passes of one workspace.
+type cpuUse struct {
 	passes int // that match or wait
 	cpus   chan struct{}
 	last   time.Time // the end of the last pass
@@ -48,16 +53,16 @@ func (l *Limiter) Begin(ctx context.Context, workspace string) (end func(), err 
 	}
 	if pause := l.pause(u); pause > 0 {
 		select {
-		case <-time.After(pause):
+		case <-l.Clock.After(pause):
 		case <-ctx.Done():
 			l.leave(u, 0)
 			<-u.cpus
 			return nil, waited(ctx, workspace)
 		}
 	}
-	began := time.Now()
+	began := l.Clock.Now()
 	return func() {
-		l.leave(u, time.Since(began))
+		l.leave(u, l.Clock.Since(began))
 		<-u.cpus
 	}, nil
 }
@@ -66,21 +71,21 @@ func waited(ctx context.Context, workspace string) error {
 	return fmt.Errorf("waiting for other passes over workspace %s that match selectors: %w", workspace, ctx.Err())
 }
 
-// join adds a pass to the usage of its workspace, and drops that of workspaces that have had none for a while.
-func (l *Limiter) join(workspace string) *usage {
+// join adds a pass to the cpuUse of its workspace, and drops that of workspaces that have had none for a while.
+func (l *Limiter) join(workspace string) *cpuUse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for other, u := range l.byWorkspace {
-		if u.passes == 0 && time.Since(u.last) > advance && time.Now().After(u.paid) {
+		if u.passes == 0 && l.Clock.Since(u.last) > advance && l.Clock.Now().After(u.paid) {
 			delete(l.byWorkspace, other)
 		}
 	}
 	u := l.byWorkspace[workspace]
 	if u == nil {
 		if l.byWorkspace == nil {
-			l.byWorkspace = map[string]*usage{}
+			l.byWorkspace = map[string]*cpuUse{}
 		}
-		u = &usage{cpus: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		u = &cpuUse{cpus: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 		l.byWorkspace[workspace] = u
 	}
 	u.passes++
@@ -88,24 +93,24 @@ func (l *Limiter) join(workspace string) *usage {
 }
 
 // pause is the time until a pass may begin that has one of the CPUs of its workspace.
-func (l *Limiter) pause(u *usage) time.Duration {
+func (l *Limiter) pause(u *cpuUse) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isOnly() {
 		return 0
 	}
-	return time.Until(u.paid.Add(-advance))
+	return u.paid.Add(-advance).Sub(l.Clock.Now())
 }
 
 // isOnly reports whether no other workspace has had passes within advance.
 func (l *Limiter) isOnly() bool { return len(l.byWorkspace) == 1 }
 
 // leave ends a pass that took a CPU for this time.
-func (l *Limiter) leave(u *usage, took time.Duration) {
+func (l *Limiter) leave(u *cpuUse, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u.passes--
-	u.last = time.Now()
+	u.last = l.Clock.Now()
 	if began := u.last.Add(-took); u.paid.Before(began) {
 		u.paid = began
 	}

@@ -11,16 +11,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 )
 
 func TestLimiter(t *testing.T) {
 	half := max(1, runtime.GOMAXPROCS(0)/2)
-	var l Limiter
+	l := Limiter{Clock: clock.RealClock{}}
 	var matching, most atomic.Int32
 	var passes sync.WaitGroup
 	for range 20 * half {
 		passes.Go(func() {
-			defer begin(t, &l, "busy")()
+			end, err := l.Begin(t.Context(), "busy")
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer end()
 			now := matching.Add(1)
 			defer matching.Add(-1)
 			for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
@@ -34,7 +39,7 @@ func TestLimiter(t *testing.T) {
 
 func TestLimiter_otherWorkspaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l Limiter
+		l := Limiter{Clock: clock.RealClock{}}
 		end := takeAll(t, &l, "busy")
 		began := false
 		go func() {
@@ -65,7 +70,7 @@ func TestLimiter_share(t *testing.T) {
 	}
 	t.Run("of several workspaces", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var l Limiter
+			l := Limiter{Clock: clock.RealClock{}}
 			begin(t, &l, "other")()
 			beforehand := int(advance/part()) + 1
 			assert.InDelta(t, beforehand, count(t, &l, time.Duration(beforehand)*pass), 1, "no pass waits")
@@ -82,7 +87,7 @@ func TestLimiter_share(t *testing.T) {
 	})
 	t.Run("of the only workspace", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var l Limiter
+			l := Limiter{Clock: clock.RealClock{}}
 			assert.Equal(t, 1000, count(t, &l, 1000*pass), "no pass waits")
 			begin(t, &l, "other")()
 			began := time.Now()
@@ -94,7 +99,7 @@ func TestLimiter_share(t *testing.T) {
 
 func TestLimiter_forgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l Limiter
+		l := Limiter{Clock: clock.RealClock{}}
 		begin(t, &l, "first")()
 		time.Sleep(advance + time.Second)
 		begin(t, &l, "second")()
@@ -105,7 +110,7 @@ func TestLimiter_forgets(t *testing.T) {
 func TestLimiter_contextEnds(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	synctest.Test(t, func(t *testing.T) {
-		var l Limiter
+		l := Limiter{Clock: clock.RealClock{}}
 		end := takeAll(t, &l, "busy")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
