@@ -43,8 +43,11 @@ func TestLimiter_otherWorkspaces(t *testing.T) {
 		end := takeAll(t, &l, "busy")
 		began := false
 		go func() {
-			defer begin(t, &l, "busy")()
-			began = true
+			pass, err := l.Begin(t.Context(), "busy")
+			if assert.NoError(t, err) {
+				defer pass()
+				began = true
+			}
 		}()
 		begin(t, &l, "other")()
 		synctest.Wait()
