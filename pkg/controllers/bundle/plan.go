@@ -390,8 +390,11 @@ func (c *planCache) forgetRendered(k key) {
 	}
 }
 
-// mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not
-// set keeps its value.
+// extended are the lists of options to which an override adds its values, as the hub of Fleet does.
+var extended = [][2]string{{"helm", "valuesFrom"}, {"diff", "comparePatches"}, {"yaml", "overlays"}}
+
+// mergeOptions overrides options as JSON: objects are merged, the lists in extended are appended, and other values are replaced. A field that
+// an override does not set keeps its value.
 func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
 	all := map[string]any{}
 	for _, o := range append([]fleet.BundleDeploymentOptions{base}, overrides...) {
@@ -402,6 +405,14 @@ func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleD
 		var fields map[string]any
 		if err := json.Unmarshal(text, &fields); err != nil {
 			return merged, err
+		}
+		for _, path := range extended {
+			before, _ := all[path[0]].(map[string]any)
+			after, _ := fields[path[0]].(map[string]any)
+			earlier, _ := before[path[1]].([]any)
+			if added, _ := after[path[1]].([]any); len(earlier) > 0 && len(added) > 0 {
+				after[path[1]] = append(earlier, added...)
+			}
 		}
 		all = data.MergeMaps(all, fields)
 	}

@@ -81,6 +81,25 @@ func TestMergeOptions(t *testing.T) {
 	assert.Equal(t, map[string]any{"a": int64(1), "gone": nil}, base.Helm.Values.Data["in"], "the Bundle is not modified")
 }
 
+func TestMergeOptions_lists(t *testing.T) {
+	with := func(names ...string) fleet.BundleDeploymentOptions {
+		o := fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{}, Diff: &fleet.DiffOptions{}, YAML: &fleet.YAMLOptions{Overlays: names}}
+		for _, name := range names {
+			o.Helm.ValuesFrom = append(o.Helm.ValuesFrom, fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: name}})
+			o.Diff.ComparePatches = append(o.Diff.ComparePatches, fleet.ComparePatch{Kind: "ConfigMap", Name: name})
+		}
+		return o
+	}
+	base := with("a", "b")
+	merged, err := mergeOptions(base, with("c"), fleet.BundleDeploymentOptions{}, with(), with("d", "a"))
+	require.NoError(t, err)
+	assert.Equal(t, with("a", "b", "c", "d", "a"), merged)
+	assert.Equal(t, with("a", "b"), base, "the Bundle is not modified")
+	merged, err = mergeOptions(fleet.BundleDeploymentOptions{}, with("c"))
+	require.NoError(t, err)
+	assert.Equal(t, with("c"), merged)
+}
+
 func TestVariant(t *testing.T) {
 	b := bundleWith(func(s *fleet.BundleSpec) {
 		s.DefaultNamespace = "base"
