@@ -39,12 +39,6 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if _, err := i.quiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant
 		return nil, err
 	}
-	// A workspace may take some of its share of the CPUs beforehand. What follows measures what it gets in the long run.
-	changing, stop := context.WithTimeout(ctx, 20*time.Second)
-	defer stop()
-	if _, err := i.changeTenant(changing, other); err != nil {
-		return nil, err
-	}
 	few := min(20, o.Imports)
 	const rounds = 3 // alternating, because the speed of a machine changes
 	var alone, beside figures.Samples

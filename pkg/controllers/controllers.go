@@ -42,7 +42,6 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 	}
 	index.Register(c.Fleet, c.Core)
 	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock, c.OriginPolicies)
-	c.Matching.Clock = c.Clock
 	clusterregistrationtoken.Register(ctx, c)
 	clusterregistration.Register(ctx, c)
 

@@ -31,7 +31,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -96,7 +95,7 @@ func newStage(t testing.TB) *stage {
 	metadataClient.PrependReactor("*", "*", s.answerMetadata)
 	c := &app.Context{
 		Metadata: metadataClient,
-		Clock:    s.clock, Matching: matching.Limiter{Clock: s.clock}, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
+		Clock:    s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Kubernetes:  s.kubernetes,
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
@@ -154,6 +153,9 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 			return true, patched, s.note("patch %s%s %s", at, a.GetName(), a.GetPatch())
 		}
 		b, err := s.bundleCache.Get(a.GetNamespace(), a.GetName())
+		if s.bundle != nil {
+			b = s.bundle
+		}
 		return true, b, errors.Join(err, s.note("patch Bundle %s [%s] %s", a.GetName(), a.GetSubresource(), a.GetPatch()))
 	}
 	return true, nil, fmt.Errorf("unexpected request %v", action)

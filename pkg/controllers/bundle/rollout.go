@@ -265,12 +265,9 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
-	end, err := d.Matching.Begin(ctx, b.Namespace)
-	if err != nil {
+	if status, err = d.decide(ctx, b, p, targets); err != nil {
 		return status, err
 	}
-	status = p.strategy.decide(targets)
-	end()
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
@@ -287,6 +284,15 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		}
 	}
 	return status, nil
+}
+
+func (d *Deployer) decide(ctx context.Context, b *fleet.Bundle, p *plan, targets []*rolloutTarget) (rolloutStatus, error) {
+	end, err := d.Matching.Begin(ctx, b.Namespace)
+	if err != nil {
+		return rolloutStatus{}, err
+	}
+	defer end()
+	return p.strategy.decide(targets), nil
 }
 
 // deploymentsOf returns the BundleDeployments of a Bundle by their namespaces.

@@ -13,12 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -37,7 +35,7 @@ func newScene(t *testing.T, groups ...*fleet.ClusterGroup) *scene {
 	}
 	s := &scene{groupIndexer: indexer(), clusterIndexer: indexer()}
 	s.handler = &handler{
-		Context: &app.Context{Passes: app.NewPasses(t.Context()), Matching: matching.Limiter{Clock: clock.RealClock{}}}, selectors: &Selectors{}, queue: s, changes: &enqueue.Changes[changedClusters]{Queue: s},
+		Context: &app.Context{Passes: app.NewPasses(t.Context())}, selectors: &Selectors{}, queue: s, changes: &enqueue.Changes[changedClusters]{Queue: s},
 		groups:   countedGroups{generic.NewCache[*fleet.ClusterGroup](s.groupIndexer, schema.GroupResource{}), &s.lists},
 		clusters: generic.NewCache[*fleet.Cluster](s.clusterIndexer, schema.GroupResource{}),
 	}
