@@ -54,6 +54,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 			return b, err
 		}
 		d.writtenBundles.Wrote(latest)
+		latest.Spec = b.Spec // the patch has not changed it, and the cache has reduced it
 		b = latest
 	}
 	p := d.plans.of(b)

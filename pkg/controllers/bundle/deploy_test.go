@@ -451,6 +451,21 @@ func TestReconcile_display(t *testing.T) {
 	}
 }
 
+// The response to the patch that adds the finalizer has the whole spec, which the cache has dropped.
+func TestOnBundle_tooLarge(t *testing.T) {
+	s := newStage(t)
+	whole := everywhere()
+	whole.Finalizers = nil
+	large := whole.DeepCopy()
+	large.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
+	s.has(t, clusterNamed("alice"), large)
+	s.bundle = whole
+	_, err := s.onBundle("ws/app", large)
+	require.NoError(t, err)
+	require.NotNil(t, s.plans.of(large).problem)
+	assert.Contains(t, s.plans.of(large).problem.message, "takes more than 8 MiB")
+}
+
 // The cache drops the spec of a Bundle that has become too large. Nothing that the Bundle deployed is removed by that.
 func TestReconcile_tooLarge(t *testing.T) {
 	s := newStage(t)

@@ -209,7 +209,7 @@ func (h *handler) restorePreserved(ctx context.Context, cluster *fleet.Cluster) 
 		if err != nil {
 			return cluster, err
 		}
-		latest.Status = cluster.Status
+		keepCached(latest, cluster)
 		cluster = latest
 	}
 	return h.annotate(ctx, cluster, nil)
@@ -227,9 +227,17 @@ func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[
 	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fields)
 	if err == nil {
 		h.written.Wrote(latest)
-		latest.Status = cluster.Status
+		keepCached(latest, cluster)
 	}
 	return latest, err
+}
+
+// keepCached makes the response to a patch of other fields have the status and the spec of the cache, which has reduced them.
+func keepCached(latest, cached *fleet.Cluster) {
+	latest.Status = cached.Status
+	if latest.Generation == cached.Generation {
+		latest.Spec = cached.Spec
+	}
 }
 
 // needsNamespaceKey reports whether the cluster namespace does not exist and this hub has no key for it. If an earlier hub may just have created
