@@ -28,8 +28,10 @@ func reduceSpec(spec *fleet.ClusterSpec) {
 	}
 	if exceeds(agent, agentspec.MaxSettingsMemory) {
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources = nil, nil, nil, nil
-		spec.AgentSchedulingCustomization, spec.AgentPullSecrets = nil, nil
-		spec.SettingsTooLarge = true
+		spec.AgentPullSecrets, spec.SettingsTooLarge = nil, true
+		if exceeds(spec.AgentSchedulingCustomization, agentspec.MaxSettingsMemory/2) { // otherwise the removal of the agent reads it
+			spec.AgentSchedulingCustomization = nil
+		}
 	}
 	if exceeds(spec.TemplateValues, bundle.MaxTemplateValues) {
 		spec.TemplateValues, spec.TemplateValuesTooLarge = nil, true

@@ -61,16 +61,18 @@ func TestWithoutResources_dropsWhatTakesTooMuchMemory(t *testing.T) {
 
 func TestWithSmallSpec(t *testing.T) {
 	reduce := withSmallSpec(restoreCluster)
+	const priority = `"agentSchedulingCustomization":{"priorityClass":{"value":5}}`
 	for name, row := range map[string]struct {
 		spec             string
 		settings, values bool // are dropped
 	}{
-		"empty tolerations":        {`{"clientID":"c","agentTolerations":` + list("{}") + `}`, true, false},
-		"environment variables":    {`{"clientID":"c","agentEnvVars":` + list(`{"name":""}`) + `}`, true, false},
-		"pull secrets":             {`{"clientID":"c","agentPullSecrets":` + list("{}") + `}`, true, false},
-		"templateValues":           {`{"clientID":"c","templateValues":{"a":` + list("{}") + `}}`, false, true},
-		"settings of 64 KiB":       {`{"clientID":"c","agentEnvVars":[{"name":"A","value":"` + strings.Repeat("x", 65000) + `"}]}`, false, false},
-		"templateValues of 500 kB": {`{"clientID":"c","templateValues":{"a":"` + strings.Repeat("x", 500_000) + `"}}`, false, false},
+		"empty tolerations beside a PriorityClass": {`{"clientID":"c",` + priority + `,"agentTolerations":` + list("{}") + `}`, true, false},
+		"empty tolerations":                        {`{"clientID":"c","agentTolerations":` + list("{}") + `}`, true, false},
+		"environment variables":                    {`{"clientID":"c","agentEnvVars":` + list(`{"name":""}`) + `}`, true, false},
+		"pull secrets":                             {`{"clientID":"c","agentPullSecrets":` + list("{}") + `}`, true, false},
+		"templateValues":                           {`{"clientID":"c","templateValues":{"a":` + list("{}") + `}}`, false, true},
+		"settings of 64 KiB":                       {`{"clientID":"c","agentEnvVars":[{"name":"A","value":"` + strings.Repeat("x", 65000) + `"}]}`, false, false},
+		"templateValues of 500 kB":                 {`{"clientID":"c","templateValues":{"a":"` + strings.Repeat("x", 500_000) + `"}}`, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := decoded[fleet.Cluster](t, row.spec)
@@ -78,7 +80,7 @@ func TestWithSmallSpec(t *testing.T) {
 			kept, err := reduce(cluster)
 			require.NoError(t, err)
 			if row.settings {
-				want = fleet.ClusterSpec{ClientID: "c", SettingsTooLarge: true}
+				want = fleet.ClusterSpec{ClientID: "c", SettingsTooLarge: true, AgentSchedulingCustomization: want.AgentSchedulingCustomization}
 			}
 			if row.values {
 				want = fleet.ClusterSpec{ClientID: "c", TemplateValuesTooLarge: true}

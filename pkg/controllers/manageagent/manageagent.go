@@ -308,6 +308,9 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 			"Bundle %s/%s exists and does not belong to an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
 		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before the hub creates it again", existing.Namespace, existing.Name))
+	case existing.Spec.TooLarge:
+		return result.Stalled(fleet.ReasonError, fmt.Sprintf(
+			"the spec of Bundle %s/%s is too large; delete the Bundle, and the hub creates it again", existing.Namespace, existing.Name))
 	case a.written.IsStale(existing):
 		return result.Done("", "")
 	}

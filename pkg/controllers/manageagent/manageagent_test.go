@@ -330,6 +330,17 @@ func TestReconcileAdoptsABundleOfFleet(t *testing.T) {
 	assert.Equal(t, []string{"f"}, b.Finalizers)
 }
 
+func TestReconcile_bundleTooLarge(t *testing.T) {
+	o, c := newStage(t), imported()
+	o.done(t, c)
+	large := o.bundle(t).DeepCopy()
+	large.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
+	o.put(large)
+	out := o.run(t, c)
+	assert.Equal(t, fleet.ReasonError, out.Reason)
+	assert.Contains(t, out.Message, "Bundle ns/fleet-agent-c is too large; delete the Bundle")
+}
+
 func TestReconcileForeignBundle(t *testing.T) {
 	o, c := newStage(t), imported()
 	o.put(&fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "fleet-agent-c"}})
