@@ -65,8 +65,9 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
-// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 characters. Decoded lists take five times their JSON.
-const maxDocument = 64 << 10
+// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 characters, of six bytes each at most in JSON. Decoded
+// lists take five times their JSON.
+const maxDocument = 192 << 10
 
 // stored returns the document in the annotation. A document that cannot be read counts as absent: the hub then writes it again. Every user who
 // may write the Cluster may write the annotation, and it is read before the Cluster is in a cache, so a proof of possession in it proves nothing.

@@ -133,12 +133,23 @@ func TestRestore(t *testing.T) {
 // A user may write the annotation, and the API server checks no quantity in it. One with a large exponent takes minutes and gigabytes to decode.
 func TestRestore_large(t *testing.T) {
 	cluster := clusterOf(seenAt(1))
-	for n, want := range map[int]bool{10_000: true, 30_000: false} {
+	for n, want := range map[int]bool{10_000: true, 90_000: false} {
 		cluster.Status.Import = nil
 		cluster.Annotations = map[string]string{fleet.StatusAnnotation: `{"import":{"staleAgentNamespaces":[` + strings.Repeat(`"",`, n) + `""]}}`}
 		Restore(cluster)
 		assert.Equal(t, want, cluster.Status.Import != nil, n)
 	}
+}
+
+// An admission policy limits the characters of status.agent, which JSON may write as six bytes each.
+func TestRestore_longestReport(t *testing.T) {
+	cluster := clusterOf(reportAt(1))
+	cluster.Status.Import, cluster.Status.Agent.Version = &fleet.ImportStatus{Generation: "3"}, strings.Repeat("<", 16_384)
+	text, err := Annotation(cluster)
+	require.NoError(t, err)
+	cluster.Status.Import, cluster.Annotations = nil, map[string]string{fleet.StatusAnnotation: text}
+	Restore(cluster)
+	assert.NotNil(t, cluster.Status.Import)
 }
 
 func TestRestore_quantities(t *testing.T) {
