@@ -65,11 +65,19 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c FleetCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, kind := range []fleetKind{fleetCluster, fleetGroup, fleetBundle, fleetDeployment} {
-		for _, description := range kind.numbers {
+	for _, served := range []struct {
+		kind     fleetKind
+		isServed bool
+	}{
+		{fleetCluster, c.Clusters != nil}, {fleetGroup, c.Groups != nil}, {fleetBundle, c.Bundles != nil}, {fleetDeployment, c.BundleDeployments != nil},
+	} {
+		if !served.isServed {
+			continue
+		}
+		for _, description := range served.kind.numbers {
 			descriptions <- description
 		}
-		descriptions <- kind.state
+		descriptions <- served.kind.state
 	}
 }
 

@@ -101,4 +101,5 @@ func TestFleetCollector_besideFleet(t *testing.T) {
 	registry.MustRegister(FleetCollector{Clusters: func() ([]*fleet.Cluster, error) { return nil, errors.New("no cache") }})
 	_, err := registry.Gather()
 	require.ErrorContains(t, err, "no cache")
+	require.NoError(t, registry.Register(prometheus.NewGauge(prometheus.GaugeOpts{Name: "fleet_bundle_ready", Help: "of Fleet's own controllers"})))
 }
