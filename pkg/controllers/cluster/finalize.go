@@ -40,6 +40,8 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}
 	defer func() {
 		if err != nil { // an error that lasts keeps the Cluster from being deleted
+			ctx, cancel := toReport(ctx)
+			defer cancel()
 			var unwritten error
 			latest, unwritten = h.writeProcessed(ctx, cluster, result.Retry(fleet.ReasonError, err))
 			err = errors.Join(err, unwritten)
@@ -164,6 +166,15 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, me
 }
 
 // writeProcessed writes condition Processed of a deleted Cluster. It is no error if the Cluster is gone.
+// toReport returns a context to write the error of a pass with. If the pass has reached its deadline, which may be the error, a few seconds more
+// are for that. A hub that stops writes nothing more.
+func toReport(ctx context.Context) (context.Context, context.CancelFunc) {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	}
+	return ctx, func() {}
+}
+
 func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())

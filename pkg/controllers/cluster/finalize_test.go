@@ -340,6 +340,20 @@ func TestFinalize_member(t *testing.T) {
 	}
 }
 
+func TestToReport(t *testing.T) {
+	expired, cancel := context.WithTimeout(t.Context(), -1)
+	defer cancel()
+	ctx, cancel := toReport(expired)
+	require.NoError(t, ctx.Err())
+	cancel()
+	require.Error(t, ctx.Err())
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	ctx, cancel = toReport(stopped)
+	defer cancel()
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+}
+
 func TestAgentStays(t *testing.T) {
 	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
 		c := &fleet.Cluster{

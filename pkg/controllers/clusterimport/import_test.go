@@ -455,6 +455,7 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 		case "a removal":
 			state, err := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 			require.NoError(t, err)
+			assert.True(t, state.IsLeft())
 			return result.Stalled(state.Reason, state.Message), c
 		case "a question to the member":
 			belongs, canAsk, err := h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c})
