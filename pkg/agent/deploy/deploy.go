@@ -80,7 +80,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if isCurrent && !isRevision(deployed, revision) {
 		read, err := d.releases.Get(ctx, revision)
 		if errors.Is(err, release.ErrNotSigned) {
-			if f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+			if isPausedAsDeployed(bd) {
 				return
 			}
 			d.log(key).Warnf("Deploying Helm release %s again unless it equals what is to be deployed: %v", revision, err)
@@ -113,7 +113,8 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// While the BundleDeployment is paused, its deployed release is not assessed.
-	if isCurrent && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+	if isCurrent && isPausedAsDeployed(bd) {
+		state.retries = nil
 		return
 	}
 
@@ -129,6 +130,13 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 }
 
+// isPausedAsDeployed reports whether a BundleDeployment is paused after it was deployed.
+func isPausedAsDeployed(bd *fleet.BundleDeployment) bool {
+	return isPaused(bd) && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID
+}
+
+func isPaused(bd *fleet.BundleDeployment) bool { return bd.Spec.Paused || bd.Spec.OffSchedule }
+
 // facts collects the input of decide.
 func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploymentState) facts {
 	f := facts{Own: key == d.ownKey, Wanted: bd != nil && bd.DeletionTimestamp == nil}
@@ -143,7 +151,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
-	f.Paused = spec.Paused || spec.OffSchedule
+	f.Paused = isPaused(bd)
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
@@ -196,9 +204,9 @@ func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.
 }
 
 // retryRead retries a step that reads the history of a release, and reports an error that lasts. The first error is only logged: the API server
-// of the member may be restarting.
+// of the member may be restarting. While a deployed BundleDeployment is paused, its status is not written.
 func (d *reconciler) retryRead(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
-	if state.retries != nil {
+	if state.retries != nil && !isPausedAsDeployed(bd) {
 		err = errors.Join(err, d.reportProblem(ctx, bd, state, release.Explain(err)))
 	}
 	d.retryLater(ctx, key, state, err)

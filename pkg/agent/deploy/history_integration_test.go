@@ -66,6 +66,7 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 	s.state("app", fleet.Ready)
 	require.NoError(t, stop())
 	s.unlabel("app")
+	s.put("paused", configMap("b", "one"))
 	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
 	before := s.get("app").Status
 	s.run()
