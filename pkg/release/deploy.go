@@ -220,7 +220,7 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 	}
 	latest := last(revisions)
 	switch {
-	case latest != nil && !c.isSigned(latest):
+	case latest != nil && !latest.Info.Status.IsPending() && !c.isSigned(latest):
 		return nil, nil, ErrNotSigned
 	case latest == nil || latest.Info.Status != common.StatusDeployed:
 		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)

@@ -132,6 +132,9 @@ func (s *historySecrets) keep(stored *corev1.Secret, err error) (*corev1.Secret,
 // Delete deletes a Secret.
 func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
 	err := s.SecretInterface.Delete(ctx, name, o)
+	if apierrors.IsNotFound(err) { // another client has deleted it since the List; Helm expects that only from a read
+		err = nil
+	}
 	if err == nil {
 		delete(s.read, name)
 	}
