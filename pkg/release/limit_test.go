@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -32,6 +33,18 @@ func stored(t *testing.T, name, text string, count int) *corev1.Secret {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Data:       map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(packed.Bytes()))},
 	}
+}
+
+func TestHistorySecrets_deletedByAnother(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}
+	client := fake.NewClientset(secret)
+	history := &historySecrets{SecretInterface: client.CoreV1().Secrets("ns")}
+	_, err := history.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.NoError(t, client.CoreV1().Secrets("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	require.NoError(t, history.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	_, err = history.Get(t.Context(), "a", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), err)
 }
 
 func TestLimitHistory(t *testing.T) {

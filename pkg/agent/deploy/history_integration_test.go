@@ -66,7 +66,6 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 	s.state("app", fleet.Ready)
 	require.NoError(t, stop())
 	s.unlabel("app")
-	s.put("paused", configMap("b", "one"))
 	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
 	before := s.get("app").Status
 	s.run()
@@ -81,6 +80,28 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 	s.condition("app", fleet.ConditionDeployed, "True")
 	s.condition("app", fleet.ConditionReady, "True")
 	s.signed("app", 1)
+}
+
+// While it is paused, the status of a deployed BundleDeployment does not change, whatever happens to the history.
+func TestRun_pausedHistoryTooLarge(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	require.NoError(t, stop())
+	s.unlabel("app")
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
+	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
+	before := s.get("app").Status
+	reads := func() int { return len(s.member.Requests("GET /api/v1/namespaces/" + s.target + "/secrets")) }
+	began := reads()
+	s.run()
+	testenv.Eventually(t, func() (bool, string) {
+		return reads() >= began+10, fmt.Sprintf("%d reads of the history", reads()-began)
+	})
+	require.NoError(t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(t.Context(), "sh.helm.release.v1.app.v2", metav1.DeleteOptions{}))
+	s.still()
+	require.Equal(t, before, s.get("app").Status)
 }
 
 // A user who may write Secrets in the namespace adds a revision with an object of somebody else: what differs from it would be shown to them.
