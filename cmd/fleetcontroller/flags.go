@@ -111,7 +111,7 @@ var ignored = map[string]string{
 func warnIgnored(c *cli.Context) {
 	for _, name := range slices.Sorted(maps.Keys(ignored)) {
 		if c.IsSet(name) {
-			logrus.Warnf("--%s (%s) is ignored: one hub works, and the other replicas are hot standbys", name, ignored[name])
+			logrus.Warnf("--%s (%s) is ignored: one hub works, and the other replicas are standbys", name, ignored[name])
 		}
 	}
 }

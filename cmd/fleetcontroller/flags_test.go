@@ -208,9 +208,9 @@ func TestIgnoredFlags(t *testing.T) {
 			warnings = append(warnings, entry.Message)
 		}
 		assert.Equal(t, []string{
-			"--shard-lease-duration (FLEET_SHARD_ELECTION_LEASE_DURATION) is ignored: one hub works, and the other replicas are hot standbys",
-			"--shard-retry-period (FLEET_SHARD_ELECTION_RETRY_PERIOD) is ignored: one hub works, and the other replicas are hot standbys",
-			"--sharing (FLEET_SHARING) is ignored: one hub works, and the other replicas are hot standbys",
+			"--shard-lease-duration (FLEET_SHARD_ELECTION_LEASE_DURATION) is ignored: one hub works, and the other replicas are standbys",
+			"--shard-retry-period (FLEET_SHARD_ELECTION_RETRY_PERIOD) is ignored: one hub works, and the other replicas are standbys",
+			"--sharing (FLEET_SHARING) is ignored: one hub works, and the other replicas are standbys",
 		}, warnings)
 	})
 }

@@ -93,7 +93,7 @@ func Early() (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// afterTests never fires if the tests have no timeout, or one shorter than the reserve.
+// afterTests never fires if the tests have no timeout, or one shorter than spare.
 func afterTests() <-chan time.Time {
 	flag.Parse()
 	timeout := flag.Lookup("test.timeout")

@@ -109,7 +109,7 @@ func (a awaited[T]) wait(ctx context.Context) (found T, err error) {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return found, fmt.Errorf("stopped waiting for %s: %w", a.what, ctx.Err())
 	case failed != nil:
-		return found, fmt.Errorf("%s was not ready in time, and its state is not known: %w", a.what, failed)
+		return found, fmt.Errorf("%s: gave up waiting, and its state is not known: %w", a.what, failed)
 	}
-	return found, fmt.Errorf("%s was not ready in time: %s", a.what, a.status)
+	return found, fmt.Errorf("%s: gave up waiting: %s", a.what, a.status)
 }

@@ -71,11 +71,11 @@ func TestAwait(t *testing.T) {
 		"not allowed":                {responses: []any{broken, forbidden}, problem: "no get", took: pollInterval},
 		"unknown credential":         {responses: []any{unauthorized}, problem: "Cluster ns/east: unknown token"},
 		"temporary error":            {responses: []any{broken, "ready"}, took: pollInterval},
-		"never appears":              {responses: []any{missing}, mayAppear: true, problem: "Cluster ns/east was not ready in time: new", took: time.Minute},
-		"waits":                      {responses: []any{"importing", ""}, problem: "Cluster ns/east was not ready in time: importing", took: time.Minute},
-		"error until the end":        {responses: []any{"importing", broken}, problem: "was not ready in time, and its state is not known: Internal error occurred: etcd is down", took: time.Minute},
-		"error and then no object":   {responses: []any{broken, missing}, mayAppear: true, problem: "in time: new", took: time.Minute},
-		"error and then an old wait": {responses: []any{broken, "importing"}, problem: "in time: importing", took: time.Minute},
+		"never appears":              {responses: []any{missing}, mayAppear: true, problem: "Cluster ns/east: gave up waiting: new", took: time.Minute},
+		"waits":                      {responses: []any{"importing", ""}, problem: "Cluster ns/east: gave up waiting: importing", took: time.Minute},
+		"error until the end":        {responses: []any{"importing", broken}, problem: "gave up waiting, and its state is not known: Internal error occurred: etcd is down", took: time.Minute},
+		"error and then no object":   {responses: []any{broken, missing}, mayAppear: true, problem: "waiting: new", took: time.Minute},
+		"error and then an old wait": {responses: []any{broken, "importing"}, problem: "waiting: importing", took: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestAwaitQuarantine(t *testing.T) {
 		require.True(t, east.Spec.Quarantined)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.EqualError(t, hub.AwaitQuarantine(ctx, "ns", "east", true), "Cluster ns/east was not ready in time: the hub has not answered: is a fleet-controller running?")
+		require.EqualError(t, hub.AwaitQuarantine(ctx, "ns", "east", true), "Cluster ns/east: gave up waiting: the hub has not answered: is a fleet-controller running?")
 
 		east.Status.Conditions = conditions(fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonQuarantined)
 		_, err = clusters.UpdateStatus(t.Context(), east, metav1.UpdateOptions{})
@@ -171,7 +171,7 @@ func TestAwaitToken(t *testing.T) {
 	}{
 		"ready":   {corev1.ConditionTrue, "Ready", ""},
 		"refused": {corev1.ConditionFalse, "TTLRequired", "ClusterRegistrationToken ns/tok: the hub refuses it: TTLRequired: because of TTLRequired"},
-		"waiting": {corev1.ConditionUnknown, "WaitingForCredential", "was not ready in time: because of WaitingForCredential"},
+		"waiting": {corev1.ConditionUnknown, "WaitingForCredential", "gave up waiting: because of WaitingForCredential"},
 		"no hub":  {"", "", "is a fleet-controller running?"},
 	} {
 		t.Run(name, func(t *testing.T) {

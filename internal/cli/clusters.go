@@ -208,8 +208,8 @@ func quarantineCommand(s Streams) *cli.Command {
 		Name:      "quarantine",
 		Usage:     "remove the rights of a cluster's agent on the hub, immediately and until the cluster is released",
 		ArgsUsage: "CLUSTER",
-		Description: `The agent keeps its identity but loses all of its rights. The hub sends nothing to the cluster, and nobody can register for
-it. What already runs there keeps running.`,
+		Description: `The agent keeps its ServiceAccount but loses all rights, except to read Contents whose names it knows. The hub sends nothing to
+the cluster, and nobody can register for it. What already runs there keeps running.`,
 		Flags:  append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute)),
 		Action: func(c *cli.Context) error { return quarantine(c, s, true) },
 	}

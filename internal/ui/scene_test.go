@@ -174,9 +174,9 @@ func aFleet(n int) (clusters []*fleet.Cluster) {
 			in(in(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", ""), "Imported", corev1.ConditionFalse, "Unreachable", "dial tcp 192.0.2.17:6443: connect: no route to host")
 		case i%97 == 61:
 			c.Status.Agent = fleet.AgentStatus{}
-			in(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "waiting for the agent to register and check in for the first time")
+			in(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "waiting for the agent to register and send its first heartbeat")
 		case i%389 == 99:
-			in(c, fleet.ConditionRegistered, corev1.ConditionFalse, "CloneDetected", "two agents check in with the identity of this cluster")
+			in(c, fleet.ConditionRegistered, corev1.ConditionFalse, "CloneDetected", "two agents send heartbeats with the identity of this cluster")
 		case i%401 == 222:
 			c.Spec.Quarantined = true
 		case i%41 == 9:
@@ -232,6 +232,6 @@ func belongings(c *fleet.Cluster) []runtime.Object {
 		request("request-v9n5t", "edge-new-2", corev1.ConditionUnknown, "WaitingForApproval", "the token requires an approval: muster approve edge-new-2"),
 		request("request-j2d8w", "plant-old", corev1.ConditionFalse, "ClientIDInUse", "the Cluster has an agent already"),
 		event("e1", "ClusterRegistration", granted.UID, "Granted", "the agent may fetch its credential for Cluster "+c.Name, 2*time.Second),
-		event("e2", "Cluster", c.UID, "Registered", "the agent has registered and checked in for the first time", 5*time.Second),
+		event("e2", "Cluster", c.UID, "Registered", "the agent has registered and sent its first heartbeat", 5*time.Second),
 	}
 }

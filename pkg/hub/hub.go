@@ -55,7 +55,7 @@ const (
 // when the hub could not start, or leader.ErrLost when it lost its Lease.
 //
 // Only one hub may work against an API server at a time. Options.Election ensures that: Run waits for the Lease, and while
-// another hub holds it, Run fills its caches and keeps them up to date (a hot standby). Without an election Run works at once.
+// another hub holds it, Run fills its caches and keeps them up to date (a standby). Without an election Run works at once.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.complete()
 	if err != nil {

@@ -306,8 +306,8 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 	}
 }
 
-// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it has listed its objects; if
-// the first attempt fails, the next may come only after minutes.
+// awaitKind waits until the API server lists objects of a new kind. The API server deletes a kind only after it has listed its objects; if the
+// first attempt fails, the next may come only after minutes.
 func (m *member) awaitKind(kind schema.GroupVersionResource) {
 	m.t.Helper()
 	require.EventuallyWithT(m.t, func(c *assert.CollectT) {

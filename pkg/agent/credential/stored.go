@@ -41,8 +41,8 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
-	// RegisteredWith is the protection with which the agent registered, or the one of a later bootstrap Secret; empty in a Secret of an
-	// earlier agent.
+	// RegisteredWith is the TLS mode and the server with which the agent registered, or those of a later bootstrap Secret; empty in a Secret
+	// of an earlier agent.
 	RegisteredWith hubclient.Protection
 }
 

@@ -53,8 +53,8 @@ type Candidates struct {
 	ConfigMap *ConfigMapEndpoint
 	// Mode is agentTLSMode of ConfigMap fleet-agent.
 	Mode config.TLSMode
-	// RegisteredWith is the protection with which the agent registered, or the one of a later bootstrap Secret. ConfigMaps may not
-	// choose a lower one.
+	// RegisteredWith is the TLS mode and the server with which the agent registered, or those of a later bootstrap Secret. ConfigMaps may not
+	// lower the protection of the credential below them.
 	RegisteredWith Protection
 }
 

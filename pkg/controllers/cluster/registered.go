@@ -19,10 +19,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// stateWaitCheckIn is what management servers display for a Cluster whose agent has never checked in.
+// stateWaitCheckIn is what management servers display for a Cluster whose agent has never sent a heartbeat.
 const stateWaitCheckIn = "WaitCheckIn"
 
-// registered decides condition Registered. Until the agent has checked in, the condition is Unknown, which management servers
+// registered decides condition Registered. Until the agent has sent a heartbeat, the condition is Unknown, which management servers
 // display as "in progress". It is False, which they display as an error, if a request was refused, or if the agent is locked out or has a clone.
 // registered also sets the display state.
 func (h *handler) registered(cluster *fleet.Cluster) result.Result {
@@ -34,7 +34,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 			cluster.Namespace, cluster.Name))
 	case h.subReconcilers.Liveness.HasClones(cluster):
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
-			"two agents check in with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+
+			"two agents send heartbeats with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+
 				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
 			cluster.Namespace, cluster.Name))
 	}
@@ -56,7 +56,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	if refusal, found := h.refusal(cluster); found {
 		return result.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
 	}
-	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time"+h.foreignRequest(cluster))
+	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and send its first heartbeat"+h.foreignRequest(cluster))
 }
 
 // recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other
@@ -66,7 +66,7 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	if t == nil || t.Before != corev1.ConditionUnknown && !first || t.After != corev1.ConditionTrue {
 		return
 	}
-	h.Events.Event(cluster, corev1.EventTypeNormal, fleet.ReasonRegistered, "the agent has registered and checked in for the first time")
+	h.Events.Event(cluster, corev1.EventTypeNormal, fleet.ReasonRegistered, "the agent has registered and sent its first heartbeat")
 	way, approval := metrics.WayAgent, metrics.ApprovalAuto
 	own := h.Config.Get().Bootstrap
 	switch {

@@ -119,7 +119,7 @@ func TestRegistered_anotherClientIDWithTheTokenOfTheImport(t *testing.T) {
 		r.Spec.ClientID, r.Labels = "other", map[string]string{fleet.RegistrationTokenLabel: "import-token-prod"}
 		return r
 	}
-	const waits = "waiting for the agent to register and check in for the first time"
+	const waits = "waiting for the agent to register and send its first heartbeat"
 	for _, row := range []struct {
 		name       string
 		kubeconfig string
@@ -280,7 +280,7 @@ func TestRegistered_invalidCredential(t *testing.T) {
 
 func TestRecordRegistered(t *testing.T) {
 	const unknown, yes, no = corev1.ConditionUnknown, corev1.ConditionTrue, corev1.ConditionFalse
-	const event = "Normal Registered the agent has registered and checked in for the first time"
+	const event = "Normal Registered the agent has registered and sent its first heartbeat"
 	approved := request("r", 3*time.Second, yes, "Granted")
 	approved.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
 	older := request("older", time.Hour, yes, "Granted")

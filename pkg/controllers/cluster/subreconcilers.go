@@ -37,7 +37,7 @@ type Liveness interface {
 	SubReconciler
 	// CopyReport copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
 	CopyReport(cluster *fleet.Cluster)
-	// HasClones reports whether two agents check in with the identity of the Cluster.
+	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 }
 

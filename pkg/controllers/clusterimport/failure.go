@@ -57,7 +57,8 @@ func diagnose(server, doing string, err error) *failure {
 		return addressNotAllowed(doing, server)
 	case certificateProblem(err) != "":
 		return failuref(fleet.ReasonCertificateUntrusted,
-			"%s at %s: its certificate is not trusted (%s); correct the CA or the server in the kubeconfig", doing, server, certificateProblem(err))
+			"%s at %s: its certificate is not trusted (%s); correct the CA or the server in the kubeconfig, or renew the certificate",
+			doing, server, certificateProblem(err))
 	case apierrors.IsUnauthorized(err):
 		return failuref(fleet.ReasonUnauthorized,
 			"%s at %s: the member rejected the credential of the kubeconfig; renew it", doing, server)

@@ -78,7 +78,7 @@ func (d *Detector) observeInstance(key types.NamespacedName, instance string, is
 	i.expire(now, interval)
 }
 
-// HasClones reports whether two agents check in with the identity of the Cluster.
+// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 func (d *Detector) HasClones(cluster *fleet.Cluster) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

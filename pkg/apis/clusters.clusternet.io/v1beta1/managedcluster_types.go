@@ -43,7 +43,7 @@ func (m *ManagedCluster) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// ManagedClusterSpec is what the original hub says about a cluster. Agents ignore it.
+// ManagedClusterSpec is what Clusternet's own hub says about a cluster. Agents ignore it.
 type ManagedClusterSpec struct {
 	// ClusterID is set by the hub to the clientID of the Cluster.
 	// +required

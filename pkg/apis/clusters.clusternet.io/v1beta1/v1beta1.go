@@ -12,5 +12,5 @@ const ClusterIDLabel = "clusters.clusternet.io/cluster-id"
 // remove the credential from it.
 const AgentSecret = "child-cluster-deployer"
 
-// ReservedPrefixes are the prefixes of the label keys of the original hub. An agent may not set them on its Cluster.
+// ReservedPrefixes are the prefixes of the label keys of Clusternet's own hub. An agent may not set them on its Cluster.
 var ReservedPrefixes = []string{"clusters.clusternet.io/", "clusternet.io/"}

@@ -44,8 +44,8 @@ type ClusterSpec struct {
 	Paused bool `json:"paused,omitempty"`
 
 	// Quarantined is set by a person, with "muster quarantine" or kubectl, to lock the agent of the cluster out at once: it
-	// keeps its identity and loses all rights, the hub sends it nothing, and grants no request for the cluster. Deployed workloads
-	// keep running. Setting it to false restores the rights.
+	// keeps its ServiceAccount and loses all rights, except to read Contents whose names it knows. The hub sends it nothing, and grants
+	// no request for the cluster. Deployed workloads keep running. Setting it to false restores the rights.
 	// +optional
 	Quarantined bool `json:"quarantined,omitempty"`
 

@@ -177,7 +177,8 @@ const (
 	ReasonAddressNotAllowed = "AddressNotAllowed"
 	// ReasonKubeconfigNotAllowed: the Secret is in a namespace from which the Cluster may not use a kubeconfig.
 	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
-	// ReasonCertificateUntrusted: the certificate of the member's API server is not signed by the CA in the kubeconfig.
+	// ReasonCertificateUntrusted: the certificate of the member's API server is not signed by the CA in the kubeconfig, is valid for another
+	// name, or has expired.
 	ReasonCertificateUntrusted = "CertificateUntrusted"
 	// ReasonUnauthorized: the member rejects the credential in the kubeconfig.
 	ReasonUnauthorized = "Unauthorized"
