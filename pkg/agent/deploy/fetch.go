@@ -110,7 +110,10 @@ func (d *reconciler) fetchCopies(ctx context.Context, bd *fleet.BundleDeployment
 
 // copiedGeneration returns the generation of the copies with which a release was deployed; 0 if it has none.
 func copiedGeneration(f release.Found) int64 {
-	generation, _ := strconv.ParseInt(f.Labels[release.CopiesLabel], 10, 64)
+	generation, err := strconv.ParseInt(f.Labels[release.CopiesLabel], 10, 64)
+	if err != nil {
+		return 0
+	}
 	return generation
 }
 

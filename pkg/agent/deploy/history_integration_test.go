@@ -58,14 +58,20 @@ func TestRun_historyTooLarge(t *testing.T) {
 	s.condition("app", fleet.ConditionDeployed, "False Error: reading the history of Helm release "+s.target+"/app: query: failed to query with labels: the history")
 }
 
-// The history of a release that an agent without labels has deployed cannot be read, so that this agent cannot take the release over.
-func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
-	s := onStage(t)
+// leaveUnlabelled leaves the release of BundleDeployment app as one of an agent that sets no labels and no longer runs.
+func (s *stage) leaveUnlabelled() {
+	s.t.Helper()
 	stop := s.run()
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
-	require.NoError(t, stop())
+	require.NoError(s.t, stop())
 	s.unlabel("app")
+}
+
+// The history of a release that an agent without labels has deployed cannot be read, so that this agent cannot take the release over.
+func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
+	s := onStage(t)
+	s.leaveUnlabelled()
 	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
 	before := s.get("app").Status
 	s.run()
@@ -85,11 +91,7 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 // While it is paused, the status of a deployed BundleDeployment does not change, whatever happens to the history.
 func TestRun_pausedHistoryTooLarge(t *testing.T) {
 	s := onStage(t)
-	stop := s.run()
-	s.put("app", configMap("a", "one"))
-	s.state("app", fleet.Ready)
-	require.NoError(t, stop())
-	s.unlabel("app")
+	s.leaveUnlabelled()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
 	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
 	before := s.get("app").Status

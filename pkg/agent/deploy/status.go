@@ -276,7 +276,10 @@ func (w written) latest(bd *fleet.BundleDeployment) fleet.BundleDeploymentStatus
 
 // number returns 0 for a resourceVersion that is empty or no number.
 func number(resourceVersion string) uint64 {
-	n, _ := strconv.ParseUint(resourceVersion, 10, 64)
+	n, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
 	return n
 }
 
