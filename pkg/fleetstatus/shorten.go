@@ -26,10 +26,10 @@ func Shorten(s fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
 	s.NonReadyStatus, s.ModifiedStatus = ShortenNonReady(s.NonReadyStatus), ShortenModified(s.ModifiedStatus)
 	s.Resources = nil
 	for _, text := range []*string{&s.AppliedDeploymentID, &s.Release, &s.Display.State} {
-		*text = cut(*text, maxText)
+		*text = Cut(*text, maxText)
 	}
 	// The display of a shortened condition is the same text.
-	s.Display.Deployed, s.Display.Monitored = cut(s.Display.Deployed, maxText+len(displayedError)), cut(s.Display.Monitored, maxText+len(displayedError))
+	s.Display.Deployed, s.Display.Monitored = Cut(s.Display.Deployed, maxText+len(displayedError)), Cut(s.Display.Monitored, maxText+len(displayedError))
 	return s
 }
 
@@ -59,11 +59,11 @@ func shortened[T any](all []T, parts func(*T) (names, texts []*string)) []T {
 	for _, item := range all[:min(len(all), maxListed)] {
 		names, texts := parts(&item)
 		for _, name := range names {
-			*name = cut(*name, maxName)
+			*name = Cut(*name, maxName)
 			room -= len(*name)
 		}
 		for _, text := range texts {
-			*text = cut(*text, maxText)
+			*text = Cut(*text, maxText)
 			room -= len(*text)
 		}
 		if room < 0 {
@@ -74,8 +74,8 @@ func shortened[T any](all []T, parts func(*T) (names, texts []*string)) []T {
 	return slices.Clip(first)
 }
 
-// cut returns at most so many bytes of a text. It does not keep the rest in memory.
-func cut(text string, limit int) string {
+// Cut returns at most so many bytes of a text. It does not keep the rest in memory.
+func Cut(text string, limit int) string {
 	const ellipsis = "..."
 	if len(text) <= limit {
 		return text

@@ -1,7 +1,6 @@
 package result
 
 import (
-	"strings"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -22,9 +21,7 @@ func Set(conditions *fleetstatus.Conditions, conditionType string, o Result, now
 	if o.IsSkip() {
 		return nil
 	}
-	if len(o.Message) > maxMessage {
-		o.Message = strings.ToValidUTF8(o.Message[:maxMessage], "") + "..."
-	}
+	o.Message = fleetstatus.Cut(o.Message, maxMessage)
 	before := fleetstatus.Condition(*conditions, conditionType)
 	after := genericcondition.GenericCondition{Type: conditionType, Status: o.Status(), Reason: o.Reason, Message: o.Message}
 	fleetstatus.SetCondition(conditions, after, now)
