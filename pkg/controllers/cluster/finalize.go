@@ -165,9 +165,8 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, me
 	return latest, err
 }
 
-// writeProcessed writes condition Processed of a deleted Cluster. It is no error if the Cluster is gone.
-// toReport returns a context to write the error of a pass with. If the pass has reached its deadline, which may be the error, a few seconds more
-// are for that. A hub that stops writes nothing more.
+// toReport returns the context with which the error of a pass is written. If the pass has reached its deadline, which may be the cause of the
+// error, the context has five seconds more. If the hub stops, it has ended: the hub then writes nothing.
 func toReport(ctx context.Context) (context.Context, context.CancelFunc) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -175,6 +174,7 @@ func toReport(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() {}
 }
 
+// writeProcessed writes condition Processed of a deleted Cluster. It is no error if the Cluster is gone.
 func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
@@ -208,8 +208,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Prog
 
 // agentStays decides whether the agent stays on the member because another Cluster takes it over, another controller manages the Cluster, or the
 // configuration disables the agent. The other Cluster gives the agent a new identity; the old one is deleted with the namespace of this
-// Cluster. If undecided is positive, the
-// decision must be repeated after that time.
+// Cluster. If undecided is positive, the decision must be repeated after that time.
 func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.

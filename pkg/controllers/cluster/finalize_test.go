@@ -598,7 +598,7 @@ func TestAskAgent(t *testing.T) {
 			row.change(d)
 			out := asks(t, d)
 			assert.Equal(t, row.reason, out.Reason)
-			assert.Equal(t, row.reason == "", out.IsNotNeeded())
+			assert.Equal(t, row.reason == "", out == removal.NotNeeded())
 			assert.Empty(t, d.patches())
 		})
 	}

@@ -65,19 +65,15 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c FleetCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, served := range []struct {
-		kind     fleetKind
-		isServed bool
-	}{
-		{fleetCluster, c.Clusters != nil}, {fleetGroup, c.Groups != nil}, {fleetBundle, c.Bundles != nil}, {fleetDeployment, c.BundleDeployments != nil},
+	for kind, isServed := range map[*fleetKind]bool{
+		&fleetCluster: c.Clusters != nil, &fleetGroup: c.Groups != nil, &fleetBundle: c.Bundles != nil, &fleetDeployment: c.BundleDeployments != nil,
 	} {
-		if !served.isServed {
-			continue
+		if isServed {
+			descriptions <- kind.state
+			for _, description := range kind.numbers {
+				descriptions <- description
+			}
 		}
-		for _, description := range served.kind.numbers {
-			descriptions <- description
-		}
-		descriptions <- served.kind.state
 	}
 }
 

@@ -39,9 +39,6 @@ func Left(reason, message string) Progress {
 // Removed means that nothing is left on the member.
 func Removed() Progress { return Progress{phase: removed} }
 
-// IsNotNeeded reports the progress of NotNeeded.
-func (p Progress) IsNotNeeded() bool { return p.phase == notNeeded }
-
 // IsUnderWay reports the progress of UnderWay.
 func (p Progress) IsUnderWay() bool { return p.phase == underWay }
 
