@@ -121,6 +121,21 @@ func TestStartAndStop(t *testing.T) {
 		requireServiceAccount(t, c, "after")
 	})
 
+	t.Run("restore: what was written after the snapshot is gone", func(t *testing.T) {
+		snapshot := filepath.Join(t.TempDir(), "snapshot.db")
+		require.NoError(t, c.Snapshot(t.Context(), snapshot))
+		require.ErrorContains(t, c.Snapshot(t.Context(), snapshot), "exists", "a backup is not overwritten")
+		createConfigMap(t, client, "later")
+		version := versionOf(t, client)
+		require.NoError(t, c.Restore(t.Context(), snapshot))
+		names, err := configMaps(t.Context(), client)
+		require.NoError(t, err)
+		require.Contains(t, names, "before")
+		require.NotContains(t, names, "later")
+		require.NoError(t, c.Restore(t.Context(), snapshot, RestoreFlags...))
+		require.Greater(t, versionOf(t, client), version+999_999_999)
+	})
+
 	pids := pidsOf(c)
 	require.Len(t, pids, 3)
 	require.Equal(t, pids[0], c.EtcdPid())
@@ -276,6 +291,16 @@ func configMaps(ctx context.Context, client kubernetes.Interface) (names []strin
 		names = append(names, item.Name)
 	}
 	return names, nil
+}
+
+// versionOf returns the resourceVersion of the API server.
+func versionOf(t *testing.T, client kubernetes.Interface) int {
+	t.Helper()
+	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{Limit: 1})
+	require.NoError(t, err)
+	version, err := strconv.Atoi(list.ResourceVersion)
+	require.NoError(t, err)
+	return version
 }
 
 func requireServiceAccount(t *testing.T, c *ControlPlane, namespace string) {
