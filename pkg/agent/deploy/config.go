@@ -55,6 +55,9 @@ type Config struct {
 	// record of the agent on that report; an agent that is killed in between must find its own record. If BeginUninstall fails, nothing is
 	// reported. nil does nothing.
 	BeginUninstall func(context.Context) error
+	// ReportKept is called with the releases that stay because the hub was restored from a backup and has no BundleDeployment for them, as
+	// namespace/name in alphabetical order; it may be called again with the same ones. nil does nothing.
+	ReportKept func(releases []string)
 	// Log, Clock and Timing have defaults.
 	Log    logrus.FieldLogger
 	Clock  clock.WithTicker
@@ -95,6 +98,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BeginUninstall == nil {
 		c.BeginUninstall = func(context.Context) error { return nil }
+	}
+	if c.ReportKept == nil {
+		c.ReportKept = func([]string) {}
 	}
 	c.Log = cmp.Or[logrus.FieldLogger](c.Log, logrus.StandardLogger())
 	c.Clock = cmp.Or[clock.WithTicker](c.Clock, clock.RealClock{})

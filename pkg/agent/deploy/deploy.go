@@ -43,6 +43,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	default:
 	}
 	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
+
+	if slices.ContainsFunc(d.index.of(key), func(f release.Found) bool { return f.Kept }) {
+		if err := d.endKept(ctx, key); err != nil {
+			d.retryRead(ctx, key, bd, state, err)
+			return
+		}
+	}
+
 	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
 		state.endConflict()
 		state.failedID, state.failure = "", nil // a correction failed, and the drift was undone by another writer
@@ -304,6 +312,11 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		Applied: bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID &&
 			(len(options.DownstreamResources) == 0 || bd.Status.DownstreamResourcesGeneration == bd.Spec.DownstreamResourcesGeneration),
 		IsAgent: key == d.ownKey,
+	}
+	if len(d.index.of(key)) == 0 { // see restored.go
+		if err := d.recordHubVersion(ctx, bd.ResourceVersion); err != nil {
+			return release.Deployed{}, err
+		}
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())

@@ -213,3 +213,22 @@ func TestReplacedOptions(t *testing.T) {
 	}
 	assert.True(t, old.Options().DeleteNamespace && old.Options().DeleteCRDs)
 }
+
+func TestIsRestored(t *testing.T) {
+	const known = 5_000_000
+	for name, row := range map[string]struct {
+		recorded, current uint64
+		want              bool
+	}{
+		"nothing is recorded":                  {0, known, false},
+		"nothing was written since":            {known, known, false},
+		"a month of a busy hub":                {known, known + 400_000_000, false},
+		"an earlier version":                   {known, known - 1, true},
+		"another hub":                          {known, 300, true},
+		"bumped by the recommended number":     {known, known + 1_000_000_000, true},
+		"bumped, from a backup of weeks ago":   {known + 100_000_000, known + 1_000_000_000, true},
+		"the answer of a proxy has no version": {known, 0, true}, // the quorum list refuses it
+	} {
+		assert.Equal(t, row.want, isRestored(row.recorded, row.current), name)
+	}
+}

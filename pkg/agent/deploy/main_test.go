@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
@@ -38,6 +39,7 @@ type stage struct {
 	agent   string // namespace of the agent
 	target  string // namespace that is deployed to
 	cluster string
+	hubAt   *rest.Config // of the API server of the hub
 	member  *testenv.Recorder
 	hubWire *testenv.Recorder
 }
@@ -49,7 +51,7 @@ func onStage(t *testing.T) *stage {
 
 func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
 	t.Helper()
-	s := &stage{Cluster: cluster, t: t, member: &testenv.Recorder{}, hubWire: &testenv.Recorder{}}
+	s := &stage{Cluster: cluster, t: t, hubAt: cluster.RESTConfig(), member: &testenv.Recorder{}, hubWire: &testenv.Recorder{}}
 	s.hub, s.target = s.Namespace(t), s.Namespace(t)
 	s.agent = s.target // an agent ignores objects of an agent in another namespace
 	s.cluster = "c-" + s.hub
@@ -59,7 +61,7 @@ func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
 // config returns the configuration of an agent with short pauses.
 func (s *stage) config() deploy.Config {
 	s.t.Helper()
-	hub := s.hubWire.On(s.RESTConfig())
+	hub := s.hubWire.On(s.hubAt)
 	fleetClient, err := versioned.NewForConfig(hub)
 	require.NoError(s.t, err)
 	core, err := kubernetes.NewForConfig(hub)

@@ -22,7 +22,8 @@ import (
 // remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
 // is asked before.
 func (d *reconciler) remove(ctx context.Context, key string, state *deploymentState) {
-	found := d.index.of(key)
+	defer d.reportKept() // a person may have uninstalled a kept release
+	found := d.removable(key)
 	if len(found) > 0 {
 		// While a namespace is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
 		if state.goneSince.IsZero() {
@@ -32,6 +33,11 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			d.queue.AddAfter(key, rest)
 			return
 		}
+		if err := d.keepIfRestored(ctx); err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+		found = d.removable(key)
 		mustStay, err := d.mustStay(ctx, key)
 		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
 			// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the

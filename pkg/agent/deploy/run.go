@@ -11,6 +11,7 @@
 //	decide.go    the decision as a pure function, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
+//	restored.go  keeping releases after the hub was restored from a backup
 //	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
 //	caches.go    the releases and their objects, and the memory of the run
 //	config.go    Config and its defaults
@@ -19,14 +20,17 @@ package deploy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
@@ -43,7 +47,10 @@ type reconciler struct {
 	owner                 release.Owner
 	ownKey                string // of the agent's own BundleDeployment
 	releases              *release.Client
+	core                  corev1client.CoreV1Interface // of the member
 	bundleDeploymentStore cache.Store
+	seenVersion           func() string // the resourceVersion of the hub in the last list or event
+	hubVersion            hubVersion
 	index                 *releaseIndex
 	objects               *objectCache
 	states                *deploymentStates
@@ -78,12 +85,16 @@ func Run(parent context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	core, err := corev1client.NewForConfig(c.Member)
+	if err != nil {
+		return err
+	}
 	ctx, end := context.WithCancelCause(parent)
 	newQueue := func() workqueue.TypedDelayingInterface[string] {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
 	d := &reconciler{
-		Config: c, releases: releases.LimitHistory(historyLimits), states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
+		Config: c, releases: releases.LimitHistory(historyLimits), core: core, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 	}
@@ -110,13 +121,13 @@ func (d *reconciler) run(ctx context.Context) error {
 	defer d.drifts.ShutDown()
 	defer d.end(nil)
 
-	if !d.loadHistoryKey(ctx) {
+	if !d.untilDone(ctx, d.loadHistoryKey) {
 		return context.Cause(ctx)
 	}
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: d.bundleDeploymentListerWatcher(), ObjectType: &fleet.BundleDeployment{}, Handler: d.bundleDeploymentHandler(), Transform: withoutManagedFields,
 	})
-	d.bundleDeploymentStore = store
+	d.bundleDeploymentStore, d.seenVersion = store, informer.LastSyncResourceVersion
 	_, revisions := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: d.releases.Revisions(d.owner.Selector()), ObjectType: &metav1.PartialObjectMetadata{},
 		Handler: d.index.handler(), Transform: withoutManagedFields,
@@ -129,6 +140,10 @@ func (d *reconciler) run(ctx context.Context) error {
 	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
 		return errAskedToUninstall
 	}
+	if !d.untilDone(ctx, d.keepIfRestored) {
+		return context.Cause(ctx)
+	}
+	d.reportKept()
 	d.enqueueAll()
 	for range d.Workers {
 		running.Go(func() { work(ctx, d.queue, d.reconcile) })
@@ -141,13 +156,23 @@ func (d *reconciler) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// loadHistoryKey makes the client distinguish the revisions of this agent from forged ones. It reports whether that worked before ctx ended.
-func (d *reconciler) loadHistoryKey(ctx context.Context) bool {
+// loadHistoryKey makes the client distinguish the revisions of this agent from forged ones, and reads the recorded version of the hub, which is
+// in the same Secret.
+func (d *reconciler) loadHistoryKey(ctx context.Context) error {
+	keyed, err := d.releases.EnsureHistoryKey(ctx, d.owner)
+	if err != nil {
+		return err
+	}
+	d.releases = keyed
+	return d.readHubVersion(ctx)
+}
+
+// untilDone repeats a step until it succeeds, and reports whether it did before ctx ended.
+func (d *reconciler) untilDone(ctx context.Context, step func(context.Context) error) bool {
 	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	for {
-		keyed, err := d.releases.EnsureHistoryKey(ctx, d.owner)
+		err := step(ctx)
 		if err == nil {
-			d.releases = keyed
 			return true
 		}
 		if ctx.Err() == nil {
@@ -192,6 +217,9 @@ func (d *reconciler) resync(ctx context.Context) {
 		case <-timer.C():
 		}
 		d.warnOfLeftReleases(ctx, checked)
+		if err := d.recordHubVersion(ctx, ""); err != nil && ctx.Err() == nil {
+			d.Log.Warnf("Trying again later: %s", release.Explain(err))
+		}
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()
@@ -259,18 +287,38 @@ func (d *reconciler) dropWrittenStatus(before, after any) {
 }
 
 func (d *reconciler) bundleDeploymentListerWatcher() cache.ListerWatcher {
+	interrupted := false
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return d.listBundleDeployments(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if interrupted && o.SendInitialEvents == nil {
+				if err := d.checkContinues(ctx, o.ResourceVersion); err != nil {
+					return nil, err
+				}
+			}
 			events, err := transport.Watch(ctx, o, d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch)
 			if transport.Unanswered(err) {
 				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
+			interrupted = err != nil
 			return events, d.checkHub(err)
 		},
 	}
+}
+
+// checkContinues returns an error, after which the informer lists again, if the hub has not reached the version from which a watch is to
+// continue. A restored API server sends no event, and no error, until it has reached that version.
+func (d *reconciler) checkContinues(ctx context.Context, version string) error {
+	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if number(list.ResourceVersion) < number(version) {
+		return apierrors.NewResourceExpired(fmt.Sprintf("the hub was restored from a backup: its resourceVersion was %s and is %s", version, list.ResourceVersion))
+	}
+	return nil
 }
 
 // listBundleDeployments refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must

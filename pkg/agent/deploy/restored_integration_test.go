@@ -1,0 +1,122 @@
+package deploy_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// keptReleases is what an agent has reported last.
+type keptReleases struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (k *keptReleases) receive(c *deploy.Config) {
+	c.ReportKept = func(names []string) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.names = names
+	}
+}
+
+func (k *keptReleases) require(t *testing.T, want ...string) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return slices.Equal(k.names, want), fmt.Sprintf("kept: %q, want %q", k.names, want)
+	})
+}
+
+func TestRun_hubRestoredFromABackup(t *testing.T) {
+	member, hub := testenv.SharedCluster(t, "member"), testenv.OwnCluster(t, "restored")
+	hub.InstallKinds(t)
+	type restore struct {
+		name    string
+		flags   []string
+		stopped bool // the agent does not run while etcd is restored
+	}
+	for _, row := range sample.Some(t, 2, []restore{
+		{name: "versions go back"},
+		{name: "versions go back while the agent is stopped", stopped: true},
+		{name: "versions are bumped", flags: controlplane.RestoreFlags},
+		{name: "versions are bumped while the agent is stopped", flags: controlplane.RestoreFlags, stopped: true},
+	}) {
+		t.Run(row.name, func(t *testing.T) {
+			s := stageOn(t, &testenv.Cluster{ControlPlane: member.ControlPlane, Kubernetes: member.Kubernetes, Fleet: hub.Fleet})
+			s.hubAt = hub.RESTConfig()
+			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.hub}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			kept := &keptReleases{}
+			stop := s.run(kept.receive)
+			s.put(s.ownBundle(), configMap("agent", "one"))
+			s.put("before", configMap("before", "one"))
+			s.put("deleted", configMap("deleted", "one"))
+			for _, name := range []string{s.ownBundle(), "before", "deleted"} {
+				s.state(name, fleet.Ready)
+			}
+			backup := filepath.Join(t.TempDir(), "backup.db")
+			require.NoError(t, hub.Snapshot(t.Context(), backup))
+			s.put("after", configMap("after", "one"))
+			s.put("other", configMap("other", "one"))
+			s.state("after", fleet.Ready)
+			s.state("other", fleet.Ready)
+			s.remove("deleted")
+			s.gone("deleted")
+			for n := range 300 { // more than a starting control plane writes
+				_, err := hub.Kubernetes.CoreV1().ConfigMaps(s.hub).Create(t.Context(),
+					&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("write-", n)}}, metav1.CreateOptions{})
+				require.NoError(t, err)
+			}
+			s.put("last", configMap("last", "one")) // so that the agent records the version
+			s.state("last", fleet.Ready)
+
+			if row.stopped {
+				require.NoError(t, stop())
+			}
+			require.NoError(t, hub.Restore(t.Context(), backup, row.flags...))
+			if row.stopped {
+				stop = s.run(kept.receive)
+			}
+			after, last, other := s.target+"/after", s.target+"/last", s.target+"/other"
+			kept.require(t, after, last, other)
+			s.value("deleted", "one") // as in the backup
+
+			require.NoError(t, stop())
+			kept = &keptReleases{}
+			stop = s.run(kept.receive)
+			kept.require(t, after, last, other)
+			s.remove("before")
+			s.gone("before")
+			s.value("after", "one")
+			assert.Len(t, s.releases(), 5, "agent, deleted, after, last, other")
+
+			s.put("after", configMap("after", "one"))
+			s.state("after", fleet.Ready)
+			kept.require(t, last, other)
+			s.remove("after")
+			s.gone("after")
+
+			client, err := release.New(s.RESTConfig())
+			require.NoError(t, err)
+			require.NoError(t, client.Uninstall(t.Context(), s.target, "other", release.Options{}))
+			kept.require(t, last)
+			require.NoError(t, stop())
+		})
+	}
+}
