@@ -147,7 +147,7 @@ func (e Config) workForTerm(ctx, term context.Context, work func(context.Context
 		return err
 	}
 	if term.Err() != nil {
-		return fmt.Errorf("%w %s/%s: it could not be renewed for %s; the API server did not answer, or another process took it",
+		return fmt.Errorf("%w %s/%s: it could not be renewed for %s; the API server did not answer, another process took it, or etcd was restored",
 			ErrLost, e.Namespace, e.Name, e.RenewDeadline)
 	}
 	return nil

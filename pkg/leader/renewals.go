@@ -11,25 +11,27 @@ import (
 
 // renewals records when the Lease was last renewed. The elector alone would end a term too late if the API server does not
 // answer: it counts the renew deadline from its next attempt, one retry period later. By then another process may hold the Lease. Nor
-// does the elector end the term when it reads that another process holds the Lease, before the renew deadline.
+// does the elector end the term when it reads that another process holds the Lease, before the renew deadline, or that the Lease is older than
+// the last renewal, because etcd was restored from a backup. After a restore, the caches of this process may be newer than etcd.
 type renewals struct {
 	resourcelock.Interface
 	clock clock.Clock
-	taken chan struct{} // closed when another process holds the Lease
+	taken chan struct{} // closed when another process holds the Lease, or it is older than the last renewal
 
-	mu   sync.Mutex
-	last time.Time
-	once sync.Once
+	mu      sync.Mutex
+	last    time.Time // when the last successful renewal was sent
+	written time.Time // renewTime of the last successful renewal
+	once    sync.Once
 }
 
 func newRenewals(lease resourcelock.Interface) *renewals {
 	return &renewals{Interface: lease, clock: clock.RealClock{}, taken: make(chan struct{})}
 }
 
-// Get ends the term if another process holds the Lease that this one had acquired.
+// Get ends the term if another process holds the Lease that this one had acquired, or if the Lease is older than the last renewal.
 func (r *renewals) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := r.Interface.Get(ctx)
-	if err == nil && record.HolderIdentity != "" && record.HolderIdentity != r.Identity() && r.wasAcquired() {
+	if err == nil && r.wasAcquired() && r.isLost(record) {
 		r.once.Do(func() { close(r.taken) })
 	}
 	return record, raw, err
@@ -39,6 +41,15 @@ func (r *renewals) wasAcquired() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.last.IsZero()
+}
+
+func (r *renewals) isLost(record *resourcelock.LeaderElectionRecord) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if record.HolderIdentity != r.Identity() {
+		return record.HolderIdentity != ""
+	}
+	return record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond)) // a Lease stores microseconds
 }
 
 // Create records when the Lease was acquired.
@@ -58,7 +69,7 @@ func (r *renewals) note(record resourcelock.LeaderElectionRecord, write func() e
 	if err == nil && record.HolderIdentity == r.Identity() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.last = began
+		r.last, r.written = began, record.RenewTime.Time
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
@@ -18,10 +19,11 @@ type slow struct {
 	takes  time.Duration
 	fails  bool
 	holder string
+	renew  time.Time
 }
 
 func (s *slow) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	return &resourcelock.LeaderElectionRecord{HolderIdentity: s.holder}, nil, nil
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: s.holder, RenewTime: metav1.NewTime(s.renew)}, nil, nil
 }
 
 func (s *slow) Identity() string { return "me" }
@@ -70,6 +72,12 @@ func TestRenewalsEndTheTerm(t *testing.T) {
 		"another process has taken it": {func(r *renewals, s *slow) {
 			time.Sleep(3 * time.Second)
 			s.holder = "another"
+			_, _, _ = r.Get(context.Background())
+		}, 3 * time.Second},
+		"etcd was restored": {func(r *renewals, s *slow) {
+			time.Sleep(time.Second)
+			s.holder, s.renew = "me", time.Now()
+			_ = r.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", RenewTime: metav1.NewTime(s.renew.Add(time.Second))})
 			_, _, _ = r.Get(context.Background())
 		}, 3 * time.Second},
 		"it is read": {func(r *renewals, s *slow) {
