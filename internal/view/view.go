@@ -136,7 +136,7 @@ func wayIn(c *fleet.Cluster) string {
 }
 
 // clusterState returns the first state that applies. Reason and message are from the condition that determines the state; for a registered
-// cluster, from the first of Processed and Imported that is not True.
+// cluster, from the first of Processed, Imported and ReleasesManaged that is not True.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	condition := func(kind string) genericcondition.GenericCondition {
 		return fleetstatus.Condition(c.Status.Conditions, kind)
@@ -155,7 +155,7 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case registered.Status == corev1.ConditionTrue && connected.Status == corev1.ConditionFalse:
 		return StateOffline, connected.Reason, connected.Message
 	case registered.Status == corev1.ConditionTrue:
-		for _, c := range []genericcondition.GenericCondition{processed, imported} {
+		for _, c := range []genericcondition.GenericCondition{processed, imported, condition(fleet.ConditionReleasesManaged)} {
 			if c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown {
 				return StateRegistered, c.Reason, c.Message
 			}

@@ -129,7 +129,8 @@ func TestAgentPolicies(t *testing.T) {
 		full := `{"lastSeen":"2026-01-02T03:04:05Z","namespace":"cattle-fleet-system","checkinInterval":"15m0s","version":"v1","generation":"managed/7",` +
 			`"kubernetesVersion":"v1.36.3","nodes":{"count":5000,"ready":4999},"capacity":{"cpu":"64","memory":"1Ti","pods":"110"},` +
 			`"apiServer":{"ready":false,"message":"` + strings.Repeat("x", 1024) + `"},"clockSkew":"-3s","instance":"i","vouches":"request-x",` +
-			`"hub":{"apiServerURL":"https://` + strings.Repeat("h", 1000) + `","pending":"` + strings.Repeat("x", 1024) + `"},"registration":"request-y"}`
+			`"hub":{"apiServerURL":"https://` + strings.Repeat("h", 1000) + `","pending":"` + strings.Repeat("x", 1024) + `"},"registration":"request-y",` +
+			`"keptReleases":{"count":300,"names":"` + strings.Repeat("x", 2048) + `"}}`
 		_, err = clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+full+`}}`), metav1.PatchOptions{}, "status")
 		require.NoError(t, err)
 	})

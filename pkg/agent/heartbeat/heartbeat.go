@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -87,6 +88,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	defer h.sending.Unlock()
 	notes, now := h.Notes.read(), h.Clock.Now()
 	report.Hub.Pending, report.PossessionProof = textOrNull(notes.pendingEndpoint), textOrNull(notes.possessionProof)
+	report.KeptReleases = notes.keptReleases
 
 	text, err := last.encode(report)
 	if err != nil {
@@ -195,6 +197,8 @@ type statusPatch struct {
 	CredentialExpires *metav1.Time `json:"credentialExpires"`
 	Registration      *string      `json:"registration"`
 	PossessionProof   *string      `json:"vouches"`
+
+	KeptReleases *fleet.AgentKeptReleases `json:"keptReleases"`
 }
 
 // hubReport is fleet.AgentHub as a patch.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -136,6 +137,7 @@ func TestHeartbeat_send(t *testing.T) {
 		hub, h := newRecordingHub(t, ""), agent(t)
 		h.Notes.SetPendingEndpoint("", "elsewhere: dead")
 		h.Notes.SetPossessionProof("request-2")
+		h.Notes.SetKeptReleases([]string{"shop/cart", "shop/search"})
 		interval, err := h.send(t.Context(), hub.use, &lastReport{})
 		require.NoError(t, err)
 		assert.Equal(t, config.DefaultCheckinInterval, interval)
@@ -144,6 +146,19 @@ func TestHeartbeat_send(t *testing.T) {
 		assert.Contains(t, hub.patches[0], `"checkinInterval":"15m0s"`)
 		assert.Contains(t, hub.patches[0], `"pending":"elsewhere: dead"`)
 		assert.Contains(t, hub.patches[0], `"vouches":"request-2"`)
+		assert.Contains(t, hub.patches[0], `"keptReleases":{"count":2,"names":"shop/cart, shop/search"}`)
+
+		wake := h.Notes.waker()
+		h.Notes.SetKeptReleases([]string{"shop/cart", "shop/search"})
+		assert.False(t, isClosed(wake), "the same releases are not reported again")
+		h.Notes.SetKeptReleases(slices.Repeat([]string{"shop/cart"}, 300))
+		assert.True(t, isClosed(wake))
+		assert.Equal(t, 300, h.Notes.read().keptReleases.Count)
+		assert.Len(t, h.Notes.read().keptReleases.Names, 2048)
+		h.Notes.SetKeptReleases(nil)
+		_, err = h.send(t.Context(), hub.use, &lastReport{})
+		require.NoError(t, err)
+		assert.Contains(t, hub.patches[1], `"keptReleases":null`)
 	})
 	for _, answer := range []int{http.StatusForbidden, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("the status after %d", answer), func(t *testing.T) {
@@ -226,4 +241,13 @@ func TestLastReport_encode(t *testing.T) {
 	assert.Equal(t, first, with(38*time.Second))
 	assert.Equal(t, first, with(21*time.Second))
 	assert.Contains(t, with(40*time.Second), `"clockSkew":"40s"`)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -1,6 +1,13 @@
 package heartbeat
 
-import "sync"
+import (
+	"reflect"
+	"strings"
+	"sync"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+)
 
 // Notes are information of the agent's loop that the heartbeats contain. The zero value adds nothing.
 type Notes struct {
@@ -13,6 +20,24 @@ type Notes struct {
 type notes struct {
 	pendingEndpoint string // why the agent cannot switch to another endpoint
 	possessionProof string // the request for which the agent proves possession of its credential
+	keptReleases    *fleet.AgentKeptReleases
+}
+
+// maxKeptNames is the limit of AgentKeptReleases.Names.
+const maxKeptNames = 2048
+
+// SetKeptReleases reports the releases that the agent keeps without a BundleDeployment. A change is reported at once.
+func (n *Notes) SetKeptReleases(releases []string) {
+	var kept *fleet.AgentKeptReleases
+	if len(releases) > 0 {
+		kept = &fleet.AgentKeptReleases{Count: len(releases), Names: fleetstatus.Cut(strings.Join(releases, ", "), maxKeptNames)}
+	}
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if !reflect.DeepEqual(n.keptReleases, kept) {
+		n.keptReleases = kept
+		n.sendNow()
+	}
 }
 
 // SetPendingEndpoint reports why the agent cannot switch to another endpoint; empty if no switch is pending. A new topic is

@@ -66,6 +66,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		}
 		if !managedElsewhere(after) {
 			report(fleet.ConditionRegistered, h.registered(after))
+			if out, exists := releasesManaged(after); exists {
+				report(fleet.ConditionReleasesManaged, out)
+			}
 		}
 	}
 	if len(after.Status.Conditions) > len(cluster.Status.Conditions) { // not for a new order alone, which would write every Cluster once

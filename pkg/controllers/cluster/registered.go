@@ -59,6 +59,18 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and send its first heartbeat"+h.foreignRequest(cluster))
 }
 
+// releasesManaged decides condition ReleasesManaged, which exists since the agent first reported kept releases.
+func releasesManaged(cluster *fleet.Cluster) (out result.Result, exists bool) {
+	kept := cluster.Status.Agent.KeptReleases
+	if kept == nil {
+		exists = fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReleasesManaged).Status != ""
+		return result.Done(fleet.ReasonReleasesManaged, ""), exists
+	}
+	return result.Stalled(fleet.ReasonHubRestored, fmt.Sprintf(
+		"Bundles are missing since the hub was restored from a backup, and the agent keeps their Helm releases (%d): %s; create the Bundles "+
+			"again, or uninstall the releases on the member with helm", kept.Count, kept.Names)), true
+}
+
 // recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other
 // conditions but no condition Registered, such as a Cluster that Fleet's own hub registered.
 func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Transition) {

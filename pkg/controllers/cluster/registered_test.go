@@ -356,3 +356,22 @@ func TestRecordRegistered(t *testing.T) {
 		})
 	}
 }
+
+func TestReleasesManaged(t *testing.T) {
+	c := &fleet.Cluster{}
+	_, exists := releasesManaged(c)
+	assert.False(t, exists, "an agent that has kept no release")
+
+	c.Status.Agent.KeptReleases = &fleet.AgentKeptReleases{Count: 2, Names: "shop/cart, shop/search"}
+	out, exists := releasesManaged(c)
+	require.True(t, exists)
+	assert.Equal(t, corev1.ConditionFalse, out.Status())
+	assert.Equal(t, fleet.ReasonHubRestored, out.Reason)
+	assert.Contains(t, out.Message, "(2): shop/cart, shop/search; create the Bundles again")
+
+	result.Set(&c.Status.Conditions, fleet.ConditionReleasesManaged, out, noon)
+	c.Status.Agent.KeptReleases = nil
+	out, exists = releasesManaged(c)
+	require.True(t, exists)
+	assert.Equal(t, corev1.ConditionTrue, out.Status())
+}

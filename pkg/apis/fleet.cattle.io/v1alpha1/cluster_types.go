@@ -401,6 +401,24 @@ type AgentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Registration string `json:"registration,omitempty"`
+
+	// KeptReleases is set by the agent while it keeps Helm releases for which the hub has no BundleDeployment, because the hub was restored from
+	// a backup that is older than their Bundles.
+	// +optional
+	KeptReleases *AgentKeptReleases `json:"keptReleases,omitempty"`
+}
+
+// AgentKeptReleases are Helm releases that stay without a BundleDeployment.
+type AgentKeptReleases struct {
+	// Count is set by the agent to the number of releases.
+	// +optional
+	Count int `json:"count"`
+
+	// Names is set by the agent to the releases in alphabetical order, as namespace/name, separated by a comma and a space. The text is cut
+	// after 2048 bytes, and then ends with three dots.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Names string `json:"names,omitempty"`
 }
 
 // AgentNodes counts the nodes of a cluster.

@@ -37,6 +37,10 @@ const (
 	ConditionReady = "Ready"
 )
 
+// ConditionReleasesManaged exists on a Cluster since its agent first reported status.agent.keptReleases. It is False while the agent keeps
+// releases that the hub, restored from a backup, has no BundleDeployment for, and True afterwards.
+const ConditionReleasesManaged = "ReleasesManaged"
+
 // Condition types of a ClusterRegistration. True is good.
 const (
 	// ConditionGranted is True once the agent may fetch its credential; status.granted says the same. It is Unknown, with

@@ -125,6 +125,14 @@ const (
 	ReasonCloneDetected = "CloneDetected"
 )
 
+// Reasons of the condition ReleasesManaged of a Cluster.
+const (
+	// ReasonReleasesManaged (True): the agent keeps no release without a BundleDeployment.
+	ReasonReleasesManaged = "ReleasesManaged"
+	// ReasonHubRestored (False): the agent keeps releases whose Bundles the restored hub does not have.
+	ReasonHubRestored = "HubRestored"
+)
+
 // Reasons of the condition OriginProved.
 const (
 	// ReasonOriginProved (True): the API server recorded who created the request, or checked that the creator may register with the token
