@@ -19,10 +19,10 @@ import (
 
 // After a restore of its etcd, the hub lacks the BundleDeployments that were created since the backup, and it answers as if they had been
 // deleted. The resourceVersion of the hub shows the restore: it is lower than before, or, with `etcdutl snapshot restore --bump-revision`, much
-// higher. So the agent records the highest resourceVersion that it has seen, and records it before the first deployment of each
-// BundleDeployment: a hub without that BundleDeployment, but with a later resourceVersion, has deleted it. If the hub was restored, the agent
-// marks the releases whose BundleDeployment is missing. It keeps a marked release until the BundleDeployment exists again, or until a person
-// uninstalls the release.
+// higher. So the agent records the highest resourceVersion that it has seen: at its start, at each resync, and before the first deployment of a
+// BundleDeployment. A hub that has a later resourceVersion and not the BundleDeployment has deleted it. If the hub was restored, the agent marks
+// the releases whose BundleDeployment is missing. It keeps a marked release until the BundleDeployment exists again, or until a person uninstalls
+// the release.
 //
 // An agent cannot detect the restore if it has no connection to the restored hub before the resourceVersion of that hub has passed the recorded
 // one. With --bump-revision, that does not happen.
@@ -57,7 +57,8 @@ func (d *reconciler) readHubVersion(ctx context.Context) error {
 	return nil
 }
 
-// recordHubVersion records the resourceVersion of the last list or event, or that of an object if it is higher.
+// recordHubVersion records the resourceVersion of the last list or event, or that of an object if it is higher. If the hub was restored, it marks
+// the releases whose BundleDeployment is missing.
 func (d *reconciler) recordHubVersion(ctx context.Context, ofObject string) error {
 	d.hubVersion.Lock()
 	defer d.hubVersion.Unlock()

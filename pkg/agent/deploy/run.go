@@ -140,7 +140,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
 		return errAskedToUninstall
 	}
-	if !d.untilDone(ctx, d.keepIfRestored) {
+	if !d.untilDone(ctx, func(ctx context.Context) error { return d.recordHubVersion(ctx, "") }) {
 		return context.Cause(ctx)
 	}
 	d.reportKept()
