@@ -124,7 +124,7 @@ func cacheOptions(systemNamespace string) *lassocache.SharedCacheFactoryOptions 
 }
 
 // newFactory returns the factory of the hub's own caches and queues.
-func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedControllerFactory, error) {
+func newFactory(cfg *rest.Config, systemNamespace string) (*fairFactory, error) {
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,8 @@ func (s stoppable) IsHealthy(ctx context.Context) bool {
 // every event until they are started.
 type caches struct {
 	lifetime                      context.Context // the caches stop when it ends
-	own, fleet                    controller.SharedControllerFactory
+	own                           *fairFactory
+	fleet                         controller.SharedControllerFactory
 	ownKinds                      []schema.GroupVersionKind // of the factory own
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles

@@ -33,6 +33,7 @@ type fairFactory struct {
 
 	mu          sync.Mutex
 	controllers map[schema.GroupVersionResource]*fairController
+	listeners   []*listener
 }
 
 func newFairFactory(caches lassocache.SharedCacheFactory) *fairFactory {
@@ -75,17 +76,33 @@ func (f *fairFactory) ForResourceKind(resource schema.GroupVersionResource, kind
 			name:    resource.GroupVersion().WithKind(kind).String(),
 			client:  f.caches.SharedClientFactory().ForResourceKind(resource, kind, namespaced),
 			handler: &controller.SharedHandler{ControllerName: resource.String()},
-			informer: sync.OnceValue(func() cache.SharedIndexInformer {
+			informer: sync.OnceValue(func() *listener {
 				informer, err := f.caches.ForResourceKind(resource, kind, namespaced)
 				if err != nil { // the resource is not served, or its kind is in no scheme
 					logrus.Errorf("Cannot watch %s: %v", resource, err)
-					return cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{})
+					informer = cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{})
 				}
-				return informer
+				l := &listener{SharedIndexInformer: informer}
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.listeners = append(f.listeners, l)
+				return l
 			}),
 		}
 	}
 	return f.controllers[resource]
+}
+
+// listen starts the listeners of all caches whose informers are used. Handlers that are added before share a listener.
+func (f *fairFactory) listen() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range f.listeners {
+		if err := l.listen(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Start fills the caches, and starts the controllers with registered handlers until ctx ends. workers is the number of passes of one
@@ -95,6 +112,9 @@ func (f *fairFactory) Start(ctx context.Context, workers int) error {
 		return err
 	}
 	f.caches.WaitForCacheSync(ctx)
+	if err := f.listen(); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.controllers {
@@ -111,7 +131,7 @@ type keyQueue = workqueue.TypedRateLimitingInterface[string]
 type fairController struct {
 	name     string
 	client   *client.Client
-	informer func() cache.SharedIndexInformer
+	informer func() *listener
 	handler  *controller.SharedHandler
 	register sync.Once
 

@@ -29,7 +29,10 @@ func newTestController(t *testing.T, handle controller.SharedControllerHandlerFu
 	resource := fleet.SchemeGroupVersion.WithResource("clusters")
 	c := factory.ForResourceKind(resource, clusterKind, true).(*fairController)
 	assert.Same(t, c, factory.ForResourceKind(resource, clusterKind, true), "there is one controller of a kind")
+	assert.Empty(t, factory.listeners, "nothing is watched before the informer is used")
 	c.RegisterHandler(t.Context(), "test", handle)
+	require.Len(t, factory.listeners, 1)
+	assert.Same(t, factory.listeners[0], c.Informer(), "handlers that are added to the informer share the listener")
 	return c, c.Informer().GetIndexer()
 }
 

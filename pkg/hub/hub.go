@@ -186,6 +186,9 @@ func (h *hub) work(ctx context.Context) error {
 		all.Wait()
 		policies.Wait()
 	}()
+	if err := h.caches.own.listen(); err != nil { // before the workers start, so that an object with several events has one pass
+		return err
+	}
 	unregister, err := h.serveMetrics(c, series)
 	if err != nil {
 		return err
