@@ -232,6 +232,7 @@ func (c *caches) fill(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return ctx.Err()
 	}
+	c.interner.forgetAll()
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -30,7 +31,7 @@ import (
 // memory for the objects of a registration by a third.
 type interner struct {
 	mu        sync.Mutex
-	strings   *recent[string, string]
+	strings   *recent[uint64, string]              // by their hash: a string as the key takes a third more
 	lists     *recent[string, []string]            // by the joined strings
 	maps      *recent[uint64, map[string]string]   // by sum
 	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
@@ -39,7 +40,7 @@ type interner struct {
 
 func newInterner(clock clock.PassiveClock) *interner {
 	return &interner{
-		strings: newRecent[string](clock, func(s string) int { return len(s) }),
+		strings: newRecent[uint64](clock, func(s string) int { return len(s) }),
 		lists: newRecent[string](clock, func(list []string) (size int) {
 			for _, s := range list {
 				size += len(s)
@@ -128,23 +129,34 @@ func (w *interner) intern(before, object any) any {
 		finalizers[i] = w.string(finalizers[i])
 	}
 	switch o := object.(type) {
+	case *corev1.Namespace:
+		w.kind(&o.TypeMeta)
+	case *corev1.ServiceAccount:
+		w.kind(&o.TypeMeta)
+	case *coordinationv1.Lease:
+		w.kind(&o.TypeMeta)
 	case *rbacv1.Role:
+		w.kind(&o.TypeMeta)
 		o.Rules = w.rules(o.Rules)
 	case *rbacv1.ClusterRole:
 		o.Rules = w.rules(o.Rules)
 	case *rbacv1.RoleBinding:
+		w.kind(&o.TypeMeta)
 		w.binding(&o.RoleRef, o.Subjects)
 	case *rbacv1.ClusterRoleBinding:
 		w.binding(&o.RoleRef, o.Subjects)
 	case *fleet.Cluster:
 		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
-		o.Status.Agent.Capacity, o.Status.Agent.Allocatable = w.resourceList(o.Status.Agent.Capacity), w.resourceList(o.Status.Agent.Allocatable)
+		o.Status.Namespace = w.string(o.Status.Namespace)
+		w.agent(&o.Status.Agent)
 	case *fleet.ClusterRegistration:
 		w.kind(&o.TypeMeta)
+		o.Status.ClusterName, o.Status.TokenUID = w.string(o.Status.ClusterName), w.string(o.Status.TokenUID)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.Bundle:
 		w.kind(&o.TypeMeta)
+		o.Spec.DefaultNamespace, o.Spec.ResourcesDigest = w.string(o.Spec.DefaultNamespace), w.string(o.Spec.ResourcesDigest)
 		for i := range o.Spec.Resources { // those of a shared cache: the Bundles of all agents have the same 12 kB
 			o.Spec.Resources[i].Content = w.string(o.Spec.Resources[i].Content)
 		}
@@ -161,7 +173,17 @@ func (w *interner) intern(before, object any) any {
 	return object
 }
 
-// kind interns what the decoder of JSON sets.
+// agent interns what agents of the same kind report, and the names of objects.
+func (w *interner) agent(a *fleet.AgentStatus) {
+	a.Namespace, a.Registration = w.string(a.Namespace), w.string(a.Registration)
+	a.Version, a.KubernetesVersion, a.Generation = w.string(a.Version), w.string(a.KubernetesVersion), w.string(a.Generation)
+	a.Capacity, a.Allocatable = w.resourceList(a.Capacity), w.resourceList(a.Allocatable)
+	if a.Hub != nil {
+		a.Hub.APIServerURL, a.Hub.APIServerCAHash = w.string(a.Hub.APIServerURL), w.string(a.Hub.APIServerCAHash)
+	}
+}
+
+// kind interns what the decoder sets.
 func (w *interner) kind(m *metav1.TypeMeta) {
 	m.APIVersion, m.Kind = w.string(m.APIVersion), w.string(m.Kind)
 }
@@ -259,10 +281,11 @@ func (w *interner) string(s string) string {
 	if s == "" {
 		return ""
 	}
-	if known, ok := w.strings.get(s); ok {
+	sum := maphash.String(w.seed, s)
+	if known, ok := w.strings.get(sum); ok && known == s {
 		return known
 	}
-	w.strings.add(s, s)
+	w.strings.add(sum, s)
 	return s
 }
 
@@ -274,6 +297,16 @@ func (w *interner) forget() {
 	w.lists.expire()
 	w.maps.expire()
 	w.resources.expire()
+}
+
+// forgetAll drops all entries, once the caches are filled. Later objects share the strings of the objects that they replace.
+func (w *interner) forgetAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.strings.clear()
+	w.lists.clear()
+	w.maps.clear()
+	w.resources.clear()
 }
 
 const (
@@ -323,6 +356,11 @@ func (r *recent[K, V]) expire() {
 	if r.clock.Since(r.born) >= recentTime {
 		r.nextGeneration()
 	}
+}
+
+func (r *recent[K, V]) clear() {
+	r.nextGeneration()
+	r.old = nil
 }
 
 func (r *recent[K, V]) nextGeneration() {

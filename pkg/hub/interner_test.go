@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"reflect"
 	"strings"
 	"sync"
@@ -173,6 +174,58 @@ func TestInternResourceLists(t *testing.T) {
 	}
 	assert.Equal(t, address(one.Status.Agent.Capacity), address(other.Status.Agent.Allocatable))
 	assert.Equal(t, clusterWith("16"), larger)
+}
+
+func TestInternReports(t *testing.T) {
+	cluster := func() *fleet.Cluster {
+		return &fleet.Cluster{Status: fleet.ClusterStatus{Namespace: own("cluster-ns"), Agent: fleet.AgentStatus{
+			Namespace: own("system"), Registration: own("request"), Version: own("v1"), KubernetesVersion: own("v1.36.3"), Generation: own("managed/0"),
+			Hub: &fleet.AgentHub{APIServerURL: own("https://hub"), APIServerCAHash: own("943f95f3")},
+		}}}
+	}
+	w, one, other := newInterner(clock.RealClock{}), cluster(), cluster()
+	w.intern(nil, one)
+	w.intern(nil, other)
+	assert.Equal(t, cluster(), other)
+	a, b := one.Status.Agent, other.Status.Agent
+	for _, texts := range [][2]string{
+		{one.Status.Namespace, other.Status.Namespace},
+		{a.Namespace, b.Namespace},
+		{a.Registration, b.Registration},
+		{a.Version, b.Version},
+		{a.KubernetesVersion, b.KubernetesVersion},
+		{a.Generation, b.Generation},
+		{a.Hub.APIServerURL, b.Hub.APIServerURL},
+		{a.Hub.APIServerCAHash, b.Hub.APIServerCAHash},
+	} {
+		assert.Same(t, unsafe.StringData(texts[0]), unsafe.StringData(texts[1]), texts[0])
+	}
+}
+
+// Two strings with the same hash are both kept.
+func TestInternCollision(t *testing.T) {
+	w := newInterner(clock.RealClock{})
+	w.strings.add(maphash.String(w.seed, "one"), "other")
+	assert.Equal(t, "one", w.string("one"))
+}
+
+func TestForgetAll(t *testing.T) {
+	w := newInterner(clock.RealClock{})
+	w.intern(nil, someRole())
+	w.stringMap(nil, map[string]string{"key": "value"})
+	w.resourceList(corev1.ResourceList{"pods": resource.MustParse("330")})
+	w.strings.nextGeneration()
+	w.string("later")
+	w.forgetAll()
+	assert.Empty(t, w.strings.young)
+	assert.Empty(t, w.strings.old)
+	assert.Empty(t, w.lists.young)
+	assert.Empty(t, w.lists.old)
+	assert.Empty(t, w.maps.young)
+	assert.Empty(t, w.maps.old)
+	assert.Empty(t, w.resources.young)
+	assert.Empty(t, w.resources.old)
+	assert.Equal(t, someRole(), w.intern(nil, someRole()))
 }
 
 // An agent renews its Lease for months, and the entries of the interner live for two minutes.
