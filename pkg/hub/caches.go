@@ -75,6 +75,7 @@ var managedOnly = []schema.GroupVersionKind{
 
 // neverListed are kinds of which no controller lists the objects of one namespace.
 var neverListed = []schema.GroupVersionKind{
+	corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
 	coordinationv1.SchemeGroupVersion.WithKind(leaseKind),
 	rbacv1.SchemeGroupVersion.WithKind("Role"),
 	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),

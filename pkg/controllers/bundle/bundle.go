@@ -16,7 +16,6 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -81,7 +80,7 @@ func (d *Deployer) forgetBundle(k string) {
 	delete(d.changedAt, bundle)
 	delete(d.rollouts, bundle)
 	d.mu.Unlock()
-	left, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(namespace, name))
+	left, _ := d.deploymentsOfBundle(bundle)
 	for _, deployment := range left {
 		d.enqueueCluster(deployment.Namespace, 0)
 	}
@@ -98,7 +97,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
 		return b, nil
 	}
-	left, err := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	left, err := d.deploymentsOfBundle(keyOf(b))
 	if err != nil {
 		return b, err
 	}
@@ -173,7 +172,7 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
 		enqueued[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
 		d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
 	}
-	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	deployed, _ := d.deploymentsOfBundle(keyOf(b))
 	for _, deployment := range deployed {
 		if !enqueued[deployment.Namespace] {
 			d.enqueueCluster(deployment.Namespace, 0)

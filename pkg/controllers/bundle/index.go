@@ -18,10 +18,15 @@ var (
 	bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
 	// clustersByClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because other clients may write status.namespace.
 	clustersByClusterNamespace = index.Bucketed[*fleet.Cluster]{Name: "muster.fleet.cattle.io/clusters-by-cluster-namespace", Keys: clusterNamespaceKeys}
+	// byAgentBundle finds the BundleDeployments for which isAgents is true by the index.Key of their Bundle.
+	byAgentBundle = index.Bucketed[*fleet.BundleDeployment]{
+		Name: "muster.fleet.cattle.io/deployments-by-agent-bundle",
+		Keys: func(deployment *fleet.BundleDeployment) []string { return bundleKeys(deployment, true) },
+	}
 )
 
 const (
-	// byBundle finds BundleDeployments by the index.Key of their Bundle.
+	// byBundle finds the other BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
 	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey.
 	bySource = "muster.fleet.cattle.io/bundles-by-source"
@@ -43,11 +48,9 @@ func (d *Deployer) addIndexes() {
 		}
 		return keys, nil
 	})
+	byAgentBundle.AddTo(d.deploymentCache)
 	d.deploymentCache.AddIndexer(byBundle, func(deployment *fleet.BundleDeployment) ([]string, error) {
-		if b := bundleOf(deployment); b != (key{}) {
-			return []string{index.Key(b.Namespace, b.Name)}, nil
-		}
-		return nil, nil
+		return bundleKeys(deployment, false), nil
 	})
 	d.deploymentCache.AddIndexer(byContent, func(deployment *fleet.BundleDeployment) ([]string, error) {
 		return contentsOf(deployment), nil
@@ -59,6 +62,31 @@ func (d *Deployer) addIndexes() {
 		return nil, nil
 	})
 	clustersByClusterNamespace.AddTo(d.clusterCache)
+}
+
+// deploymentsOfBundle returns the BundleDeployments of a Bundle.
+func (d *Deployer) deploymentsOfBundle(b key) ([]*fleet.BundleDeployment, error) {
+	ofAgents, err := byAgentBundle.Find(d.deploymentCache, index.Key(b.Namespace, b.Name))
+	if err != nil {
+		return nil, err
+	}
+	others, err := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	return append(others, ofAgents...), err
+}
+
+// bundleKeys returns the index.Key of the Bundle of a BundleDeployment, if isAgents of it is as given.
+func bundleKeys(deployment *fleet.BundleDeployment, ofAgent bool) []string {
+	b := bundleOf(deployment)
+	if b == (key{}) || isAgents(deployment) != ofAgent {
+		return nil
+	}
+	return []string{index.Key(b.Namespace, b.Name)}
+}
+
+// isAgents reports whether a BundleDeployment has the name of the Bundle of its Cluster's agent. Such a Bundle has one BundleDeployment, so a set in
+// byBundle for each of them would take more memory than the rest of the index.
+func isAgents(deployment *fleet.BundleDeployment) bool {
+	return deployment.Name == registration.AgentBundleName(clusterOf(deployment).Name)
 }
 
 func clusterNamespaceKeys(c *fleet.Cluster) []string {

@@ -11,7 +11,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -297,7 +296,7 @@ func (d *Deployer) decide(ctx context.Context, b *fleet.Bundle, p *plan, targets
 
 // deploymentsOf returns the BundleDeployments of a Bundle by their namespaces.
 func (d *Deployer) deploymentsOf(b *fleet.Bundle) map[string]*fleet.BundleDeployment {
-	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	deployed, _ := d.deploymentsOfBundle(keyOf(b))
 	byNamespace := make(map[string]*fleet.BundleDeployment, len(deployed))
 	for _, deployment := range deployed {
 		byNamespace[deployment.Namespace] = deployment

@@ -119,7 +119,7 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
 		return nil
 	}
-	accounts, _ := h.accounts.List(clusterNamespace(after), labels.Everything())
+	accounts, _ := index.AccountsByNamespace.Find(h.accounts, clusterNamespace(after)) // fails only without the index
 	for _, account := range accounts {
 		keys = append(keys, requestOf(account)...)
 	}

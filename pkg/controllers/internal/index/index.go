@@ -18,6 +18,8 @@ import (
 var (
 	// AccountsByRequest finds the ServiceAccounts of agents by the key of their request.
 	AccountsByRequest = Bucketed[*corev1.ServiceAccount]{"muster.fleet.cattle.io/by-request", accountByRequest}
+	// AccountsByNamespace finds the ServiceAccounts of a namespace.
+	AccountsByNamespace = Bucketed[*corev1.ServiceAccount]{"muster.fleet.cattle.io/by-namespace", accountByNamespace}
 	// ClustersByClientID finds Clusters by Key(namespace, clientID).
 	ClustersByClientID = Bucketed[*fleet.Cluster]{"muster.fleet.cattle.io/by-client-id", clusterByClientID}
 	// RequestsByClientID finds requests by Key(namespace, clientID).
@@ -51,6 +53,7 @@ func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
 	AccountsByRequest.AddTo(core.ServiceAccount().Cache())
+	AccountsByNamespace.AddTo(core.ServiceAccount().Cache())
 }
 
 // Registered reports whether the indexes exist: the factory has served a hub before, and its caches do not accept them again.
@@ -140,3 +143,5 @@ func accountByRequest(a *corev1.ServiceAccount) []string {
 	}
 	return []string{Key(namespace, name)}
 }
+
+func accountByNamespace(a *corev1.ServiceAccount) []string { return []string{a.Namespace} }

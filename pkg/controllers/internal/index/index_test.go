@@ -44,11 +44,14 @@ func TestBucketed(t *testing.T) {
 	_, err := AccountsByRequest.Find(a, "fleet-default/request-1")
 	require.Error(t, err, "no index")
 	AccountsByRequest.AddTo(a)
+	AccountsByNamespace.AddTo(a)
 	const requests = 1000
 	for n := range requests {
-		require.NoError(t, a.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: fmt.Sprint("account-", n), Annotations: map[string]string{
-			fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: fmt.Sprint("request-", n),
-		}}}))
+		require.NoError(t, a.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprint("cluster-", n), Name: fmt.Sprint("account-", n), Annotations: map[string]string{
+				fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: fmt.Sprint("request-", n),
+			},
+		}}))
 	}
 	assert.LessOrEqual(t, len(a.ListIndexFuncValues(AccountsByRequest.Name)), 256, "each value takes 300 bytes")
 	for n := range requests {
@@ -56,6 +59,9 @@ func TestBucketed(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.Equal(t, fmt.Sprint("account-", n), found[0].Name)
+		byNamespace, err := AccountsByNamespace.Find(a, fmt.Sprint("cluster-", n))
+		require.NoError(t, err)
+		assert.Equal(t, found, byNamespace)
 	}
 	found, err := AccountsByRequest.Find(a, "fleet-other/request-1")
 	require.NoError(t, err)
