@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +37,7 @@ type interner struct {
 	maps      *recent[uint64, map[string]string]   // by sum
 	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
 	seed      maphash.Seed
+	helm      *fleet.HelmOptions // of the last Bundle or BundleDeployment: those of all agents are equal
 }
 
 func newInterner(clock clock.PassiveClock) *interner {
@@ -157,6 +159,7 @@ func (w *interner) intern(before, object any) any {
 	case *fleet.Bundle:
 		w.kind(&o.TypeMeta)
 		o.Spec.DefaultNamespace, o.Spec.ResourcesDigest = w.string(o.Spec.DefaultNamespace), w.string(o.Spec.ResourcesDigest)
+		o.Spec.Helm = w.helmOptions(o.Spec.Helm)
 		for i := range o.Spec.Resources { // those of a shared cache: the Bundles of all agents have the same 12 kB
 			o.Spec.Resources[i].Content = w.string(o.Spec.Resources[i].Content)
 		}
@@ -166,6 +169,7 @@ func (w *interner) intern(before, object any) any {
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.string(o.Spec.DeploymentID), w.string(o.Spec.StagedDeploymentID)
 		o.Status.AppliedDeploymentID = w.string(o.Status.AppliedDeploymentID)
+		o.Spec.Options.DefaultNamespace, o.Spec.Options.Helm = w.string(o.Spec.Options.DefaultNamespace), w.helmOptions(o.Spec.Options.Helm)
 		if equality.Semantic.DeepEqual(o.Spec.Options, o.Spec.StagedOptions) { // they differ only while the Bundle or the Cluster is paused
 			o.Spec.StagedOptions = o.Spec.Options
 		}
@@ -181,6 +185,17 @@ func (w *interner) agent(a *fleet.AgentStatus) {
 	if a.Hub != nil {
 		a.Hub.APIServerURL, a.Hub.APIServerCAHash = w.string(a.Hub.APIServerURL), w.string(a.Hub.APIServerCAHash)
 	}
+}
+
+// helmOptions returns the options of the last object if they are equal.
+func (w *interner) helmOptions(options *fleet.HelmOptions) *fleet.HelmOptions {
+	if options == nil {
+		return nil
+	}
+	if w.helm == nil || !reflect.DeepEqual(options, w.helm) {
+		w.helm = options
+	}
+	return w.helm
 }
 
 // kind interns what the decoder sets.
@@ -307,6 +322,7 @@ func (w *interner) forgetAll() {
 	w.lists.clear()
 	w.maps.clear()
 	w.resources.clear()
+	w.helm = nil
 }
 
 const (

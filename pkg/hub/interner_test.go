@@ -202,6 +202,22 @@ func TestInternReports(t *testing.T) {
 	}
 }
 
+func TestInternHelmOptions(t *testing.T) {
+	bundle := func(chart string) *fleet.Bundle {
+		b := &fleet.Bundle{}
+		b.Spec.Helm = &fleet.HelmOptions{TakeOwnership: true, Chart: chart}
+		return b
+	}
+	w, agent, of, other, again := newInterner(clock.RealClock{}), bundle(""), &fleet.BundleDeployment{}, bundle("app"), bundle("")
+	of.Spec.Options.Helm = bundle("").Spec.Helm
+	for _, object := range []any{agent, of, other, again, &fleet.Bundle{}} {
+		w.intern(nil, object)
+	}
+	assert.Same(t, agent.Spec.Helm, of.Spec.Options.Helm)
+	assert.Equal(t, bundle("app"), other)
+	assert.Equal(t, bundle(""), again)
+}
+
 // Two strings with the same hash are both kept.
 func TestInternCollision(t *testing.T) {
 	w := newInterner(clock.RealClock{})
@@ -214,6 +230,7 @@ func TestForgetAll(t *testing.T) {
 	w.intern(nil, someRole())
 	w.stringMap(nil, map[string]string{"key": "value"})
 	w.resourceList(corev1.ResourceList{"pods": resource.MustParse("330")})
+	w.helmOptions(&fleet.HelmOptions{})
 	w.strings.nextGeneration()
 	w.string("later")
 	w.forgetAll()
@@ -225,6 +242,7 @@ func TestForgetAll(t *testing.T) {
 	assert.Empty(t, w.maps.old)
 	assert.Empty(t, w.resources.young)
 	assert.Empty(t, w.resources.old)
+	assert.Nil(t, w.helm)
 	assert.Equal(t, someRole(), w.intern(nil, someRole()))
 }
 
