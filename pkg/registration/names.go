@@ -96,11 +96,6 @@ func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }
 
-// EarlierContentBinding is the ClusterRole and ClusterRoleBinding by which earlier versions let the agent of one Cluster read its Contents.
-func EarlierContentBinding(clusterNamespace string) string {
-	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
-}
-
 // AgentBindingName is the RoleBinding, in the cluster namespace, that grants one agent ClusterRoleAgent. Its name differs from
 // AgentRoleName because the role of a binding is immutable.
 func AgentBindingName(requestServiceAccount string) string {
