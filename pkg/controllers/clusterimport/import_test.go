@@ -713,7 +713,7 @@ func TestReconcile_reregistration(t *testing.T) {
 			assert.False(t, c.Status.Agent.LastSeen.IsZero())
 		})
 	}
-	t.Run("a new URL requires it of an agent of another version", func(t *testing.T) {
+	t.Run("a new URL requires it of an agent of Fleet", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		key := c.Status.Import.RegistrationKey
 		checksIn(c, "")
@@ -737,7 +737,7 @@ func TestReconcile_reregistration(t *testing.T) {
 	})
 }
 
-// A hub is killed after it has replaced an agent of another version, and before it has written the status.
+// A hub is killed after it has replaced an agent of Fleet, and before it has written the status.
 func TestReconcile_killedBeforeTheStatus(t *testing.T) {
 	for name, report := range map[string]*fleet.AgentStatus{
 		"before the first heartbeat of the new agent": nil,

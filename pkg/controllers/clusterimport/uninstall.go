@@ -240,17 +240,17 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 	return nil
 }
 
-// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent: Fleet's own agents and early versions of Muster's do
-// not label them. Such agents report neither a version nor a generation. An import that requires another registration clears the report.
+// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent, because Fleet's own agents do not label them. An
+// import that requires another registration clears the report of the agent.
 func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
 	if status.Agent.LastSeen.IsZero() {
 		return status.Import != nil && status.Import.UnlabelledReleases
 	}
-	return isOtherVersion(status.Agent)
+	return isOfFleet(status.Agent)
 }
 
-// isOtherVersion reports whether an agent that has sent a heartbeat is Fleet's own, or of an early version of Muster's.
-func isOtherVersion(agent fleet.AgentStatus) bool {
+// isOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which reports neither a version nor a generation.
+func isOfFleet(agent fleet.AgentStatus) bool {
 	return agent.Version == "" && agent.Generation == ""
 }
 
