@@ -75,7 +75,7 @@ func RequestName(clientRandom string) string {
 	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
 }
 
-// IsNamedForOther reports whether the name of a request is a digest of another clientRandom. Earlier agents used random names of another
+// IsNamedForOther reports whether the name of a request is a digest of another clientRandom. Fleet's agents use random names of another
 // length.
 func IsNamedForOther(name, clientRandom string) bool {
 	digest, found := strings.CutPrefix(name, RequestPrefix)
