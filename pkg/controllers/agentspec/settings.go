@@ -115,8 +115,8 @@ func (s Settings) Record(status *fleet.ClusterStatus) {
 	status.AgentHostNetwork = s.hostNetwork
 }
 
-// Digests of environment variables that are not set. Unlike the other fields, this one has a digest in the status that other versions
-// write even if nothing is set. Muster writes the same digest, so that such a version does not install the agent again after a downgrade.
+// Digests of environment variables that are not set. Unlike for the other fields, Fleet's hub writes a digest even if nothing is set. Muster writes
+// the same digest, so that Fleet's hub does not install the agent again after a return to it.
 const (
 	unsetHash     = "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"
 	emptyListHash = "23f497f643e37257c3f7e54f049d8829c41103bb29bf8c0ba0d1df0a"

@@ -40,7 +40,7 @@ func TestEmptySettings(t *testing.T) {
 	}
 	for name, status := range map[string]fleet.ClusterStatus{
 		"never imported":              {},
-		"imported by another version": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
+		"imported by Fleet's hub":     {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
 		"imported with an empty list": {AgentEnvVarsHash: emptyListHash},
 	} {
 		assert.Equal(t, WantedSettings(fleet.ClusterSpec{}), InstalledSettings(status), name)

@@ -427,7 +427,7 @@ func desired(
 	} else {
 		spec.Paused = spec.Paused || spec.DeploymentID == "" // there is nothing yet that the agent could deploy
 		if spec.Options.Helm != nil {
-			spec.Options.Helm.Values = nil // earlier releases wrote the values into the options
+			spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 		}
 	}
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false

@@ -588,7 +588,7 @@ func TestAskAgent(t *testing.T) {
 		}, fleet.ReasonDisconnected},
 		{"connection unknown", func(d *deletion) { d.cluster.Status.Conditions = nil }, fleet.ReasonDisconnected},
 		{"agent quarantined", func(d *deletion) { d.cluster.Spec.Quarantined = true }, fleet.ReasonQuarantined},
-		{"agent of another version", func(d *deletion) { d.cluster.Status.Agent.Generation = "" }, fleet.ReasonAgentUnaware},
+		{"agent of Fleet", func(d *deletion) { d.cluster.Status.Agent.Generation = "" }, fleet.ReasonAgentUnaware},
 		{"agent without a Bundle", func(d *deletion) {
 			d.fail("get", "bundledeployments", apierrors.NewNotFound(fleet.Resource("bundledeployments"), agentBundle))
 		}, fleet.ReasonAgentUnaware},

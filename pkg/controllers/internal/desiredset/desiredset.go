@@ -2,7 +2,7 @@
 // and bindings. It never adopts an object of another owner.
 //
 // The objects of a set carry the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
-// the objects that another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// the objects that Fleet's hub created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
 package desiredset
@@ -173,7 +173,7 @@ func (m marks) mark(object metav1.Object) {
 	}
 }
 
-// isOwn reports whether an object was created for the owner of the set. Another version may have used another set ID.
+// isOwn reports whether an object was created for the owner of the set. Fleet's hub uses another set ID.
 func (m marks) isOwn(object metav1.Object) bool {
 	has := object.GetAnnotations()
 	for _, key := range []string{apply.LabelGVK, apply.LabelNamespace, apply.LabelName} {
