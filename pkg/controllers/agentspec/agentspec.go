@@ -22,6 +22,9 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 	return cmp.Or(cluster.Spec.AgentNamespace, c.SystemNamespace)
 }
 
+// IsOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which does not report its version.
+func IsOfFleet(agent fleet.AgentStatus) bool { return agent.Version == "" }
+
 // IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
 func IsBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent

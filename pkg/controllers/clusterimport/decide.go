@@ -184,7 +184,7 @@ func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID st
 		return registrationID
 	}
 	id := withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
-	if isOfFleet(agent) || agent.Generation == registrationKey(cluster, id) {
+	if agentspec.IsOfFleet(agent) || agent.Generation == registrationKey(cluster, id) {
 		return id
 	}
 	return registrationID

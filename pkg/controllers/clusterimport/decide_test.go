@@ -324,8 +324,8 @@ func TestWithEndpointAsCause(t *testing.T) {
 		info  hubInfo
 		same  bool
 	}{
-		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "x/0"}, moved, true},
-		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "managed/0"}, moved, true},
+		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1", Generation: "x/0"}, moved, true},
+		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1", Generation: "managed/0"}, moved, true},
 		{"agent of the chart, without generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1"}, moved, true},
 		{"agent that never checked in", fleet.AgentStatus{}, moved, true},
 		{"agent of Fleet", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -246,12 +247,7 @@ func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
 	if status.Agent.LastSeen.IsZero() {
 		return status.Import != nil && status.Import.UnlabelledReleases
 	}
-	return isOfFleet(status.Agent)
-}
-
-// isOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which reports neither a version nor a generation.
-func isOfFleet(agent fleet.AgentStatus) bool {
-	return agent.Version == "" && agent.Generation == ""
+	return agentspec.IsOfFleet(status.Agent)
 }
 
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
