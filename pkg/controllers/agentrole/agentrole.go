@@ -65,8 +65,8 @@ func contentReaders() *rbacv1.ClusterRoleBinding {
 // names: a user who may write them has these rights anyway. The label keeps them in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles bool) error {
 	for _, role := range shared(disableBundles) {
-		if err := ensureRole(ctx, client, role); err != nil {
-			return fmt.Errorf("ClusterRole %s: %w", role.Name, err)
+		if err := EnsureRole(ctx, client, role); err != nil {
+			return err
 		}
 	}
 	if err := ensureBinding(ctx, client, contentReaders()); err != nil {
@@ -75,7 +75,8 @@ func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles boo
 	return nil
 }
 
-func ensureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
+// EnsureRole creates or corrects a ClusterRole.
+func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
 	roles := client.RbacV1().ClusterRoles()
 	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
 	switch {
@@ -90,7 +91,10 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1
 		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
 		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("ClusterRole %s: %w", wanted.Name, err)
+	}
+	return nil
 }
 
 // ensureBinding creates the binding again if it binds another role, because the role of a binding cannot be changed.
