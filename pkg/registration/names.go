@@ -75,9 +75,9 @@ func RequestName(clientRandom string) string {
 	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
 }
 
-// IsNamedForOther reports whether the name of a request is a digest of another clientRandom. Fleet's agents use random names of another
+// isNamedForOther reports whether the name of a request is a digest of another clientRandom. Fleet's agents use random names of another
 // length.
-func IsNamedForOther(name, clientRandom string) bool {
+func isNamedForOther(name, clientRandom string) bool {
 	digest, found := strings.CutPrefix(name, RequestPrefix)
 	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
 }
@@ -132,9 +132,9 @@ func ServiceAccountTokenSecret(serviceAccount string) string { return serviceAcc
 // hash.
 func AgentBootstrapSetID(agentNamespace string) string {
 	if agentNamespace == "" {
-		return SetIDAgentBootstrap
+		return setIDAgentBootstrap
 	}
-	return SetIDAgentBootstrap + "-" + agentNamespace
+	return setIDAgentBootstrap + "-" + agentNamespace
 }
 
 // LabelValue shortens an object name to the 63 characters of a label value; object names have up to 253. Shorter names stay

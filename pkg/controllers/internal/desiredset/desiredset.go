@@ -104,7 +104,7 @@ func (e *ForeignError) Error() string {
 
 // Ensure creates or corrects the objects, and deletes others of the owner's set. Objects in the namespace of the owner get an owner
 // reference.
-func (s Sets) Ensure(ctx context.Context, setID string, owner APIObject, wanted ...runtime.Object) error {
+func (s Sets) Ensure(ctx context.Context, setID string, owner apiObject, wanted ...runtime.Object) error {
 	set, err := marksOf(setID, owner)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ type marks struct {
 	reference           metav1.OwnerReference
 }
 
-func marksOf(setID string, owner APIObject) (m marks, err error) {
+func marksOf(setID string, owner apiObject) (m marks, err error) {
 	if m.labels, m.annotations, err = apply.GetLabelsAndAnnotations(setID, owner); err != nil {
 		return m, err
 	}
@@ -190,14 +190,14 @@ type kindManager interface {
 	prune(ctx context.Context, set marks, wanted []runtime.Object) error
 }
 
-// APIObject is implemented by all kinds.
-type APIObject interface {
+// apiObject is implemented by all kinds.
+type apiObject interface {
 	metav1.Object
 	runtime.Object
 }
 
 // typedClient has the methods of client-go's client for one kind in one namespace.
-type typedClient[T APIObject] interface {
+type typedClient[T apiObject] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
@@ -205,7 +205,7 @@ type typedClient[T APIObject] interface {
 }
 
 // objects implements kindManager.
-type objects[T APIObject] struct {
+type objects[T apiObject] struct {
 	kind     string
 	cached   cache.Indexer
 	client   func(namespace string) typedClient[T]
@@ -352,7 +352,7 @@ func typed[T, U any](all []U) (some []T) {
 	return some
 }
 
-func isNamed[T APIObject](wanted T) func(T) bool {
+func isNamed[T apiObject](wanted T) func(T) bool {
 	return func(other T) bool {
 		return other.GetName() == wanted.GetName() && other.GetNamespace() == wanted.GetNamespace()
 	}
