@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
-	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 	"k8s.io/apimachinery/pkg/api/validation"
 
@@ -45,7 +43,6 @@ func newApp(run func(context.Context, config) error) *cli.App {
 			return err
 		}
 		launch.SetUpLog(r.logFormat, r.debug, r.debugLevel)
-		warnIgnored(c)
 		return run(c.Context, cfg)
 	}
 	hub := launch.App("fleetcontroller", "registers member clusters with the cluster it runs in")
@@ -74,7 +71,7 @@ func refuseFlagsBefore(c *cli.Context) error {
 }
 
 func (r *raw) flags() []cli.Flag {
-	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags(), ignoredFlags())
+	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags())
 }
 
 func (r *raw) commandLine() []cli.Flag {
@@ -88,31 +85,6 @@ func (r *raw) commandLine() []cli.Flag {
 		launch.LogFormatFlag(&r.logFormat),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
-	}
-}
-
-// ignoredFlags accepts the settings of versions in which several hubs shared the work, so that charts and scripts with them keep working.
-// warnIgnored names those that are set.
-func ignoredFlags() []cli.Flag {
-	var flags []cli.Flag
-	for name, variable := range ignored {
-		flags = append(flags, &cli.StringFlag{Name: name, EnvVars: []string{variable}, Hidden: true})
-	}
-	return flags
-}
-
-var ignored = map[string]string{
-	"sharing":              "FLEET_SHARING",
-	"shard-lease-duration": "FLEET_SHARD_ELECTION_LEASE_DURATION",
-	"shard-renew-deadline": "FLEET_SHARD_ELECTION_RENEW_DEADLINE",
-	"shard-retry-period":   "FLEET_SHARD_ELECTION_RETRY_PERIOD",
-}
-
-func warnIgnored(c *cli.Context) {
-	for _, name := range slices.Sorted(maps.Keys(ignored)) {
-		if c.IsSet(name) {
-			logrus.Warnf("--%s (%s) is ignored: one hub works, and the other replicas are standbys", name, ignored[name])
-		}
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-	"github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -193,26 +191,6 @@ func TestSubCommandsOfFleetCharts(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, got.hub.DisableBootstrap)
 	assert.Equal(t, "cattle-fleet-system", got.hub.SystemNamespace)
-}
-
-func TestIgnoredFlags(t *testing.T) {
-	t.Run("settings of shared work are accepted and named in a warning", func(t *testing.T) {
-		logs := test.NewGlobal()
-		t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(make(logrus.LevelHooks)) })
-		_, err := parse(t, map[string]string{
-			"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t), "FLEET_SHARING": "true", "FLEET_SHARD_ELECTION_RETRY_PERIOD": "nonsense",
-		}, "--shard-lease-duration", "5s")
-		require.NoError(t, err)
-		var warnings []string
-		for _, entry := range logs.AllEntries() {
-			warnings = append(warnings, entry.Message)
-		}
-		assert.Equal(t, []string{
-			"--shard-lease-duration (FLEET_SHARD_ELECTION_LEASE_DURATION) is ignored: one hub works, and the other replicas are standbys",
-			"--shard-retry-period (FLEET_SHARD_ELECTION_RETRY_PERIOD) is ignored: one hub works, and the other replicas are standbys",
-			"--sharing (FLEET_SHARING) is ignored: one hub works, and the other replicas are standbys",
-		}, warnings)
-	})
 }
 
 func TestFlagsBeforeTheSubCommand(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/muster-fleet/muster/internal/admin"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // hubUsage describes the connection flags that the help of each command lists. Only the help of the program lists the others.
@@ -172,6 +173,25 @@ func connectWithName(c *cli.Context, what string) (hub *namespacedHub, name stri
 	}
 	hub, err = connect(c)
 	return hub, name, err
+}
+
+// connectWithCluster reads the Cluster that is the only argument of the command. It also connects to the member if the flags name its kubeconfig;
+// otherwise member is nil.
+func connectWithCluster(c *cli.Context) (hub *namespacedHub, cluster *fleet.Cluster, member kubernetes.Interface, err error) {
+	name, err := oneArgument(c, "the name of the CLUSTER")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if file := c.String(flagMemberKubeconfig); file != "" {
+		if member, err = memberClient(file, c.String(flagMemberContext)); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	if hub, err = connect(c); err != nil {
+		return nil, nil, nil, err
+	}
+	cluster, err = hub.GetCluster(c.Context, hub.namespace, name)
+	return hub, cluster, member, err
 }
 
 func connectWith(to kubeConnection) (*namespacedHub, error) {

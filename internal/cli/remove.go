@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/describe"
@@ -46,25 +45,11 @@ this. Otherwise the command fails, and nothing is removed.`,
 }
 
 func remove(c *cli.Context, s Streams) error {
-	name, err := oneArgument(c, "the name of the CLUSTER")
+	hub, cluster, member, err := connectWithCluster(c)
 	if err != nil {
 		return err
 	}
-	var member kubernetes.Interface
-	file, memberContext := c.String(flagMemberKubeconfig), c.String(flagMemberContext)
-	if file != "" {
-		if member, err = memberClient(file, memberContext); err != nil {
-			return err
-		}
-	}
-	hub, err := connect(c)
-	if err != nil {
-		return err
-	}
-	cluster, err := hub.GetCluster(c.Context, hub.namespace, name)
-	if err != nil {
-		return err
-	}
+	name, file, memberContext := cluster.Name, c.String(flagMemberKubeconfig), c.String(flagMemberContext)
 	var account admin.MemberAccount
 	recorded := cluster.Annotations[fleet.MemberAccountAnnotation]
 	hasAccount := recorded != ""
@@ -199,21 +184,7 @@ the command then stores on the member a registration token that can be used once
 }
 
 func rotate(c *cli.Context, s Streams) error {
-	name, err := oneArgument(c, "the name of the CLUSTER")
-	if err != nil {
-		return err
-	}
-	var member kubernetes.Interface
-	if file := c.String(flagMemberKubeconfig); file != "" {
-		if member, err = memberClient(file, c.String(flagMemberContext)); err != nil {
-			return err
-		}
-	}
-	hub, err := connect(c)
-	if err != nil {
-		return err
-	}
-	cluster, err := hub.GetCluster(c.Context, hub.namespace, name)
+	hub, cluster, member, err := connectWithCluster(c)
 	if err != nil {
 		return err
 	}
@@ -225,6 +196,6 @@ func rotate(c *cli.Context, s Streams) error {
 		return err
 	}
 	fmt.Fprintf(s.Out, "The agent of Cluster %s/%s uses the credential of request %s instead of %s.\n",
-		hub.namespace, name, request, cluster.Status.Agent.Registration)
+		hub.namespace, cluster.Name, request, cluster.Status.Agent.Registration)
 	return nil
 }

@@ -253,7 +253,7 @@ func credentialOf(request *unstructured.Unstructured, url string) (Credential, e
 	if err != nil {
 		return Credential{}, err
 	}
-	c := Credential{URL: url, ID: request.GetLabels()[IDLabel], ClusterName: request.GetLabels()[NameLabel]}
+	c := Credential{URL: url, ID: request.GetLabels()[IDLabel]}
 	c.Namespace, _ = status["dedicatedNamespace"].(string)
 	encoded, _ := status["token"].(string)
 	token, err := base64.StdEncoding.DecodeString(encoded)

@@ -18,8 +18,8 @@ type MemberState struct {
 
 // Credential is the content of Secret parent-cluster.
 type Credential struct {
-	URL, Token, Namespace, ID, ClusterName string
-	CA                                     *[]byte // nil: there is none
+	URL, Token, Namespace, ID string
+	CA                        *[]byte // nil: there is none
 }
 
 // NewMember is a cluster on which the agent was never started.

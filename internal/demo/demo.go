@@ -31,8 +31,8 @@ type Options struct {
 	Patience time.Duration
 }
 
-// ErrInterrupted is returned if the context ends before the last step does.
-var ErrInterrupted = errors.New("interrupted; all processes were stopped and all files removed")
+// errInterrupted is returned if the context ends before the last step does.
+var errInterrupted = errors.New("interrupted; all processes were stopped and all files removed")
 
 // Run runs the demo. When it returns, every process that it started has ended. Only a failure leaves files: the logs, in a directory that
 // is printed.
@@ -134,10 +134,10 @@ func (d *demo) runStep(ctx context.Context, s step) error {
 	done := d.screen.begin(s)
 	note, err := s.run(limited, d)
 	if ctx.Err() != nil {
-		err = ErrInterrupted
+		err = errInterrupted
 	}
 	done(note, err)
-	if err != nil && !errors.Is(err, ErrInterrupted) {
+	if err != nil && !errors.Is(err, errInterrupted) {
 		return fmt.Errorf("%s: %w", s.title, err)
 	}
 	return err

@@ -124,10 +124,10 @@ func TestInterrupt(t *testing.T) {
 	}
 	all := steps()[0]
 	for _, test := range sample.Some(t, 2, []row{
-		{name: "before the first step", until: "Muster", steps: wholeHub(t, all), want: ErrInterrupted},
-		{name: "during a start", until: "start three", steps: wholeHub(t, all), want: ErrInterrupted},
-		{name: "while a chart is installed", until: "install chart fleet-crd", steps: wholeHub(t, hubOnly()), want: ErrInterrupted},
-		{name: "while the programs run", until: "waiting for ever", steps: append(wholeHub(t, hubOnly()), blocked()), want: ErrInterrupted},
+		{name: "before the first step", until: "Muster", steps: wholeHub(t, all), want: errInterrupted},
+		{name: "during a start", until: "start three", steps: wholeHub(t, all), want: errInterrupted},
+		{name: "while a chart is installed", until: "install chart fleet-crd", steps: wholeHub(t, hubOnly()), want: errInterrupted},
+		{name: "while the programs run", until: "waiting for ever", steps: append(wholeHub(t, hubOnly()), blocked()), want: errInterrupted},
 		{name: "after the last step", until: "Ctrl-C stops everything", steps: wholeHub(t, all), stay: true},
 	}) {
 		t.Run(test.name, func(t *testing.T) {

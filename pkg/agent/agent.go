@@ -405,7 +405,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 	return pause, err
 }
 
-// recordMode stores the TLS mode with which the credential works, if an earlier agent has stored the Secret without it: when the configured mode
+// recordMode stores the TLS mode with which the credential works, if Fleet's agent has stored the Secret without it: when the configured mode
 // changes, the agent must keep a mode that works.
 func (l *loop) recordMode(ctx context.Context, o observation) error {
 	if !o.modeUnknown {

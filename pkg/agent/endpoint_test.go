@@ -248,7 +248,7 @@ func TestSwitchEndpointBelowTheRegistration(t *testing.T) {
 		m.waitUntilWorkingAt(m.other, oldToken)
 		assert.Equal(t, hubclient.Protection{Mode: config.TLSModeSystemStore, Server: m.other.server.URL}, m.storedNow().RegisteredWith)
 	})
-	t.Run("an earlier agent has not recorded how it registered", func(t *testing.T) {
+	t.Run("Fleet's agent has not recorded how it registered", func(t *testing.T) {
 		m := newSwitchingAgent(t)
 		m.putSecrets(m.stored("agentTLSMode", "strict"))
 		m.putHubConfigMap(m.other.server.URL, m.other.ca(), "system-store")

@@ -14,8 +14,8 @@ const (
 	ChartClusterRoleBinding = "fleet-agent-system-fleet-agent-role-binding"
 )
 
-// NetworkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.
-const NetworkPolicyName = "default-allow-all"
+// networkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.
+const networkPolicyName = "default-allow-all"
 
 // OwnedObject identifies one object of an agent on the agent's cluster.
 type OwnedObject struct{ Kind, Namespace, Name string }
@@ -48,7 +48,7 @@ var Resources = map[string]schema.GroupVersionResource{
 func OwnedObjects(namespace string) []OwnedObject {
 	return []OwnedObject{
 		{"Deployment", namespace, registration.AgentName},
-		{"NetworkPolicy", namespace, NetworkPolicyName},
+		{"NetworkPolicy", namespace, networkPolicyName},
 		{"PodDisruptionBudget", namespace, PodDisruptionBudgetName},
 		{"Lease", namespace, registration.AgentName},
 		{"Secret", namespace, registration.BootstrapSecret},

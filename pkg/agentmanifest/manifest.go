@@ -63,14 +63,13 @@ type Options struct {
 	PriorityClassName string
 
 	// DisableProbes leaves out the probes, for an image that does not answer them: a rolling update would never complete. With
-	// HostNetwork there are no probes. false is omitted, so that the hash of options from before this field existed stays the
-	// same, and no agent is installed again.
-	DisableProbes bool `json:",omitempty"`
+	// HostNetwork there are no probes.
+	DisableProbes bool
 	// ServeMetrics lets the agent serve metrics at port 8080.
-	ServeMetrics bool `json:",omitempty"`
+	ServeMetrics bool
 
 	// LogJSON lets the agent log in JSON.
-	LogJSON bool `json:",omitempty"`
+	LogJSON bool
 	// Debug and DebugLevel are the agent's --debug and --debug-level.
 	Debug      bool
 	DebugLevel int

@@ -19,8 +19,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// EncodingBase64Gzip is the encoding of a resource that is not plain text.
-const EncodingBase64Gzip = "base64+gz"
+// encodingBase64Gzip is the encoding of a resource that is not plain text.
+const encodingBase64Gzip = "base64+gz"
 
 // encodingBase64 is the encoding of a small resource that is not plain text. This hub does not write it.
 const encodingBase64 = "base64"
@@ -184,12 +184,12 @@ func plain(r fleet.BundleResource, limit int) (fleet.BundleResource, error) {
 	switch r.Encoding {
 	case "":
 		return r, nil
-	case EncodingBase64Gzip, encodingBase64:
+	case encodingBase64Gzip, encodingBase64:
 		text, err := base64.StdEncoding.DecodeString(r.Content)
 		if err != nil {
 			return r, fmt.Errorf("resource %s is not valid base64: %w", r.Name, err)
 		}
-		if r.Encoding == EncodingBase64Gzip {
+		if r.Encoding == encodingBase64Gzip {
 			text, err = unpack(text, limit)
 		}
 		if err != nil {
@@ -215,8 +215,8 @@ func unpack(data []byte, limit int) ([]byte, error) {
 }
 
 // isKnown reports whether a Bundle may have resources with this encoding.
-func isKnown(encoding string) bool { return encoding == "" || encoding == EncodingBase64Gzip }
+func isKnown(encoding string) bool { return encoding == "" || encoding == encodingBase64Gzip }
 
 func unknownEncoding(r fleet.BundleResource) error {
-	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, EncodingBase64Gzip)
+	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, encodingBase64Gzip)
 }

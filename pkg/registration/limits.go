@@ -9,8 +9,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// AllowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
-func AllowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
+// allowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
+func allowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	if len(token.ClientIDs) == 0 && token.ClientIDPattern == "" {
 		return true
 	}
@@ -65,7 +65,7 @@ func (c Case) notAllowed() *Explanation {
 	case owningCluster(c.Token) != "" && !c.isImport():
 		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is for the import of another Cluster; register with a token of your own", c.Token.Name)}
-	case !AllowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
+	case !allowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
 		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is not for this clientID: see its spec.clientIDs and spec.clientIDPattern", c.Token.Name)}
 	}

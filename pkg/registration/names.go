@@ -75,9 +75,9 @@ func RequestName(clientRandom string) string {
 	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
 }
 
-// IsNamedForOther reports whether the name of a request is a digest of another clientRandom. Earlier agents used random names of another
+// isNamedForOther reports whether the name of a request is a digest of another clientRandom. Fleet's agents use random names of another
 // length.
-func IsNamedForOther(name, clientRandom string) bool {
+func isNamedForOther(name, clientRandom string) bool {
 	digest, found := strings.CutPrefix(name, RequestPrefix)
 	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
 }
@@ -94,11 +94,6 @@ func RoleBindingName(serviceAccount string) string {
 // one credential Secret. It carries the UID of the request, because requests of two namespaces may have one name.
 func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
-}
-
-// EarlierContentBinding is the ClusterRole and ClusterRoleBinding by which earlier versions let the agent of one Cluster read its Contents.
-func EarlierContentBinding(clusterNamespace string) string {
-	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
 }
 
 // AgentBindingName is the RoleBinding, in the cluster namespace, that grants one agent ClusterRoleAgent. Its name differs from
@@ -137,9 +132,9 @@ func ServiceAccountTokenSecret(serviceAccount string) string { return serviceAcc
 // hash.
 func AgentBootstrapSetID(agentNamespace string) string {
 	if agentNamespace == "" {
-		return SetIDAgentBootstrap
+		return setIDAgentBootstrap
 	}
-	return SetIDAgentBootstrap + "-" + agentNamespace
+	return setIDAgentBootstrap + "-" + agentNamespace
 }
 
 // LabelValue shortens an object name to the 63 characters of a label value; object names have up to 253. Shorter names stay

@@ -167,8 +167,8 @@ func IsCopiedType(secretType string) bool {
 	return true
 }
 
-// SetIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.
-const SetIDAgentBootstrap = "fleet-agent-bootstrap"
+// setIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.
+const setIDAgentBootstrap = "fleet-agent-bootstrap"
 
 // SetIDManageAgent is the value of annotation objectset.rio.cattle.io/id on the Bundle of a Cluster's agent.
 const SetIDManageAgent = "fleet-manage-agent"

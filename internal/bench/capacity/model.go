@@ -87,14 +87,12 @@ func (c Series) Predicted() (value float64, known bool) {
 
 // Fleet has the costs of a hub with one kind of agents, by the last segments of the rows, such as heartbeat/cpu.
 type Fleet struct {
-	// Kind is lease or status: where the agents send their heartbeats.
-	Kind  string
 	Costs map[string]Series
 }
 
-// FleetOf reads the rows fleet/KIND/NUMBER/COST.
+// FleetOf reads the rows fleet/KIND/NUMBER/COST of one kind: lease or status, where the agents send their heartbeats.
 func FleetOf(all []figures.Figure, kind string) Fleet {
-	f := Fleet{Kind: kind, Costs: map[string]Series{}}
+	f := Fleet{Costs: map[string]Series{}}
 	for _, figure := range all {
 		rest, isOfKind := strings.CutPrefix(figure.Row, "fleet/"+kind+"/")
 		number, name, isCost := strings.Cut(rest, "/")

@@ -60,7 +60,7 @@ func TestCostOfADeletion(t *testing.T) {
 		return s.Register(t, values, clientID, "random").Request.Status.ClusterName
 	}
 	first, silent, leaving := register("first"), register("silent"), register("leaving")
-	s.Beat(t, leaving, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
+	s.Beat(t, leaving, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Version: "v1", Generation: "managed/0"})
 	s.Hub.ClusterCondition(t, s.Namespace, leaving, fleet.ConditionConnected, "True")
 	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, leaving)), registration.AgentBundleName(leaving)
 	testenv.EventuallyThere(t, deployments.Get, bundle)

@@ -21,7 +21,7 @@ import (
 // beat sends a heartbeat of the agent.
 func (s *stage) beat(t *testing.T, cluster, namespace, generation string) {
 	t.Helper()
-	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: namespace, Generation: generation})
+	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: namespace, Version: "v1", Generation: generation})
 }
 
 // registerWith registers with the bootstrap Secret, as the agent does.

@@ -49,7 +49,7 @@ func graceOf(d time.Duration) func(*muster.Options) {
 // checksIn is a heartbeat of an agent of this version.
 func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
 	t.Helper()
-	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: agentNamespace, Generation: "managed/0"})
+	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: agentNamespace, Version: "v1", Generation: "managed/0"})
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionConnected, "True")
 }
 

@@ -21,8 +21,7 @@ const (
 	// LocalAgentNamespace is the namespace of the agent of the server's own cluster.
 	LocalAgentNamespace = "cattle-fleet-local-system"
 
-	systemNamespace = "cattle-fleet-system"
-	userAgent       = "rancher"
+	userAgent = "rancher"
 )
 
 // Server is the management server.

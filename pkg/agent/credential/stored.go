@@ -28,7 +28,7 @@ const (
 
 // Stored is the content of Secret fleet-agent: the credential of a registered agent, and its Cluster.
 type Stored struct {
-	// Access is the endpoint and the token. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
+	// Access is the endpoint and the token. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of Fleet's
 	// agent.
 	hubclient.Access
 	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
@@ -37,12 +37,12 @@ type Stored struct {
 	Lease string
 	// RegistrationKey is the value of key "registration" of the bootstrap Secret with which the credential was obtained.
 	RegistrationKey string
-	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
+	// Request is the name of the ClusterRegistration; empty in a Secret of Fleet's agent.
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
 	// RegisteredWith is the TLS mode and the server with which the agent registered, or those of a later bootstrap Secret; empty in a Secret
-	// of an earlier agent.
+	// of Fleet's agent.
 	RegisteredWith hubclient.Protection
 }
 

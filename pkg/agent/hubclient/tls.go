@@ -56,7 +56,7 @@ func tlsRoots(e Endpoint, system func() (*x509.CertPool, error)) (*x509.CertPool
 	return roots, nil
 }
 
-// WorkingMode returns the TLS mode with which a stored credential works. Credentials stored by earlier agents do not record their
+// WorkingMode returns the TLS mode with which a stored credential works. Credentials stored by Fleet's agents do not record their
 // mode: they work in the configured mode, unless that is impossible. Without a CA, only the CAs of the operating system can have
 // verified the hub; with a CA and an unknown mode, it is strict.
 func (e Endpoint) WorkingMode(configured config.TLSMode) config.TLSMode {

@@ -61,9 +61,6 @@ func (v TokenVerdict) String() string {
 // rejectionsNeeded is the number of rejections in a row after which a rejection is certain.
 const rejectionsNeeded = 3
 
-// ErrRejected means that it is certain that the hub rejects the credential.
-var ErrRejected = errors.New("the hub rejects the credential")
-
 // RejectionThreshold counts rejections in a row. One rejection is not certain: there may be several API servers behind one address, and a server
 // that has just started may not have a ServiceAccount or its key yet. Several goroutines may share a threshold.
 type RejectionThreshold struct {
@@ -94,10 +91,10 @@ func (r *RejectionThreshold) Reached(v TokenVerdict, now time.Time) bool {
 	return r.seen >= rejectionsNeeded && now.Sub(r.first) >= r.spread
 }
 
-// Check counts the result of a request and returns ErrRejected, wrapped, once the threshold is reached.
+// Check counts the result of a request and returns an error once the threshold is reached.
 func (r *RejectionThreshold) Check(err error, now time.Time) error {
 	if r.Reached(Classify(err), now) {
-		return fmt.Errorf("%w: %w", ErrRejected, err)
+		return fmt.Errorf("the hub rejects the credential: %w", err)
 	}
 	return nil
 }

@@ -318,7 +318,7 @@ func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *
 // labelsChanged reports whether ConfigMap fleet-agent now has other labels than the request.
 func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) bool {
 	settings, _, err := r.Member.AgentConfig(ctx)
-	return err == nil && !request.hasLabels(settings.Labels)
+	return err == nil && request.labelsDigest != digestOf(settings.Labels)
 }
 
 // inputChanged reports whether the objects that configure the registration now differ from in. The hub may refuse a request with an

@@ -24,7 +24,7 @@ type pendingRequest struct {
 	name           string // of the ClusterRegistration
 	clientRandom   string
 	identityDigest string // of its bootstrap identity and clientID
-	labelsDigest   string // of its cluster labels; empty if an earlier agent stored it
+	labelsDigest   string // of its cluster labels
 }
 
 // Keys of Secret fleet-agent-pending.
@@ -114,11 +114,6 @@ func (r pendingRequest) secret(namespace string) *corev1.Secret {
 // madeWith reports whether the request was made with this identity. It returns false for a damaged Secret.
 func (r pendingRequest) madeWith(identityDigest string) bool {
 	return r.name != "" && r.clientRandom != "" && r.identityDigest == identityDigest
-}
-
-// hasLabels reports whether the request contains these labels of the cluster.
-func (r pendingRequest) hasLabels(labels map[string]string) bool {
-	return r.labelsDigest == "" || r.labelsDigest == digestOf(labels)
 }
 
 func digestOf(labels map[string]string) string {

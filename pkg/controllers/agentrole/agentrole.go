@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -66,8 +65,8 @@ func contentReaders() *rbacv1.ClusterRoleBinding {
 // names: a user who may write them has these rights anyway. The label keeps them in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles bool) error {
 	for _, role := range shared(disableBundles) {
-		if err := ensureRole(ctx, client, role); err != nil {
-			return fmt.Errorf("ClusterRole %s: %w", role.Name, err)
+		if err := EnsureRole(ctx, client, role); err != nil {
+			return err
 		}
 	}
 	if err := ensureBinding(ctx, client, contentReaders()); err != nil {
@@ -76,7 +75,8 @@ func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles boo
 	return nil
 }
 
-func ensureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
+// EnsureRole creates or corrects a ClusterRole.
+func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
 	roles := client.RbacV1().ClusterRoles()
 	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
 	switch {
@@ -91,7 +91,10 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1
 		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
 		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("ClusterRole %s: %w", wanted.Name, err)
+	}
+	return nil
 }
 
 // ensureBinding creates the binding again if it binds another role, because the role of a binding cannot be changed.
@@ -136,22 +139,14 @@ func onRole(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
 	}
 }
 
-// onBinding also deletes the bindings that earlier versions created for each Cluster. The binding that replaces them exists: a hub creates it
-// before it starts its controllers.
 func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding] {
 	return func(key string, binding *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
+		if key != registration.ClusterRoleContent || binding != nil && binds(binding, contentReaders()) {
+			return binding, nil
+		}
 		ctx, cancel := c.Passes.Context()
 		defer cancel()
-		switch {
-		case key == registration.ClusterRoleContent && (binding == nil || !binds(binding, contentReaders())):
-			return binding, Ensure(ctx, c.Kubernetes, c.DisableBundles)
-		case binding != nil && isForOneCluster(binding):
-			err := c.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, key, *metav1.NewPreconditionDeleteOptions(string(binding.UID)))
-			if err != nil && !apierrors.IsNotFound(err) {
-				return binding, fmt.Errorf("deleting ClusterRoleBinding %s, which is no longer needed: %w", key, err)
-			}
-		}
-		return binding, nil
+		return binding, Ensure(ctx, c.Kubernetes, c.DisableBundles)
 	}
 }
 
@@ -162,12 +157,4 @@ func isAs(role, wanted *rbacv1.ClusterRole) bool {
 func binds(binding, wanted *rbacv1.ClusterRoleBinding) bool {
 	return equality.Semantic.DeepEqual(binding.Subjects, wanted.Subjects) && binding.RoleRef == wanted.RoleRef &&
 		binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue
-}
-
-// isForOneCluster reports whether an earlier version made a binding for the Contents of one Cluster.
-func isForOneCluster(binding *rbacv1.ClusterRoleBinding) bool {
-	a := binding.Annotations
-	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}
-	return binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue && of.Namespace != "" && of.Name != "" &&
-		registration.EarlierContentBinding(registration.ClusterNamespace(of.Namespace, of.Name)) == binding.Name
 }

@@ -15,7 +15,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -129,32 +128,21 @@ func TestOnRole(t *testing.T) {
 }
 
 func TestOnBinding(t *testing.T) {
-	home := registration.ClusterNamespace("ws", "alice")
-	earlier := func(change func(*rbacv1.ClusterRoleBinding)) *rbacv1.ClusterRoleBinding {
-		b := contentReaders()
-		b.Name, b.RoleRef.Name, b.Subjects[0].Name = "fleet-content-"+home, "fleet-content-"+home, "system:serviceaccounts:"+home
-		b.Annotations = map[string]string{"fleet.cattle.io/cluster": "alice", "fleet.cattle.io/cluster-namespace": "ws"}
-		change(b)
-		return b
-	}
-	deleted := []string{"delete clusterrolebindings"}
+	wide := contentReaders()
+	wide.Subjects[0].Name = "system:authenticated"
+	create := []string{"create clusterrolebindings"}
 	for title, row := range map[string]struct {
-		seen   *rbacv1.ClusterRoleBinding
 		key    string
+		seen   *rbacv1.ClusterRoleBinding
 		writes []string
 	}{
-		"it is gone":                     {nil, binding, []string{"create clusterrolebindings"}},
-		"it is right":                    {contentReaders(), binding, nil},
-		"another one is gone":            {nil, "cluster-admin", nil},
-		"of one Cluster":                 {earlier(func(*rbacv1.ClusterRoleBinding) {}), "", deleted},
-		"of a person":                    {earlier(func(b *rbacv1.ClusterRoleBinding) { b.Labels = nil }), "", nil},
-		"of that name, without Cluster":  {earlier(func(b *rbacv1.ClusterRoleBinding) { b.Annotations = nil }), "", nil},
-		"of a Cluster with another name": {earlier(func(b *rbacv1.ClusterRoleBinding) { b.Annotations["fleet.cattle.io/cluster"] = "bob" }), "", nil},
+		"it is gone":              {binding, nil, create},
+		"it was changed":          {binding, wide, create},
+		"it is right":             {binding, contentReaders(), nil},
+		"another one was changed": {"cluster-admin", wide, nil},
+		"another one is gone":     {"view", nil, nil},
 	} {
 		server := fake.NewClientset(shared(true)[0], shared(true)[1])
-		if row.key == "" {
-			row.key = row.seen.Name
-		}
 		handle := onBinding(&app.Context{Kubernetes: server, Passes: app.NewPasses(t.Context()), DisableBundles: true})
 		_, err := handle(row.key, row.seen)
 		require.NoError(t, err, title)

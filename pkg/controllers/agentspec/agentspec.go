@@ -22,29 +22,23 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 	return cmp.Or(cluster.Spec.AgentNamespace, c.SystemNamespace)
 }
 
+// IsOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which does not report its version.
+func IsOfFleet(agent fleet.AgentStatus) bool { return agent.Version == "" }
+
 // IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
 func IsBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
-// ClusterOfBundle returns the name of the Cluster whose agent a Bundle is for: its owner, which other versions set, or else the Cluster in its
-// target. It returns "" if the Bundle is not for an agent, or names no Cluster whose agent has a Bundle of this name. The name of such a Bundle
-// is shortened for a Cluster with a long name, so that two Clusters may share it.
+// ClusterOfBundle returns the name of the Cluster whose agent a Bundle is for: the Cluster in its target. It returns "" if the Bundle is not for
+// an agent, or names no Cluster whose agent has a Bundle of this name. The name of such a Bundle is shortened for a Cluster with a long name, so
+// that two Clusters may share it.
 func ClusterOfBundle(bundle *fleet.Bundle) string {
 	if !IsBundle(bundle) {
 		return ""
 	}
-	var names []string
-	for _, owner := range bundle.OwnerReferences {
-		if owner.Kind == "Cluster" {
-			names = append(names, owner.Name)
-		}
-	}
 	for _, target := range bundle.Spec.Targets {
-		names = append(names, target.ClusterName)
-	}
-	for _, name := range names {
-		if name != "" && registration.AgentBundleName(name) == bundle.Name {
+		if name := target.ClusterName; name != "" && registration.AgentBundleName(name) == bundle.Name {
 			return name
 		}
 	}

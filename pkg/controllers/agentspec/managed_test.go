@@ -61,7 +61,7 @@ func TestServedByBundle(t *testing.T) {
 		{"no heartbeat yet", "managed/0", corev1.ConditionUnknown, nil, true},
 		{"disconnected", "managed/0", corev1.ConditionFalse, nil, false},
 		{"installed by an import", "0123/0", corev1.ConditionTrue, nil, false},
-		{"another version", "", corev1.ConditionTrue, nil, false},
+		{"Fleet's agent", "", corev1.ConditionTrue, nil, false},
 		{"no Bundle", "managed/0", corev1.ConditionTrue, ptr.To(false), false},
 	} {
 		c := &fleet.Cluster{Status: fleet.ClusterStatus{
@@ -85,7 +85,7 @@ func TestInstalledGeneration(t *testing.T) {
 		{"deployed its Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{}, "managed/3"},
 		{"no heartbeat since it was installed with the Bundle's", fleet.AgentStatus{}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "managed/3"},
 		{"reports another one", fleet.AgentStatus{LastSeen: heard, Generation: "key"}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "key"},
-		{"another version", fleet.AgentStatus{LastSeen: heard}, &fleet.ImportStatus{Generation: "key"}, config.Hub{}, "key"},
+		{"Fleet's agent", fleet.AgentStatus{LastSeen: heard}, &fleet.ImportStatus{Generation: "key"}, config.Hub{}, "key"},
 		{"no Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{ManageAgent: ptr.To(false)}, "key"},
 	} {
 		c := &fleet.Cluster{Spec: fleet.ClusterSpec{RedeployAgentGeneration: 3}, Status: fleet.ClusterStatus{Agent: row.agent, Import: row.last}}

@@ -29,19 +29,19 @@ func WantedSettings(spec fleet.ClusterSpec) Settings {
 	}
 }
 
-// MaxSettings limits the settings of an agent in a Cluster, in bytes of their JSON. Rendering allocates up to a thousand times as much
+// maxSettings limits the settings of an agent in a Cluster, in bytes of their JSON. Rendering allocates up to a thousand times as much
 // memory, and the API server admits settings of a megabyte.
-const MaxSettings = 64 << 10
+const maxSettings = 64 << 10
 
 // MaxSettingsMemory limits the memory that these settings take in the caches of the hub: empty elements of a list take up to thirty times their
 // JSON.
-const MaxSettingsMemory = 4 * MaxSettings
+const MaxSettingsMemory = 4 * maxSettings
 
 // CheckSize returns an error if the agent's settings in the spec are too large. Call it before they are rendered or hashed.
 func CheckSize(spec fleet.ClusterSpec) error {
 	if spec.SettingsTooLarge {
 		return fmt.Errorf("the settings of the agent in the spec take more than %d KiB of memory; at most %d bytes as JSON are accepted",
-			MaxSettingsMemory>>10, MaxSettings)
+			MaxSettingsMemory>>10, maxSettings)
 	}
 	total, largest, of := 0, 0, ""
 	for _, setting := range []struct {
@@ -68,10 +68,10 @@ func CheckSize(spec fleet.ClusterSpec) error {
 			largest, of = len(data), setting.field
 		}
 	}
-	if total <= MaxSettings {
+	if total <= maxSettings {
 		return nil
 	}
-	return fmt.Errorf("the settings of the agent in the spec have %d bytes as JSON, %d of them in spec.%s; at most %d are accepted", total, largest, of, MaxSettings)
+	return fmt.Errorf("the settings of the agent in the spec have %d bytes as JSON, %d of them in spec.%s; at most %d are accepted", total, largest, of, maxSettings)
 }
 
 // InstalledSettings are the settings that the agent got last, by an import or by its Bundle.
@@ -115,8 +115,8 @@ func (s Settings) Record(status *fleet.ClusterStatus) {
 	status.AgentHostNetwork = s.hostNetwork
 }
 
-// Digests of environment variables that are not set. Unlike the other fields, this one has a digest in the status that other versions
-// write even if nothing is set. Muster writes the same digest, so that such a version does not install the agent again after a downgrade.
+// Digests of environment variables that are not set. Unlike for the other fields, Fleet's hub writes a digest even if nothing is set. Muster writes
+// the same digest, so that Fleet's hub does not install the agent again after a return to it.
 const (
 	unsetHash     = "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"
 	emptyListHash = "23f497f643e37257c3f7e54f049d8829c41103bb29bf8c0ba0d1df0a"

@@ -40,7 +40,7 @@ func TestEmptySettings(t *testing.T) {
 	}
 	for name, status := range map[string]fleet.ClusterStatus{
 		"never imported":              {},
-		"imported by another version": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
+		"imported by Fleet's hub":     {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
 		"imported with an empty list": {AgentEnvVarsHash: emptyListHash},
 	} {
 		assert.Equal(t, WantedSettings(fleet.ClusterSpec{}), InstalledSettings(status), name)
@@ -58,13 +58,13 @@ func TestCheckSize(t *testing.T) {
 	tolerations := func(n int) fleet.ClusterSpec {
 		return fleet.ClusterSpec{AgentTolerations: make([]corev1.Toleration, n)}
 	}
-	most := (MaxSettings - 1) / 3 // "[{},{}]"
+	most := (maxSettings - 1) / 3 // "[{},{}]"
 	assert.NoError(t, CheckSize(fleet.ClusterSpec{}))
 	assert.NoError(t, CheckSize(tolerations(most)))
 	require.EqualError(t, CheckSize(tolerations(most+1)),
 		"the settings of the agent in the spec have 65539 bytes as JSON, 65539 of them in spec.agentTolerations; at most 65536 are accepted")
 	require.ErrorContains(t, CheckSize(fleet.ClusterSpec{SettingsTooLarge: true}), "take more than 256 KiB of memory")
-	large := strings.Repeat("x", MaxSettings)
+	large := strings.Repeat("x", maxSettings)
 	for field, spec := range map[string]fleet.ClusterSpec{
 		"agentEnvVars":                 {AgentEnvVars: []corev1.EnvVar{{Name: large}}},
 		"agentAffinity":                {AgentAffinity: &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: large}}}}},

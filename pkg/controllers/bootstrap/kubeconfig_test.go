@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -43,20 +42,22 @@ func hubDeployment(tolerations []corev1.Toleration) *appsv1.Deployment {
 	return d
 }
 
-// tokenFor returns a token as an API server issues it, with an invalid signature.
+// tokenFor returns a token of a token Secret, as Fleet's hub stores it, with an invalid signature.
 func tokenFor(t *testing.T, namespace, account, uid string) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{
-		"exp":           time.Now().Add(10 * 365 * 24 * time.Hour).Unix(),
-		"kubernetes.io": map[string]any{"namespace": namespace, "serviceaccount": map[string]any{"name": account, "uid": uid}},
+		"iss":                                    "kubernetes/serviceaccount",
+		"kubernetes.io/serviceaccount/namespace": namespace,
+		"kubernetes.io/serviceaccount/service-account.name": account,
+		"kubernetes.io/serviceaccount/service-account.uid":  uid,
 	})
 	require.NoError(t, err)
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(claims) + "." + encode([]byte("signature"))
 }
 
-// earlier returns the Secret of an earlier version.
-func earlier(t *testing.T, token string) *corev1.Secret {
+// ofFleet returns the Secret as Fleet's hub writes it.
+func ofFleet(t *testing.T, token string) *corev1.Secret {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters:  map[string]*clientcmdapi.Cluster{"cluster": {Server: "https://hub:6443"}},
@@ -84,7 +85,7 @@ func secretOf(t *testing.T, client *fake.Clientset) *corev1.Secret {
 	return secret
 }
 
-// TestEnsureSecret: whatever Secret existed before, it then contains no credential, and a token that an earlier version stored is revoked.
+// TestEnsureSecret: whatever Secret existed before, it then contains no credential, and a token that Fleet's hub stored is revoked.
 func TestEnsureSecret(t *testing.T) {
 	const bootstrap = "fleet-controller-bootstrap"
 	valid := tokenFor(t, system, bootstrap, "first")
@@ -93,13 +94,13 @@ func TestEnsureSecret(t *testing.T) {
 		revoked bool
 	}{
 		"there is none": {objects: []runtime.Object{account()}},
-		"a valid token": {[]runtime.Object{account(), earlier(t, valid)}, true},
-		"a valid token, ServiceAccount already gone":   {[]runtime.Object{earlier(t, valid)}, true},
-		"a token of an earlier ServiceAccount":         {objects: []runtime.Object{account(), earlier(t, tokenFor(t, system, bootstrap, "zeroth"))}},
-		"a token of another ServiceAccount":            {objects: []runtime.Object{account(), earlier(t, tokenFor(t, system, "fleet-controller", "first"))}},
-		"a token of another namespace":                 {objects: []runtime.Object{account(), earlier(t, tokenFor(t, "elsewhere", bootstrap, "first"))}},
-		"a token that is not of a ServiceAccount":      {objects: []runtime.Object{account(), earlier(t, "opaque")}},
-		"no token, as an embedding program may use it": {objects: []runtime.Object{account(), earlier(t, "")}},
+		"a valid token": {[]runtime.Object{account(), ofFleet(t, valid)}, true},
+		"a valid token, ServiceAccount already gone":   {[]runtime.Object{ofFleet(t, valid)}, true},
+		"a token of an earlier ServiceAccount":         {objects: []runtime.Object{account(), ofFleet(t, tokenFor(t, system, bootstrap, "zeroth"))}},
+		"a token of another ServiceAccount":            {objects: []runtime.Object{account(), ofFleet(t, tokenFor(t, system, "fleet-controller", "first"))}},
+		"a token of another namespace":                 {objects: []runtime.Object{account(), ofFleet(t, tokenFor(t, "elsewhere", bootstrap, "first"))}},
+		"a token that is not of a ServiceAccount":      {objects: []runtime.Object{account(), ofFleet(t, "opaque")}},
+		"no token, as an embedding program may use it": {objects: []runtime.Object{account(), ofFleet(t, "")}},
 	} {
 		t.Run(title, func(t *testing.T) {
 			h, client := newHandler(row.objects...)
@@ -141,7 +142,7 @@ func TestEnsureSecretAfterAnError(t *testing.T) {
 	for _, verb := range []string{"get", "delete", "create"} {
 		t.Run(verb, func(t *testing.T) {
 			overloaded := errors.New("etcd is overloaded")
-			h, client := newHandler(account(), earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
+			h, client := newHandler(account(), ofFleet(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
 			client.PrependReactor(verb, "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, overloaded })
 			require.ErrorIs(t, h.ensureSecret(t.Context(), "fleet-local"), overloaded)
 			assert.Empty(t, secretOf(t, client).Annotations, "so the next attempt revokes the token")
@@ -150,7 +151,7 @@ func TestEnsureSecretAfterAnError(t *testing.T) {
 }
 
 func TestEnsureSecretOfAManagementServer(t *testing.T) {
-	foreign := earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first"))
+	foreign := ofFleet(t, tokenFor(t, system, "fleet-controller-bootstrap", "first"))
 	foreign.Labels = nil
 	h, client := newHandler(account(), foreign)
 	require.ErrorAs(t, h.ensureSecret(t.Context(), "fleet-local"), new(*desiredset.ForeignError))

@@ -38,8 +38,8 @@ var (
 const setID = "fleet-bootstrap"
 
 // apply creates an object, or changes it as kubectl apply does: it removes the labels and the fields of the spec that the hub set before and no
-// longer sets, and leaves those of others. The last applied object is in wrangler's annotation, because earlier versions and Fleet's own
-// controllers applied these objects with wrangler: server-side apply would not know which of their fields to remove.
+// longer sets, and leaves those of others. The last applied object is in wrangler's annotation, because Fleet's own controllers apply
+// these objects with wrangler: server-side apply would not know which of their fields to remove.
 func apply(ctx context.Context, client dynamic.ResourceInterface, object metav1.Object) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestApply(t *testing.T) {
 		"there is none": nil,
 		"of an earlier configuration": cluster("fleet-local", record,
 			map[string]any{"name": "local", "env": "lab", "old": "x"}, map[string]any{"kubeConfigSecret": "local-cluster", "agentNamespace": "before"}),
-		"of an earlier version, or Fleet's hub": cluster("fleet-local", packed(t, record),
+		"of Fleet's hub": cluster("fleet-local", packed(t, record),
 			map[string]any{"name": "local", "env": "lab", "old": "x"}, map[string]any{"kubeConfigSecret": "local-cluster", "agentNamespace": "before"}),
 		"somebody removed what is wanted": cluster("fleet-local", record, map[string]any{}, map[string]any{}),
 		"the record cannot be read": cluster("fleet-local", "H4sI",

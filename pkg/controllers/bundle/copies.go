@@ -75,7 +75,7 @@ func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	if deployment.Spec.OCIContents {
 		all = append(all, loginsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
 	}
-	seen := map[copySource]bool{} // an earlier version of the hub did not limit their number
+	seen := map[copySource]bool{} // Fleet's hub does not limit their number
 	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
 		if s := sourceOf(named); !seen[s] {
 			seen[s] = true

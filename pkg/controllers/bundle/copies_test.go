@@ -295,7 +295,7 @@ func TestIndex_manySources(t *testing.T) {
 	}
 }
 
-// A BundleDeployment of an earlier version of the hub may name any number, and each pass over the Cluster reads them.
+// A BundleDeployment of Fleet's hub may name any number, and each pass over the Cluster reads them.
 func TestSourcesOf_many(t *testing.T) {
 	deployment := &fleet.BundleDeployment{}
 	for i := range 50_000 { // fit into 1.5 MB

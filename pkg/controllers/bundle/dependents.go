@@ -43,11 +43,8 @@ func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c ch
 // with selectors match one of the first Clusters, and are not matched with the others.
 func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace string, clusters enqueue.EarlierVersions[map[string]string]) {
 	end, err := d.Matching.Begin(ctx, workspace)
-	if err != nil {
-		clusters.All = true
-	} else {
-		defer end()
-	}
+	defer end()
+	clusters.All = clusters.All || err != nil
 	if clusters.All {
 		all, _ := d.bundleCache.List(workspace, labels.Everything())
 		for _, b := range all {
@@ -82,11 +79,8 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 // to other partitions.
 func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
 	end, err := d.Matching.Begin(ctx, workspace)
-	if err != nil {
-		groups.All = true
-	} else {
-		defer end()
-	}
+	defer end()
+	groups.All = groups.All || err != nil
 	var selectors []labels.Selector
 	for name, versions := range groups.ByName {
 		if current, err := d.groupCache.Get(workspace, name); err == nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -208,8 +209,8 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		current = append(current, deployment)
 	}
 
-	// Agents of this project report their version, and set the display of their BundleDeployments themselves.
-	if cluster.Status.Agent.Version == "" {
+	// The agents of this project set the display of their BundleDeployments themselves.
+	if agentspec.IsOfFleet(cluster.Status.Agent) {
 		for i, deployment := range current {
 			if current[i], err = d.setDisplay(ctx, deployment); err != nil {
 				failures = append(failures, err)
@@ -427,7 +428,7 @@ func desired(
 	} else {
 		spec.Paused = spec.Paused || spec.DeploymentID == "" // there is nothing yet that the agent could deploy
 		if spec.Options.Helm != nil {
-			spec.Options.Helm.Values = nil // earlier releases wrote the values into the options
+			spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 		}
 	}
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false

@@ -169,9 +169,5 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 // shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents, because more people may read Clusters than
 // Contents, and shortened.
 func shown(text string) string {
-	text = content.WithoutNames(text)
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-	}
-	return text
+	return fleetstatus.Cut(content.WithoutNames(text), maxMessage)
 }

@@ -62,7 +62,7 @@ func (d *Deployer) valuesFor(
 		return helmValues{current: v.values, staged: v.values}, nil
 	case existing == nil || !isFrom(existing, cluster.Namespace):
 		return helmValues{staged: v.values}, nil
-	case existing.Spec.ValuesHash == "": // an earlier release wrote the values into the options
+	case existing.Spec.ValuesHash == "": // older versions of Fleet wrote the values into the options
 		current, err := takeValues(existing.Spec.Options.DeepCopy())
 		return helmValues{current: current, staged: v.values}, err
 	}

@@ -127,8 +127,8 @@ func TestReconcileValues(t *testing.T) {
 	assert.Nil(t, s.rights.secrets[len(s.rights.secrets)-1])
 }
 
-// A hub of an earlier release wrote the values into the options.
-func TestReconcileValuesOfEarlierReleases(t *testing.T) {
+// Older versions of Fleet wrote the values into the options.
+func TestReconcileValuesOfOlderFleet(t *testing.T) {
 	for name, paused := range map[string]bool{"deployed": false, "paused": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

@@ -319,8 +319,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		return removal.Left(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
 	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
 		return removal.Left(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
-	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
-		// An agent that a chart installed reports no generation until it has adopted its Bundle, but it reports its version.
+	case agentspec.IsOfFleet(cluster.Status.Agent):
 		return removal.Left(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
 	}
 

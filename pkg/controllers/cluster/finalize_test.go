@@ -150,7 +150,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ws", Name: "member", UID: "old", DeletionTimestamp: &deleted, Finalizers: []string{fleet.ClusterFinalizer},
 	}}
-	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Generation: "managed/0"}
+	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1", Generation: "managed/0"}
 	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
 	d := &deletion{
 		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{},
@@ -588,7 +588,7 @@ func TestAskAgent(t *testing.T) {
 		}, fleet.ReasonDisconnected},
 		{"connection unknown", func(d *deletion) { d.cluster.Status.Conditions = nil }, fleet.ReasonDisconnected},
 		{"agent quarantined", func(d *deletion) { d.cluster.Spec.Quarantined = true }, fleet.ReasonQuarantined},
-		{"agent of another version", func(d *deletion) { d.cluster.Status.Agent.Generation = "" }, fleet.ReasonAgentUnaware},
+		{"agent of Fleet", func(d *deletion) { d.cluster.Status.Agent.Version = "" }, fleet.ReasonAgentUnaware},
 		{"agent without a Bundle", func(d *deletion) {
 			d.fail("get", "bundledeployments", apierrors.NewNotFound(fleet.Resource("bundledeployments"), agentBundle))
 		}, fleet.ReasonAgentUnaware},

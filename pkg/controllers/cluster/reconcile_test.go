@@ -301,8 +301,8 @@ func TestReconcile_namespaceOfSomebodyElse(t *testing.T) {
 		"created by a hub that stopped before the next write":  {digest: digestOf("key"), live: namespace("key")},
 		"restored from a backup with its Cluster":              {digest: digestOf("key"), cached: namespace("key")},
 		"Cluster restored without its namespace":               {digest: digestOf("key")},
-		"created by an earlier version":                        {status: memberNamespace, cached: namespace("")},
-		"created by an earlier version, not in the cache yet":  {status: memberNamespace, live: namespace("")},
+		"created by Fleet's hub":                               {status: memberNamespace, cached: namespace("")},
+		"created by Fleet's hub, not in the cache yet":         {status: memberNamespace, live: namespace("")},
 		"new Cluster": {},
 		"created by Fleet's own controller with disableBundles": {cached: namespace(""), disableBundles: true},
 	} {

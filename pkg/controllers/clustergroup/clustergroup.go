@@ -78,11 +78,8 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 		}
 	}
 	end, err := h.Matching.Begin(ctx, workspace)
-	if err != nil {
-		changed.All = true
-	} else {
-		defer end()
-	}
+	defer end()
+	changed.All = changed.All || err != nil
 	groups, _ := h.groups.List(workspace, labels.Everything())
 	for _, group := range groups {
 		if selector, err := h.selectors.Of(group); err != nil {

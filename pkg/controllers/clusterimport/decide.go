@@ -58,8 +58,8 @@ func settingsRequireImport(cluster *fleet.Cluster, f facts) bool {
 	return wanted != installed || manifestChanged(cluster, f.manifestHash)
 }
 
-// manifestChanged compares with the manifest of the last import. Older versions did not record it; then only a disconnected
-// agent counts as changed.
+// manifestChanged compares with the manifest of the last import. Fleet's hub does not record it; then only a disconnected agent
+// counts as changed.
 func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 	last := cluster.Status.Import
 	if last == nil || last.ManifestHash == wanted {
@@ -74,8 +74,8 @@ func credentialInvalid(last *fleet.ImportStatus, registrationID string) bool {
 	return strings.Contains(registrationID, "/") && (last == nil || last.RegistrationID != registrationID)
 }
 
-// namespaceChanged compares with the namespace of the last import. Other versions do not record it; for them the namespace that
-// the agent reported counts, and only if the Cluster names a namespace.
+// namespaceChanged compares with the namespace of the last import. Fleet's hub does not record it; then the namespace that the
+// agent reported counts, and only if the Cluster names a namespace.
 func namespaceChanged(cluster *fleet.Cluster, agentNamespace string) bool {
 	if last := cluster.Status.Import; last != nil {
 		return last.AgentNamespace != agentNamespace
@@ -129,7 +129,7 @@ func isInstalledWith(status fleet.ClusterStatus, info hubInfo) bool {
 	return sameEndpoint(status, info) && status.AgentTLSMode == string(info.tlsMode) && interval == info.gcInterval
 }
 
-// emptyCAHash is the hash that some versions recorded for a CA that is present and empty.
+// emptyCAHash is the hash that Fleet's hub records for a CA that is present and empty.
 const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
 
 // isRecorded reports whether an earlier pass has compared this version of the kubeconfig Secret and these settings with what is
@@ -174,8 +174,8 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	return string(cluster.UID)
 }
 
-// withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of another version: it uses a new endpoint only
-// if it registers again. The same ID is returned for the agent that has replaced it, which reports the key in its GENERATION, if a hub was killed
+// withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of Fleet: it uses a new endpoint only if it
+// registers again. The same ID is returned for the agent that has replaced it, which reports the key in its GENERATION, if a hub was killed
 // before it recorded the import: the agent would otherwise register twice. The cause is stored in the status of the Cluster: with another prefix
 // than "way-", an upgrade of the hub would make these agents register again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
@@ -184,7 +184,7 @@ func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID st
 		return registrationID
 	}
 	id := withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
-	if isOtherVersion(agent) || agent.Generation == newRegistrationKey(cluster, id) {
+	if agentspec.IsOfFleet(agent) || agent.Generation == registrationKey(cluster, id) {
 		return id
 	}
 	return registrationID
@@ -202,32 +202,7 @@ func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {
 // Cluster object is another one, a redeployment is requested, or the credential is invalid. It does not change with the hub's
 // endpoint, because the agent keeps its credential then; withEndpointAsCause has the exception.
 func registrationKey(cluster *fleet.Cluster, registrationID string) string {
-	last := cluster.Status.Import
-	if last != nil && strings.HasSuffix(last.RegistrationKey, keySuffix(cluster)) && lastRegistrationID(cluster) == registrationID {
-		return last.RegistrationKey
-	}
-	return newRegistrationKey(cluster, registrationID)
-}
-
-func newRegistrationKey(cluster *fleet.Cluster, registrationID string) string {
-	return digest(registrationID) + keySuffix(cluster)
-}
-
-func keySuffix(cluster *fleet.Cluster) string {
-	return fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
-}
-
-// lastRegistrationID is the ID of the registration that the last import required. Older versions did not record it and computed the
-// key from the endpoint; an agent with such a key keeps it.
-func lastRegistrationID(cluster *fleet.Cluster) string {
-	status := cluster.Status
-	if status.Import.RegistrationID != "" {
-		return status.Import.RegistrationID
-	}
-	if strings.HasPrefix(status.Import.RegistrationKey, digest(cluster.UID, status.APIServerURL, status.APIServerCAHash)+"/") {
-		return string(cluster.UID)
-	}
-	return ""
+	return fmt.Sprintf("%s/%d", digest(registrationID), cluster.Spec.RedeployAgentGeneration)
 }
 
 // digest covers all of its parts, unlike a KeyHash, which reads only the first hundred bytes; a URL may be longer.

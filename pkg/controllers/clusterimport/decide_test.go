@@ -85,18 +85,18 @@ func TestWhyImport(t *testing.T) {
 			disconnect(c)
 		}},
 		{name: "invalid credential", cause: "r1", why: "the agent's credential is invalid"},
-		{name: "invalid credential, issued by another version", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "invalid credential of Fleet's hub", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 		{name: "invalid credential, already replaced", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r1" }},
 		{name: "another invalid credential since", cause: "r2", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationID = "uid/r1" }},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
 		{name: "back to the default namespace", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
-		{name: "other namespace than that of another version", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
+		{name: "other namespace than that of Fleet's hub", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", system
 		}},
-		{name: "same namespace as that of another version", wanted: "elsewhere", change: func(c *fleet.Cluster) {
+		{name: "same namespace as that of Fleet's hub", wanted: "elsewhere", change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", "elsewhere"
 		}},
-		{name: "namespace of another version unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "namespace of Fleet's agent unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, wanted := installed(), system
@@ -300,26 +300,15 @@ func TestRegistrationID(t *testing.T) {
 	}
 }
 
-// keyed is a Cluster whose last import recorded a registration.
-func keyed(key, of string) *fleet.Cluster {
-	c := installed()
-	c.Status.APIServerURL, c.Status.APIServerCAHash = "https://hub", registration.CAHash([]byte("ca"))
-	c.Status.Import.RegistrationKey, c.Status.Import.RegistrationID = key, of
-	return c
-}
-
 func TestRegistrationKey(t *testing.T) {
-	key := registrationKey(installed(), "uid")
+	c := installed()
+	key := registrationKey(c, "uid")
 	assert.Regexp(t, `^[0-9a-f]{12}/0$`, key)
-	assert.Equal(t, key, registrationKey(keyed(key, "uid"), "uid"))
 
-	asked := keyed(key, "uid")
+	asked := installed()
 	asked.Spec.RedeployAgentGeneration = -1
 	keys := map[string]bool{key: true}
-	for _, other := range []string{
-		registrationKey(asked, "uid"), registrationKey(keyed(key, "uid"), "other"),
-		registrationKey(keyed(key, "uid"), "uid/r1"), registrationKey(keyed(key, "uid"), "uid/r2"),
-	} {
+	for _, other := range []string{registrationKey(asked, "uid"), registrationKey(c, "other"), registrationKey(c, "uid/r1"), registrationKey(c, "uid/r2")} {
 		assert.False(t, keys[other], other)
 		keys[other] = true
 	}
@@ -335,21 +324,21 @@ func TestWithEndpointAsCause(t *testing.T) {
 		info  hubInfo
 		same  bool
 	}{
-		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "x/0"}, moved, true},
-		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "managed/0"}, moved, true},
+		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1", Generation: "x/0"}, moved, true},
+		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1", Generation: "managed/0"}, moved, true},
 		{"agent of the chart, without generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1"}, moved, true},
 		{"agent that never checked in", fleet.AgentStatus{}, moved, true},
-		{"agent of another version", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},
-		{"agent of another version at the same endpoint", fleet.AgentStatus{LastSeen: metav1.Now()}, same, true},
+		{"agent of Fleet", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},
+		{"agent of Fleet at the same endpoint", fleet.AgentStatus{LastSeen: metav1.Now()}, same, true},
 	} {
-		c := keyed("k/0", "uid")
-		c.Status.Agent = row.agent
+		c := installed()
+		c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Agent = same.apiServerURL, registration.CAHash(same.apiServerCA), row.agent
 		assert.Equal(t, row.same, withEndpointAsCause(row.info, c, "uid") == "uid", row.name)
 	}
 }
 
 func TestWithEndpointAsCause_once(t *testing.T) {
-	c := keyed("k/0", "uid")
+	c := installed()
 	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now()}
 	first := withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, "uid")
 	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationID = "https://moved", registration.CAHash(nil), first
@@ -357,21 +346,4 @@ func TestWithEndpointAsCause_once(t *testing.T) {
 	assert.Equal(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, registrationID(c, granted, time.Unix(0, 0))))
 	assert.NotEqual(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://again"}, c, registrationID(c, granted, time.Unix(0, 0))))
 	assert.False(t, credentialInvalid(c.Status.Import, registrationID(c, granted, time.Unix(0, 0))), "it requires no other import")
-}
-
-// The version before this one computed the key from URL and CA and did not record registrationID.
-func TestRegistrationKey_ofTheVersionBefore(t *testing.T) {
-	c := keyed("", "")
-	old := digest(c.UID, c.Status.APIServerURL, c.Status.APIServerCAHash)
-	c.Status.Import.RegistrationKey = old + "/0"
-	assert.Equal(t, old+"/0", registrationKey(c, "uid"))
-	assert.NotContains(t, registrationKey(c, "uid/r1"), old, "except with a cause")
-
-	again := c.DeepCopy()
-	again.Spec.RedeployAgentGeneration = 1
-	assert.NotContains(t, registrationKey(again, "uid"), old)
-
-	restored := c.DeepCopy()
-	restored.UID = "another"
-	assert.NotContains(t, registrationKey(restored, "another"), old, "a status restored into another Cluster")
 }

@@ -232,7 +232,7 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	status.Import = last
 }
 
-// staleNamespaces returns the namespaces of earlier agents that the last import recorded or, after an import by another version, the namespace
+// staleNamespaces returns the namespaces of earlier agents that the last import recorded or, after an import by Fleet's hub, the namespace
 // that the agent reported.
 func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 	var stale []string
@@ -253,7 +253,7 @@ func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret, info hubInfo, agentNamespace string) *fleet.ImportStatus {
 	last := cluster.Status.Import.DeepCopy()
 	if last == nil {
-		// Another version installed the agent, perhaps in another namespace, which the agent reported.
+		// Fleet's hub installed the agent, perhaps in another namespace, which the agent reported.
 		last = &fleet.ImportStatus{AgentNamespace: cmp.Or(cluster.Status.Agent.Namespace, agentNamespace)}
 	}
 	last.KubeConfigSecretVersion = version(secret)

@@ -87,9 +87,12 @@ func (h *harness) update(t *testing.T, secret *corev1.Secret, version string) {
 	h.see(t, secret)
 }
 
-// checksIn sets the status of an agent that has checked in with this generation.
+// checksIn sets the status of an agent that has checked in with this generation; an agent of Fleet has none.
 func checksIn(c *fleet.Cluster, generation string) {
 	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(start), Namespace: system, Generation: generation}
+	if generation != "" {
+		c.Status.Agent.Version = "v1"
+	}
 }
 
 // request is a granted request; its credential may be invalid for a reason.
@@ -713,7 +716,7 @@ func TestReconcile_reregistration(t *testing.T) {
 			assert.False(t, c.Status.Agent.LastSeen.IsZero())
 		})
 	}
-	t.Run("a new URL requires it of an agent of another version", func(t *testing.T) {
+	t.Run("a new URL requires it of an agent of Fleet", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		key := c.Status.Import.RegistrationKey
 		checksIn(c, "")
@@ -737,7 +740,7 @@ func TestReconcile_reregistration(t *testing.T) {
 	})
 }
 
-// A hub is killed after it has replaced an agent of another version, and before it has written the status.
+// A hub is killed after it has replaced an agent of Fleet, and before it has written the status.
 func TestReconcile_killedBeforeTheStatus(t *testing.T) {
 	for name, report := range map[string]*fleet.AgentStatus{
 		"before the first heartbeat of the new agent": nil,
@@ -964,7 +967,7 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		c.Spec.AgentNamespace = "elsewhere"
 		h.requireImported(t, c)
 		assert.Contains(t, m.paths(), "/api/v1/namespaces/elsewhere/secrets/pull")
-		c.Status.Agent = fleet.AgentStatus{Namespace: "elsewhere", LastSeen: metav1.NewTime(start), Generation: "managed/0"}
+		c.Status.Agent = fleet.AgentStatus{Namespace: "elsewhere", LastSeen: metav1.NewTime(start), Version: "v1", Generation: "managed/0"}
 		h.maintained(t, c)
 		assert.NotContains(t, m.paths(), copyPath)
 	})

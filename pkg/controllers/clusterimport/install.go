@@ -49,9 +49,9 @@ func describe(object runtime.Object) string {
 	return kind + " " + cache.MetaObjectToName(accessor).String()
 }
 
-// deleteUnmarkedCredential deletes a stored credential that does not record for which registration it was issued. An agent of
-// another version stores such a credential, uses it as long as it works, and ignores the new registration. Agents of this
-// version compare the registration and keep the old credential until the new one works.
+// deleteUnmarkedCredential deletes a stored credential that does not record for which registration it was issued. Fleet's agent
+// stores such a credential, uses it as long as it works, and ignores the new registration. Muster's agents compare the registration
+// and keep the old credential until the new one works.
 func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) error {
 	secrets, err := m.resource("Secret", agentNamespace)
 	if err != nil {

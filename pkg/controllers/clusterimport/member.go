@@ -258,7 +258,7 @@ func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterfa
 }
 
 // apply creates or changes an object, and reports whether it did not exist. It forces the ownership of fields: on a member an earlier
-// import, another version or the chart may have created the object.
+// import, Fleet's hub or the chart may have created the object.
 func (m *memberClient) apply(ctx context.Context, object runtime.Object) (created bool, err error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {

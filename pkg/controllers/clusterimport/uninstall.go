@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -240,18 +241,13 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 	return nil
 }
 
-// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent: Fleet's own agents and early versions of Muster's do
-// not label them. Such agents report neither a version nor a generation. An import that requires another registration clears the report.
+// hasUnlabelledReleases reports whether the hub may not find all Helm releases of the agent, because Fleet's own agents do not label them. An
+// import that requires another registration clears the report of the agent.
 func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
 	if status.Agent.LastSeen.IsZero() {
 		return status.Import != nil && status.Import.UnlabelledReleases
 	}
-	return isOtherVersion(status.Agent)
-}
-
-// isOtherVersion reports whether an agent that has sent a heartbeat is Fleet's own, or of an early version of Muster's.
-func isOtherVersion(agent fleet.AgentStatus) bool {
-	return agent.Version == "" && agent.Generation == ""
+	return agentspec.IsOfFleet(status.Agent)
 }
 
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,

@@ -157,11 +157,10 @@ func TestUninstallation_agentUnaware(t *testing.T) {
 		moved    bool
 		left     string
 	}{
-		{name: "an agent that labels what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Generation: "managed/0"}},
-		{name: "an agent that reports only its version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
-		{name: "an agent of another version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
-		{name: "an agent of another version, before the heartbeat of its successor", replaced: true, left: "its Helm releases may be left"},
-		{name: "an agent of another version, and its successor has sent a heartbeat", replaced: true, agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
+		{name: "an agent that labels what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
+		{name: "an agent of Fleet", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
+		{name: "an agent of Fleet, before the heartbeat of its successor", replaced: true, left: "its Helm releases may be left"},
+		{name: "an agent of Fleet, and its successor has sent a heartbeat", replaced: true, agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
 		{name: "an agent that is no longer there", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}, moved: true, left: "may be left"},
 		{name: "an agent that never checked in", moved: true},
 	} {

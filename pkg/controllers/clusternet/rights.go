@@ -2,17 +2,14 @@ package clusternet
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -61,25 +58,8 @@ func Rights(clientID, namespace, account string) []runtime.Object {
 
 // EnsureRole creates or corrects the ClusterRole that MayCreateRequests binds.
 func EnsureRole(ctx context.Context, client kubernetes.Interface) error {
-	roles := client.RbacV1().ClusterRoles()
-	wanted := &rbacv1.ClusterRole{
+	return agentrole.EnsureRole(ctx, client, &rbacv1.ClusterRole{
 		ObjectMeta: desiredset.Managed("", registration.ClusterRoleClusternet),
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"create"}, APIGroups: group, Resources: []string{"clusterregistrationrequests"}}},
-	}
-	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = roles.Create(ctx, wanted, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			err = nil // by another hub that starts at the same time
-		}
-	case err == nil && !equality.Semantic.DeepEqual(existing.Rules, wanted.Rules):
-		changed := existing.DeepCopy()
-		changed.Rules, changed.AggregationRule = wanted.Rules, nil
-		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("ClusterRole %s: %w", wanted.Name, err)
-	}
-	return nil
+	})
 }

@@ -57,8 +57,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 		return h.secretTaken(existing)
 	}
 
-	// The token works unless it has expired or its ServiceAccount was deleted and created again. Earlier versions left Secrets
-	// without a token when they were interrupted.
+	// The token works unless it has expired, its ServiceAccount was deleted and created again, or somebody removed it.
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil {
 		return h.reissueCredential(ctx, request, cluster, existing)

@@ -183,7 +183,7 @@ func TestIsFor(t *testing.T) {
 		is     bool
 	}{
 		"as the hub wrote it": {func(*corev1.Secret) {}, true},
-		"as an earlier version wrote it": {func(s *corev1.Secret) {
+		"as Fleet's hub writes it": {func(s *corev1.Secret) {
 			s.Annotations = map[string]string{apply.LabelNamespace: "fleet-default", apply.LabelName: "request-abc"}
 		}, true},
 		"of a request elsewhere": {func(s *corev1.Secret) { s.Annotations[fleet.ClusterRegistrationNamespaceAnnotation] = "x" }, false},

@@ -44,7 +44,7 @@ func TestIsHeld(t *testing.T) {
 		{"not by a request that is not granted", 0, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { earlier.Status.Granted = false }, false, 0},
 		{"not by the Secret of another request", 0, func(_ *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) { secret.Annotations = nil }, false, 0},
 
-		// An agent of another version that is stopped before it has stored its credential comes back with another request.
+		// An agent of Fleet that is stopped before it has stored its credential comes back with another request.
 		{"a minute ago by an agent that may have lost its credential: held for four more", time.Minute, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			cannotRenew(s, earlier)
 		}, true, unusedAfter - time.Minute},

@@ -53,7 +53,7 @@ func TestOf(t *testing.T) {
 		{name: "one that waits beside one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 1, false, fleet.ReasonWaitingForCluster), granted}, granted: true},
 		{name: "the newest of two that wait, and one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{request("b", 2, false, ""), void("v", 3), request("a", 1, false, "")}, revoked: "v", undecided: "b"},
 		{name: "one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{granted}, granted: true},
-		{name: "one of another version, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
+		{name: "one of Fleet's hub, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
 		{name: "one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 0)}, revoked: "v"},
 		{name: "the newest of two", clientID: "id", requests: []*fleet.ClusterRegistration{void("new", 2), void("old", 1)}, revoked: "new"},
 		{name: "the newest, in another order", clientID: "id", requests: []*fleet.ClusterRegistration{void("old", 1), void("new", 2)}, revoked: "new"},

@@ -68,8 +68,6 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 	}
 }
 
-const clusterKind = "Cluster"
-
 // clusterOf is the Cluster of an agent's Bundle.
 func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 	name := agentspec.ClusterOfBundle(bundle)
@@ -242,7 +240,7 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 	case status.AgentDeployedGeneration == nil:
 		// not installed
 	case status.Agent.Namespace != "":
-		installed = status.Agent.Namespace // another version installed the agent
+		installed = status.Agent.Namespace // Fleet's hub installed the agent
 	default:
 		installed = wanted
 	}
@@ -252,9 +250,8 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 	return wanted, result.Done("", "")
 }
 
-// newBundle is the Bundle of a Cluster's agent. Fleet's own controllers create the same Bundle with the Cluster as its owner. Here it has no
-// owner: a foreground deletion of the Cluster would delete the Bundle first, and the agent could no longer uninstall itself.
-// The controller of Clusters deletes the Bundle by its name.
+// newBundle is the Bundle of a Cluster's agent. The Cluster is not its owner: a foreground deletion of the Cluster would delete the Bundle first,
+// and the agent could no longer uninstall itself. The controller of Clusters deletes the Bundle by its name.
 func newBundle(cluster *fleet.Cluster, agentNamespace string, made agentManifest) *fleet.Bundle {
 	return &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{
@@ -328,23 +325,10 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	if !equality.Semantic.DeepEqual(existing.Spec.Targets, wanted.Spec.Targets) {
 		spec["targets"] = wanted.Spec.Targets
 	}
-	var owners []metav1.OwnerReference // without Clusters
-	for _, o := range existing.OwnerReferences {
-		if o.Kind != clusterKind || o.APIVersion != fleet.SchemeGroupVersion.String() {
-			owners = append(owners, o)
-		}
-	}
-	metadata := map[string]any{"resourceVersion": existing.ResourceVersion}
-	if len(owners) < len(existing.OwnerReferences) {
-		metadata["ownerReferences"] = owners
-	}
-	patch := map[string]any{"metadata": metadata}
-	if len(spec) > 0 {
-		patch["spec"] = spec
-	}
-	if len(metadata) == 1 && len(spec) == 0 {
+	if len(spec) == 0 {
 		return result.Done("", "")
 	}
+	patch := map[string]any{"metadata": map[string]any{"resourceVersion": existing.ResourceVersion}, "spec": spec}
 	latest, err := writes.Merge(ctx, a.FleetClient.Bundles(existing.Namespace), existing, patch)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -132,15 +131,15 @@ func TestReconcileDecidesWhen(t *testing.T) {
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.AgentDeployedGeneration = nil, nil },
 		},
 		{
-			name: "installed by another version", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
+			name: "installed by Fleet's hub", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
 			change: func(c *fleet.Cluster) { c.Status.Import = nil },
 		},
 		{
-			name: "installed by another version, does not report its namespace", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
+			name: "installed by Fleet's hub, does not report its namespace", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.Agent.Namespace = nil, "" },
 		},
 		{
-			name: "installed by another version in another namespace", cluster: imported(), reason: fleet.ReasonWaitingForImport,
+			name: "installed by Fleet's hub in another namespace", cluster: imported(), reason: fleet.ReasonWaitingForImport,
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.Agent.Namespace = nil, "elsewhere" },
 		},
 	} {
@@ -255,24 +254,18 @@ func TestReconcileOfASettledClusterRendersAndWritesNothing(t *testing.T) {
 	assert.Equal(t, settled, c)
 }
 
-func ownedBy(uid types.UID) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "c", UID: uid}}
-}
-
 func TestReconcileRepairs(t *testing.T) {
 	for name, damage := range map[string]func(*fleet.Bundle){
-		"another manifest":            func(b *fleet.Bundle) { b.Spec.Resources[0].Content = "x" },
-		"more resources":              func(b *fleet.Bundle) { b.Spec.Resources = append(b.Spec.Resources, fleet.BundleResource{Name: "x"}) },
-		"no resources":                func(b *fleet.Bundle) { b.Spec.Resources = nil },
-		"another target":              func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterName = "x" },
-		"more targets":                func(b *fleet.Bundle) { b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{}) },
-		"a target for all":            func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterSelector = nil },
-		"another namespace":           func(b *fleet.Bundle) { b.Spec.DefaultNamespace = "x" },
-		"no takeOwnership":            func(b *fleet.Bundle) { b.Spec.Helm.TakeOwnership = false },
-		"no helm":                     func(b *fleet.Bundle) { b.Spec.Helm = nil },
-		"owned by the Cluster":        func(b *fleet.Bundle) { b.OwnerReferences = ownedBy("uid") },
-		"owned by an earlier Cluster": func(b *fleet.Bundle) { b.OwnerReferences = ownedBy("earlier") },
-		"everything of the spec":      func(b *fleet.Bundle) { b.Spec = fleet.BundleSpec{} },
+		"another manifest":       func(b *fleet.Bundle) { b.Spec.Resources[0].Content = "x" },
+		"more resources":         func(b *fleet.Bundle) { b.Spec.Resources = append(b.Spec.Resources, fleet.BundleResource{Name: "x"}) },
+		"no resources":           func(b *fleet.Bundle) { b.Spec.Resources = nil },
+		"another target":         func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterName = "x" },
+		"more targets":           func(b *fleet.Bundle) { b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{}) },
+		"a target for all":       func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterSelector = nil },
+		"another namespace":      func(b *fleet.Bundle) { b.Spec.DefaultNamespace = "x" },
+		"no takeOwnership":       func(b *fleet.Bundle) { b.Spec.Helm.TakeOwnership = false },
+		"no helm":                func(b *fleet.Bundle) { b.Spec.Helm = nil },
+		"everything of the spec": func(b *fleet.Bundle) { b.Spec = fleet.BundleSpec{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, c := newStage(t), imported()
@@ -319,7 +312,7 @@ func TestReconcileAdoptsABundleOfFleet(t *testing.T) {
 	o.put(&fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "fleet-agent-c", Annotations: map[string]string{apply.LabelID: "fleet-manage-agent", apply.LabelGVK: "/v1, Kind=Namespace"},
-			Labels: map[string]string{apply.LabelHash: "h"}, OwnerReferences: append(ownedBy("uid"), namespace), Finalizers: []string{"f"},
+			Labels: map[string]string{apply.LabelHash: "h"}, OwnerReferences: []metav1.OwnerReference{namespace}, Finalizers: []string{"f"},
 		},
 		Spec: fleet.BundleSpec{Resources: []fleet.BundleResource{{Name: "agent.yaml", Content: "old"}}},
 	})
@@ -541,8 +534,8 @@ func TestReconcileRecordsSettings(t *testing.T) {
 		{name: "it follows its Bundle", cluster: imported(), delivered: true},
 		{name: "disconnected", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Conditions[0].Status = corev1.ConditionFalse }},
 		{name: "it follows its import", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "x/0" }},
-		{name: "of another version", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }},
-		{name: "self-registered, of another version", cluster: selfRegistered(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }, delivered: true},
+		{name: "of Fleet", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }},
+		{name: "self-registered, of Fleet", cluster: selfRegistered(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }, delivered: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			o, c := newStage(t), row.cluster
@@ -593,24 +586,23 @@ func TestReconcile_nameOfAnotherClustersBundle(t *testing.T) {
 
 func TestClusterOf(t *testing.T) {
 	agents := map[string]string{apply.LabelID: "fleet-manage-agent"}
-	owned := []metav1.OwnerReference{{Kind: "Namespace", Name: "ns"}, {Kind: "Cluster", Name: "owner"}}
 	for _, row := range []struct {
 		name   string
 		bundle fleet.Bundle
 		want   string
 	}{
-		{"by its owner", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-owner", Annotations: agents, OwnerReferences: owned}}, "owner"},
-		{"an owner that has another agent", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-c", Annotations: agents, OwnerReferences: owned}}, ""},
 		{"by its target", fleet.Bundle{
-			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-target", Annotations: agents, OwnerReferences: owned[:1]},
+			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-target", Annotations: agents},
 			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{}, {ClusterName: "target"}}},
 		}, "target"},
 		{"a target for another agent", fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-c", Annotations: agents},
 			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterName: "target"}}},
 		}, ""},
-		{"neither", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: agents}}, ""},
-		{"not of an agent", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owned}}, ""},
+		{"no target", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: agents}}, ""},
+		{"not of an agent", fleet.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-target"}, Spec: fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterName: "target"}}},
+		}, ""},
 	} {
 		row.bundle.Namespace = "ns"
 		keys := clusterOf(&row.bundle)

@@ -63,13 +63,6 @@ const (
 	// HelmOpLabel, on a Bundle and its BundleDeployments, is set by Fleet's HelmOps controller to the name of the HelmOp.
 	HelmOpLabel = "fleet.cattle.io/fleet-helm-name"
 
-	// ShardIDLabel, on a process or object of Fleet's own hub, has the shard it belongs to. Registration ignores it.
-	ShardIDLabel = "fleet.cattle.io/shard-id"
-	// ShardRefLabel, on an object, holds the shard that works on it. Registration ignores it.
-	ShardRefLabel = "fleet.cattle.io/shard-ref"
-	// ShardDefaultLabel marks the shard of objects without a ShardRefLabel. Registration ignores it.
-	ShardDefaultLabel = "fleet.cattle.io/shard-default"
-
 	// ClusterDisplayNameLabel, which a management server puts on a Cluster, holds a second name by which targets of
 	// Bundles can name it.
 	ClusterDisplayNameLabel = "management.cattle.io/cluster-display-name"

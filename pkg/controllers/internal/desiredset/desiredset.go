@@ -2,7 +2,7 @@
 // and bindings. It never adopts an object of another owner.
 //
 // The objects of a set carry the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
-// the objects that another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// the objects that Fleet's hub created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
 package desiredset
@@ -104,7 +104,7 @@ func (e *ForeignError) Error() string {
 
 // Ensure creates or corrects the objects, and deletes others of the owner's set. Objects in the namespace of the owner get an owner
 // reference.
-func (s Sets) Ensure(ctx context.Context, setID string, owner APIObject, wanted ...runtime.Object) error {
+func (s Sets) Ensure(ctx context.Context, setID string, owner apiObject, wanted ...runtime.Object) error {
 	set, err := marksOf(setID, owner)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ type marks struct {
 	reference           metav1.OwnerReference
 }
 
-func marksOf(setID string, owner APIObject) (m marks, err error) {
+func marksOf(setID string, owner apiObject) (m marks, err error) {
 	if m.labels, m.annotations, err = apply.GetLabelsAndAnnotations(setID, owner); err != nil {
 		return m, err
 	}
@@ -173,7 +173,7 @@ func (m marks) mark(object metav1.Object) {
 	}
 }
 
-// isOwn reports whether an object was created for the owner of the set. Another version may have used another set ID.
+// isOwn reports whether an object was created for the owner of the set. Fleet's hub uses another set ID.
 func (m marks) isOwn(object metav1.Object) bool {
 	has := object.GetAnnotations()
 	for _, key := range []string{apply.LabelGVK, apply.LabelNamespace, apply.LabelName} {
@@ -190,14 +190,14 @@ type kindManager interface {
 	prune(ctx context.Context, set marks, wanted []runtime.Object) error
 }
 
-// APIObject is implemented by all kinds.
-type APIObject interface {
+// apiObject is implemented by all kinds.
+type apiObject interface {
 	metav1.Object
 	runtime.Object
 }
 
 // typedClient has the methods of client-go's client for one kind in one namespace.
-type typedClient[T APIObject] interface {
+type typedClient[T apiObject] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
@@ -205,7 +205,7 @@ type typedClient[T APIObject] interface {
 }
 
 // objects implements kindManager.
-type objects[T APIObject] struct {
+type objects[T apiObject] struct {
 	kind     string
 	cached   cache.Indexer
 	client   func(namespace string) typedClient[T]
@@ -352,7 +352,7 @@ func typed[T, U any](all []U) (some []T) {
 	return some
 }
 
-func isNamed[T APIObject](wanted T) func(T) bool {
+func isNamed[T apiObject](wanted T) func(T) bool {
 	return func(other T) bool {
 		return other.GetName() == wanted.GetName() && other.GetNamespace() == wanted.GetNamespace()
 	}

@@ -171,7 +171,7 @@ func TestEnsureCorrects(t *testing.T) {
 			s, owner, is := newScene(t), someOwner("ns", "owner"), &set{}
 			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
 			is.account, is.role, is.binding, is.clusterBinding = oneOfEach()
-			for _, object := range []APIObject{is.account, is.role, is.binding, is.clusterBinding} {
+			for _, object := range []apiObject{is.account, is.role, is.binding, is.clusterBinding} {
 				marks, err := marksOf("set", owner)
 				require.NoError(t, err)
 				marks.mark(object)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
-	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -45,7 +45,7 @@ func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 
 // OnTransition is OnAnyChange for a kind that often changes in ways that no other object depends on: resolve gets the object before
 // and after the event. before is nil for a creation, after for a deletion.
-func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
+func OnTransition[T metav1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
 	OnEvent(source, func(before, after T) {
 		for _, key := range resolve(before, after) {
 			target.EnqueueAfter(key.Namespace, key.Name, 0)
@@ -54,7 +54,7 @@ func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(befo
 }
 
 // OnEvent calls handle with the object before and after each event, as OnTransition does.
-func OnEvent[T v1.Object](source Source, handle func(before, after T)) {
+func OnEvent[T metav1.Object](source Source, handle func(before, after T)) {
 	changed := func(before, after any) {
 		b, was := before.(T)
 		a, is := after.(T)
@@ -92,7 +92,7 @@ func watch(source Source, changed func(before, after any), added func(any)) {
 }
 
 func version(object any) string {
-	if m, ok := object.(v1.Object); ok {
+	if m, ok := object.(metav1.Object); ok {
 		return m.GetResourceVersion()
 	}
 	return ""
@@ -118,14 +118,9 @@ func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, ob
 	}
 }
 
-// Annotated is an object that carries annotations.
-type Annotated interface {
-	GetAnnotations() map[string]string
-}
-
 // OwnerOf resolves an object of a desired set to its owner, if that is of the kind.
-func OwnerOf(kind schema.GroupVersionKind) Resolve[Annotated] {
-	return func(object Annotated) []types.NamespacedName {
+func OwnerOf(kind schema.GroupVersionKind) Resolve[metav1.Object] {
+	return func(object metav1.Object) []types.NamespacedName {
 		a := object.GetAnnotations()
 		if a[apply.LabelGVK] != kind.String() {
 			return nil

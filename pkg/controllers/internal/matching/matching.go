@@ -21,8 +21,8 @@ type share struct {
 	cpus   chan struct{}
 }
 
-// Begin waits until a pass over the workspace may match selectors, until it calls end. It returns an error if ctx ends before. A pass must not
-// call Begin twice without an end between.
+// Begin waits until a pass over the workspace may match selectors, until it calls end. If ctx ends before, it returns an error, and an end that
+// does nothing. A pass must not call Begin twice without an end between.
 func (l *Limiter) Begin(ctx context.Context, workspace string) (end func(), err error) {
 	s := l.join(workspace)
 	select {
@@ -33,7 +33,7 @@ func (l *Limiter) Begin(ctx context.Context, workspace string) (end func(), err 
 		}, nil
 	case <-ctx.Done():
 		l.leave(workspace, s)
-		return nil, fmt.Errorf("waiting for other passes over workspace %s that match selectors: %w", workspace, ctx.Err())
+		return func() {}, fmt.Errorf("waiting for other passes over workspace %s that match selectors: %w", workspace, ctx.Err())
 	}
 }
 

@@ -78,7 +78,7 @@ func Names(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 }
 
 // fits reports whether the Namespace has the key whose digest is on the Cluster. The namespace of a Cluster without a digest was created
-// by an earlier version of the hub or by Fleet, which have set status.namespace; agents and users of a workspace cannot set it.
+// by Fleet's hub, which has set status.namespace; agents and users of a workspace cannot set it.
 func fits(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 	digest := cluster.Annotations[fleet.NamespaceDigestAnnotation]
 	if digest == "" {
