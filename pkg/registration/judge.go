@@ -126,7 +126,7 @@ func (c Case) notAllowed() *Explanation {
 	case owningCluster(c.Token) != "" && !c.isImport():
 		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is for the import of another Cluster; register with a token of your own", c.Token.Name)}
-	case !AllowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
+	case !allowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
 		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is not for this clientID: see its spec.clientIDs and spec.clientIDPattern", c.Token.Name)}
 	}

@@ -40,7 +40,7 @@ func TestAllowsClientID(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			began := time.Now()
 			spec := fleet.ClusterRegistrationTokenSpec{ClientIDs: row.ids, ClientIDPattern: row.pattern}
-			assert.Equal(t, row.allowed, AllowsClientID(spec, row.clientID))
+			assert.Equal(t, row.allowed, allowsClientID(spec, row.clientID))
 			assert.Less(t, time.Since(began), 5*time.Second)
 		})
 	}
@@ -73,8 +73,8 @@ func FuzzAllowsClientID(f *testing.F) {
 	f.Add("[", "[")
 	f.Add("\\", "")
 	f.Fuzz(func(t *testing.T, pattern, clientID string) {
-		AllowsClientID(fleet.ClusterRegistrationTokenSpec{ClientIDPattern: pattern}, clientID)
-		assert.True(t, AllowsClientID(fleet.ClusterRegistrationTokenSpec{ClientIDPattern: pattern, ClientIDs: []string{clientID}}, clientID))
+		allowsClientID(fleet.ClusterRegistrationTokenSpec{ClientIDPattern: pattern}, clientID)
+		assert.True(t, allowsClientID(fleet.ClusterRegistrationTokenSpec{ClientIDPattern: pattern, ClientIDs: []string{clientID}}, clientID))
 	})
 }
 

@@ -108,8 +108,8 @@ func (u Uses) Release(isRecorded func(request string) bool) Uses {
 	return u
 }
 
-// AllowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
-func AllowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
+// allowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
+func allowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	if len(token.ClientIDs) == 0 && token.ClientIDPattern == "" {
 		return true
 	}

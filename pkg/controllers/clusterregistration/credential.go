@@ -250,7 +250,7 @@ func requestOfSecret(secret *corev1.Secret) []string {
 	return []string{index.Key(key.Namespace, key.Name)}
 }
 
-// requestKeyOf returns the key of the request that a Secret answers. Earlier versions wrote credentials with wrangler's apply and its annotations.
+// requestKeyOf returns the key of the request that a Secret answers. Fleet's hub writes credentials with wrangler's apply and its annotations.
 func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	a := secret.Annotations
 	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {

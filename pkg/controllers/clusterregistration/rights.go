@@ -215,7 +215,7 @@ func (h *handler) removeUnlessUninstalling(ctx context.Context, key string) erro
 }
 
 // remove deletes all objects of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
-// including the objects of an earlier version, whose set ID lacked the key.
+// including the objects of Fleet's hub, whose set ID lacks the key.
 func (h *handler) remove(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {

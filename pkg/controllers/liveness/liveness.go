@@ -348,7 +348,7 @@ type instance struct {
 	lastSeen time.Time
 }
 
-// add records a heartbeat. Agents of other versions report no instance.
+// add records a heartbeat. Fleet's agents report no instance.
 func (i *instances) add(name string, now time.Time) {
 	if name == "" {
 		return
