@@ -9,12 +9,19 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 )
 
 // Config describes the Lease and this process as a candidate for it. All candidates must have the same Times.
@@ -108,33 +115,28 @@ func (e Config) round(ctx context.Context, stopWaiting func(), free <-chan struc
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	leading, holders := make(chan context.Context, 1), make(chan string)
-	contest, err := e.contest(election, leading, holders)
+	elector, err := e.newElector(election, leading, holders)
 	if err != nil {
 		return false, err
 	}
-	defer contest.close()
+	defer elector.close()
 	ended := make(chan struct{})
-	go func() { defer close(ended); contest.elector.Run(election) }()
-	defer func() { stop(); <-ended; contest.release(ctx) }()
+	go func() { defer close(ended); elector.Run(election) }()
+	defer func() { stop(); <-ended; elector.release(ctx) }()
 	for {
 		select {
 		case <-ctx.Done():
 			return false, nil
 		case term := <-leading:
 			stopWaiting()
-			return false, e.workForTerm(ctx, contest.bounded(term), work)
+			return false, e.workForTerm(ctx, elector.bounded(term), work)
 		case <-free:
 			return true, nil
-		case holder := <-holders:
-			e.waitFor(holder)
+		case holder := <-holders: // empty while the Lease is free
+			if holder != "" && holder != e.Identity && e.OnWaiting != nil {
+				e.OnWaiting(holder)
+			}
 		}
-	}
-}
-
-// waitFor reports a holder other than this process. The name is empty while the Lease is free.
-func (e Config) waitFor(holder string) {
-	if holder != "" && holder != e.Identity && e.OnWaiting != nil {
-		e.OnWaiting(holder)
 	}
 }
 
@@ -153,26 +155,26 @@ func (e Config) workForTerm(ctx, term context.Context, work func(context.Context
 	return nil
 }
 
-// contest is one run of the elector.
-type contest struct {
-	elector *leaderelection.LeaderElector
+// elector is client-go's elector with the lock that it uses.
+type elector struct {
+	*leaderelection.LeaderElector
 	lock    *renewals
 	timeout time.Duration
 	close   func()
 }
 
 // bounded returns a context that ends with the term, and when the Lease was not renewed in time.
-func (c *contest) bounded(term context.Context) context.Context {
+func (l *elector) bounded(term context.Context) context.Context {
 	ctx, end := context.WithCancel(term)
 	go func() {
 		defer end()
-		c.lock.watch(ctx, c.timeout, end)
+		l.lock.watch(ctx, l.timeout, end)
 	}()
 	return ctx
 }
 
-// contest prepares an elector that sends the context of its term to leading, and each holder it sees to holders.
-func (e Config) contest(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*contest, error) {
+// newElector prepares an elector that sends the context of its term to leading, and each holder it sees to holders.
+func (e Config) newElector(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*elector, error) {
 	client, closeClient, err := e.client()
 	if err != nil {
 		return nil, err
@@ -183,7 +185,7 @@ func (e Config) contest(ctx context.Context, leading chan<- context.Context, hol
 		return nil, err
 	}
 	lock := newRenewals(lease)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+	candidate, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
 		LeaseDuration: e.LeaseDuration,
 		RenewDeadline: e.RenewDeadline,
@@ -200,7 +202,7 @@ func (e Config) contest(ctx context.Context, leading chan<- context.Context, hol
 			},
 		},
 	})
-	return &contest{elector: elector, lock: lock, timeout: e.RenewDeadline, close: closeClient}, err
+	return &elector{LeaderElector: candidate, lock: lock, timeout: e.RenewDeadline, close: closeClient}, err
 }
 
 // client has a timeout that leaves time for a second request before the renew deadline.
@@ -220,18 +222,100 @@ func (e Config) client() (kubernetes.Interface, func(), error) {
 const releases = 3
 
 // release removes this process from the Lease. The elector could do that, but it would do so before the term has ended.
-func (c *contest) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+func (l *elector) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
 	for range releases {
-		record, _, err := c.lock.Get(ctx)
-		if err != nil || record.HolderIdentity != c.lock.Identity() {
+		record, _, err := l.lock.Get(ctx)
+		if err != nil || record.HolderIdentity != l.lock.Identity() {
 			return
 		}
 		record.HolderIdentity, record.LeaseDurationSeconds = "", 1
 		// After another error the next process waits until the Lease has expired: late, but safe.
-		if err := c.lock.Update(ctx, *record); !apierrors.IsConflict(err) {
+		if err := l.lock.Update(ctx, *record); !apierrors.IsConflict(err) {
 			return
 		}
+	}
+}
+
+// leaseWatch watches the Lease while this process waits for it.
+type leaseWatch struct {
+	client   coordinationclient.LeaseInterface
+	duration time.Duration
+	clock    clock.WithDelayedExecution
+	// free receives a signal when the Lease no longer has a holder.
+	free chan struct{}
+	// ended is closed when the watch has stopped.
+	ended chan struct{}
+
+	// held and expiry are used by the informer's handlers only, which run one at a time. expiry fires when the holder has not
+	// renewed the Lease for duration.
+	held   bool
+	expiry clock.Timer
+}
+
+// watch watches the Lease until ctx ends. Without the right to watch it nothing is signalled, and only the elector's own tries
+// remain.
+func (e Config) watch(ctx context.Context) (*leaseWatch, error) {
+	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
+	cfg.Timeout = 0 // it would end the watch
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: transport})
+	if err != nil {
+		return nil, err
+	}
+	w := &leaseWatch{
+		client: client.CoordinationV1().Leases(e.Namespace), duration: e.LeaseDuration, clock: clock.RealClock{},
+		free: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(client.CoordinationV1().RESTClient(), "leases", e.Namespace,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, e.Name)),
+		ObjectType: &coordinationv1.Lease{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(lease any) { w.observe(ctx, lease) },
+			UpdateFunc: func(_, lease any) { w.observe(ctx, lease) },
+			DeleteFunc: func(any) { w.observe(ctx, nil) },
+		},
+	})
+	go func() {
+		defer close(w.ended)
+		defer utilnet.CloseIdleConnectionsFor(transport)
+		informer.RunWithContext(ctx)
+	}()
+	return w, nil
+}
+
+// observe restarts the expiry with every renewal, and signals that the Lease has lost its holder.
+func (w *leaseWatch) observe(ctx context.Context, object any) {
+	if w.expiry != nil {
+		w.expiry.Stop()
+	}
+	lease, _ := object.(*coordinationv1.Lease)
+	wasHeld := w.held
+	w.held = lease != nil && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != ""
+	switch {
+	case w.held:
+		w.expiry = w.clock.AfterFunc(w.duration, func() { w.expire(ctx, lease) })
+	case wasHeld:
+		select {
+		case w.free <- struct{}{}:
+		default: // one signal is enough
+		}
+	}
+}
+
+// expire releases the Lease for a holder that has stopped renewing it. The elector would need up to two retry periods more: it sees
+// renewals only when it tries. The write names the version of the Lease, so a renewal that the watch has missed prevents it.
+func (w *leaseWatch) expire(ctx context.Context, lease *coordinationv1.Lease) {
+	ctx, cancel := context.WithTimeout(ctx, w.duration)
+	defer cancel()
+	released := lease.DeepCopy()
+	released.Spec.HolderIdentity = nil
+	if _, err := w.client.Update(ctx, released, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
+		logrus.Debugf("Cannot release the expired Lease %s/%s: %v", lease.Namespace, lease.Name, err)
 	}
 }

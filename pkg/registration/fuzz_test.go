@@ -65,15 +65,15 @@ func FuzzMatchCluster(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			ClientID string
-			Owners   []Known
-			SameName *Known
+			Owners   []KnownCluster
+			SameName *KnownCluster
 		}
 		identities(seed, &in)
 		match := MatchCluster(in.ClientID, in.Owners, in.SameName)
 		assertOneAnswer(t, match)
 		assert.Equal(t, match.Refuse, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Refuse)
 		assert.Equal(t, match.Use, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Use)
-		if living := slices.DeleteFunc(slices.Clone(in.Owners), func(k Known) bool { return k.Deleting }); len(living) > 1 {
+		if living := slices.DeleteFunc(slices.Clone(in.Owners), func(k KnownCluster) bool { return k.Deleting }); len(living) > 1 {
 			assert.NotNil(t, match.Refuse, "the Cluster is ambiguous")
 		} else if len(living) == 1 && match.Refuse == nil {
 			assert.Equal(t, living[0].Name, match.Use)
@@ -113,8 +113,8 @@ func FuzzMatchToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			Claimed            string
-			Found, ImportToken *Token
-			Namespace          []Token
+			Found, ImportToken *KnownToken
+			Namespace          []KnownToken
 		}
 		identities(seed, &in)
 		token, refusal := MatchToken(in.Claimed, in.Found, in.ImportToken, in.Namespace)
@@ -124,7 +124,7 @@ func FuzzMatchToken(f *testing.F) {
 		if token == nil {
 			return
 		}
-		known := slices.ContainsFunc(in.Namespace, func(t Token) bool { return reflect.DeepEqual(t, *token) }) || in.Found == token || in.ImportToken == token
+		known := slices.ContainsFunc(in.Namespace, func(t KnownToken) bool { return reflect.DeepEqual(t, *token) }) || in.Found == token || in.ImportToken == token
 		assert.True(t, known, "a token nobody knows")
 		if in.Claimed != "" {
 			assert.Same(t, in.Found, token, "another token than the one it names")

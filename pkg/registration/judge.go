@@ -29,8 +29,8 @@ type Case struct {
 	LongLived fleet.LongLived
 	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
 	RenewedBy string
-	// MayReenter is true if a disconnected Clusternet agent may register again with its earlier token, and the request may come from it.
-	MayReenter bool
+	// MayRegisterAgain is true if a disconnected Clusternet agent may register again with its earlier token, and the request may come from it.
+	MayRegisterAgain bool
 }
 
 // RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
@@ -119,6 +119,20 @@ func (c Case) longLived() *Explanation {
 	return nil
 }
 
+// notAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
+// stolen there, it registers no other Cluster.
+func (c Case) notAllowed() *Explanation {
+	switch {
+	case owningCluster(c.Token) != "" && !c.isImport():
+		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
+			"ClusterRegistrationToken %s is for the import of another Cluster; register with a token of your own", c.Token.Name)}
+	case !allowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
+		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
+			"ClusterRegistrationToken %s is not for this clientID: see its spec.clientIDs and spec.clientIDPattern", c.Token.Name)}
+	}
+	return nil
+}
+
 // downgrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: a thief of the short-lived
 // credential could otherwise exchange it for one that does not expire. Neither the agent nor the holder of a token can delete the earlier request.
 func (c Case) downgrade() *Explanation {
@@ -138,7 +152,7 @@ func (c Case) downgrade() *Explanation {
 // meanwhile.
 func (c Case) heldByOther() *Explanation {
 	holder := c.holder()
-	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.MayReenter || c.isApprovedByPerson() {
+	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.MayRegisterAgain || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
@@ -186,4 +200,57 @@ func (c Case) isProvedByAgent() bool {
 func (c Case) isApprovedByPerson() bool {
 	a := c.Request.Status.Approval
 	return a != nil && a.Decision == fleet.DecisionApproved && c.Ruling.Action != RulingDeny
+}
+
+// approval returns the decision about a request, nil if none is required. A denying rule overrides a person, a person overrides
+// every other rule, and an approving rule makes the decision of a person unnecessary.
+func (c Case) approval() *ApprovalState {
+	person := c.Request.Status.Approval
+	switch {
+	case c.Ruling.Action == RulingDeny:
+		return &ApprovalState{fleet.ReasonDenied, c.Ruling.Message}
+	case person != nil && person.Decision == fleet.DecisionDenied:
+		return &ApprovalState{fleet.ReasonDenied, said("denied", person.Message)}
+	case person != nil && person.Decision == fleet.DecisionApproved:
+		return &ApprovalState{fleet.ReasonApproved, said("approved", person.Message)}
+	case c.isUncountable():
+		return c.ask(fmt.Sprintf("the request names no ClusterRegistrationToken; it may be for %s, which limits its uses", c.Token.Name))
+	case c.Ruling.Action == RulingApprove:
+		return &ApprovalState{fleet.ReasonApproved, c.Ruling.Message}
+	case c.Ruling.Action == RulingAsk:
+		return c.ask(c.Ruling.Message)
+	case c.isManual():
+		return c.ask("the token or the hub's configuration asks for it")
+	}
+	return nil
+}
+
+func said(decision, message string) string {
+	if message == "" {
+		return decision + " by a person"
+	}
+	return decision + " by a person: " + message
+}
+
+func (c Case) ask(why string) *ApprovalState {
+	return &ApprovalState{fleet.ReasonWaitingForApproval, fmt.Sprintf(
+		"waiting for an approval (%s): run \"muster -n %s approve %s\" or the same with deny", why, c.Request.Namespace, c.Request.Name)}
+}
+
+// isUncountable reports whether the request may be a use of a token that limits its uses, and cannot be counted: it may also have come
+// with another token.
+func (c Case) isUncountable() bool {
+	return c.Token.Spec.UsageLimit != nil && c.Origin.AssumesToken(c.Request)
+}
+
+// isManual reports whether a person must decide. The hub's default does not apply to an agent that the hub installs, nor to a request
+// that the current agent proved to be its own. An assumed token cannot make an approval unnecessary.
+func (c Case) isManual() bool {
+	switch {
+	case c.Token.Spec.Approval == fleet.ApprovalManual:
+		return true
+	case c.Token.Spec.Approval != "" && !c.Origin.AssumesToken(c.Request):
+		return false
+	}
+	return c.Approval == fleet.ApprovalManual && !c.isImport() && !c.isProvedByAgent()
 }

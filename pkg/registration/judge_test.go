@@ -114,8 +114,8 @@ func TestJudgeHeldIdentity(t *testing.T) {
 			c.decide(fleet.DecisionDenied, "")
 			c.Cluster.Status.Agent.PossessionProof = "request-1"
 		}, fleet.ReasonDenied},
-		{"it may return with its token", func(c *Case) { c.MayReenter = true }, ""},
-		{"it may return with its token, in quarantine", func(c *Case) { c.MayReenter, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
+		{"it may return with its token", func(c *Case) { c.MayRegisterAgain = true }, ""},
+		{"it may return with its token, in quarantine", func(c *Case) { c.MayRegisterAgain, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
 		{"the policy approves", func(c *Case) { c.Ruling.Action = RulingApprove }, fleet.ReasonClientIDInUse},
 		{"the policy denies what a person approves", func(c *Case) {
 			c.decide(fleet.DecisionApproved, "")

@@ -90,7 +90,7 @@ func Brief(text string) string {
 }
 
 // For compares the creator with the ServiceAccount of a token.
-func (o Origin) For(namespace string, token Token) Origin {
+func (o Origin) For(namespace string, token KnownToken) Origin {
 	if o.Creator == "" || o.holds(namespace, token) {
 		return o
 	}
@@ -101,7 +101,7 @@ func (o Origin) For(namespace string, token Token) Origin {
 }
 
 // holds reports whether the creator may register with a token.
-func (o Origin) holds(namespace string, token Token) bool {
+func (o Origin) holds(namespace string, token KnownToken) bool {
 	return o.Creator == AccountUser(namespace, token.ServiceAccount) || slices.Contains(token.Users, o.Creator)
 }
 
@@ -111,7 +111,7 @@ func AccountUser(namespace, account string) string {
 }
 
 // TokenOf finds the token whose ServiceAccount created the request, for agents that send no token name.
-func (o Origin) TokenOf(namespace string, tokens []Token) *Token {
+func (o Origin) TokenOf(namespace string, tokens []KnownToken) *KnownToken {
 	for i, token := range tokens {
 		if o.Creator != "" && o.holds(namespace, token) {
 			return &tokens[i]

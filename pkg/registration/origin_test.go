@@ -25,7 +25,7 @@ func sentBy(creator string, when time.Time) *fleet.ClusterRegistration {
 func TestOriginOf(t *testing.T) {
 	const holder = "system:serviceaccount:ns:tok-uid"
 	recorded := OriginPolicies{InForce: true, Since: since}
-	token := Token{Name: "tok", ServiceAccount: "tok-uid", Users: []string{"system:bootstrap:abcdef"}}
+	token := KnownToken{Name: "tok", ServiceAccount: "tok-uid", Users: []string{"system:bootstrap:abcdef"}}
 	for _, row := range []struct {
 		name      string
 		creator   string
@@ -59,7 +59,7 @@ func TestOriginOf(t *testing.T) {
 // Where the API server records no creators, it lets a request name a token only if its creator may register with it.
 func TestOriginOfCheckedToken(t *testing.T) {
 	checks := OriginPolicies{InForce: true, Since: since, NotRecorded: "the API server is too old"}
-	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
+	token := KnownToken{Name: "tok", ServiceAccount: "tok-uid"}
 	for _, row := range []struct {
 		name           string
 		creator, named string
@@ -87,19 +87,19 @@ func TestOriginOfCheckedToken(t *testing.T) {
 }
 
 func TestOriginTokenOf(t *testing.T) {
-	tokens := []Token{{Name: "a", ServiceAccount: "a-1"}, {Name: "b", ServiceAccount: "b-2"}}
+	tokens := []KnownToken{{Name: "a", ServiceAccount: "a-1"}, {Name: "b", ServiceAccount: "b-2"}}
 	assert.Equal(t, &tokens[1], Origin{Creator: "system:serviceaccount:ns:b-2"}.TokenOf("ns", tokens))
 	assert.Nil(t, Origin{Creator: "system:serviceaccount:other:b-2"}.TokenOf("ns", tokens))
 	assert.Nil(t, Origin{Creator: "admin"}.TokenOf("ns", tokens))
 	assert.Nil(t, Origin{}.TokenOf("ns", tokens), "nobody recorded it")
-	assert.Nil(t, Origin{}.TokenOf("ns", []Token{{}}))
+	assert.Nil(t, Origin{}.TokenOf("ns", []KnownToken{{}}))
 }
 
 func FuzzOriginOf(f *testing.F) {
 	f.Add("admin")
 	f.Add(strings.Repeat("é", 300))
 	f.Fuzz(func(t *testing.T, creator string) {
-		origin := OriginOf(sentBy(creator, since), OriginPolicies{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
+		origin := OriginOf(sentBy(creator, since), OriginPolicies{InForce: true, Since: since}).For("ns", KnownToken{Name: "t", ServiceAccount: "s"})
 		assert.Equal(t, creator == "", origin.Reason == fleet.ReasonOriginUnknown)
 		assert.Less(t, len(origin.Message), 400)
 		assert.True(t, !utf8.ValidString(creator) || utf8.ValidString(origin.Message))

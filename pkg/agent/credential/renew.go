@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
@@ -50,7 +52,7 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 			<-ctx.Done()
 			return nil
 		}
-		due, began := current.renewal(r.Timing.RenewAfter), r.Clock.Now()
+		due, began := current.renewAt(r.Timing.RenewAfter), r.Clock.Now()
 		hubBegan := use.hubTime(began)
 		// The earlier of two estimates counts. After the clock was set back, hubTime is wrong until the hub answers the next request. The monotonic
 		// clock, which now.Sub(began) uses, stops while the machine is suspended.
@@ -189,4 +191,108 @@ func shorterLifetime(requested time.Duration, current renewableToken, hubTime ti
 		return current.Lifetime()
 	}
 	return half
+}
+
+// InUse is the credential with which the agent works, on its connection to the hub. A renewal replaces its token.
+type InUse struct {
+	// Conn sends the current token.
+	Conn *hubclient.Connection
+
+	stored *Stored // when the work began
+
+	mutex sync.Mutex
+	token string
+	// otherToken is the next token while a renewal stores it, and afterwards the previous one: a reader of the Secret may find
+	// either.
+	otherToken string
+}
+
+// NewInUse returns the stored credential in use on conn.
+func NewInUse(conn *hubclient.Connection, stored *Stored) *InUse {
+	return &InUse{Conn: conn, stored: stored, token: stored.Token}
+}
+
+// Stored returns the credential with the current token.
+func (u *InUse) Stored() *Stored {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.stored.WithToken(u.token)
+}
+
+// Matches reports whether a credential that was read from the Secret is this one. The tokens before and after a renewal both match.
+func (u *InUse) Matches(found *Stored) bool {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	for _, token := range []string{u.token, u.otherToken} {
+		if token != "" && found.Same(u.stored.WithToken(token).Access) {
+			return true
+		}
+	}
+	return false
+}
+
+// Expires returns the end of the current token; nil if the agent does not renew it.
+func (u *InUse) Expires() *metav1.Time {
+	expires, renewable := Expiry(u.Stored().Token)
+	if !renewable {
+		return nil
+	}
+	return &metav1.Time{Time: expires}
+}
+
+// hubTime returns the time of the hub's clock, as measured with its answers: tokens begin and end by that clock.
+func (u *InUse) hubTime(now time.Time) time.Time {
+	if skew, known := u.Conn.ClockSkew(); known {
+		return now.Add(-skew)
+	}
+	return now
+}
+
+// storing makes Matches accept the token that is about to be stored.
+func (u *InUse) storing(token string) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.otherToken = token
+}
+
+// useToken makes Conn send another token from the next request on.
+func (u *InUse) useToken(token string) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.token, u.otherToken = token, u.token
+	u.Conn.UseToken(token)
+}
+
+// longestRenewable is the longest lifetime of a token that is renewed. A hub issues a longer token only to an agent that has not announced that
+// it renews.
+const longestRenewable = tokens.LongLived / 2
+
+// renewableToken is the content of a token that is renewed. Its times are of the clock of the hub's API server.
+type renewableToken struct{ tokens.Claims }
+
+// inspect returns false for a token that is not renewed: it does not expire, or only in years, or is not readable.
+func inspect(token string) (renewableToken, bool) {
+	claims, err := tokens.Inspect(tokens.Token(token))
+	lifetime := claims.Lifetime()
+	if err != nil || claims.ServiceAccount == "" || lifetime <= 0 || lifetime >= longestRenewable {
+		return renewableToken{}, false
+	}
+	return renewableToken{claims}, true
+}
+
+// Expiry returns the end of a token; false for a token that is not renewed.
+func Expiry(token string) (time.Time, bool) {
+	inspected, renewable := inspect(token)
+	return inspected.Expires, renewable
+}
+
+// renewAt returns the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered together
+// must not renew together.
+func (t renewableToken) renewAt(part float64) time.Time {
+	return t.Issued.Add(timing.Jitter(time.Duration(float64(t.Lifetime()) * part)))
+}
+
+// warnFrom returns the time halfway between the renewal and the expiry: from then on, a failed renewal is reported by an event.
+func (t renewableToken) warnFrom(part float64) time.Time {
+	return t.Issued.Add(time.Duration(float64(t.Lifetime()) * (1 + part) / 2))
 }

@@ -45,7 +45,7 @@ func TestRenewableToken(t *testing.T) {
 	inspected := renewableToken{tokens.Claims{Issued: noon, Expires: noon.Add(30 * time.Hour)}}
 	seen := map[time.Time]bool{}
 	for range 1000 {
-		moment := inspected.renewal(2.0 / 3)
+		moment := inspected.renewAt(2.0 / 3)
 		assert.False(t, moment.Before(noon.Add(18*time.Hour)))
 		assert.False(t, moment.After(noon.Add(22*time.Hour)))
 		seen[moment] = true
@@ -118,7 +118,7 @@ func FuzzInspect(f *testing.F) {
 		if !renewed {
 			return
 		}
-		moment := inspected.renewal(timing.Default().RenewAfter)
+		moment := inspected.renewAt(timing.Default().RenewAfter)
 		assert.True(t, moment.After(inspected.Issued) && moment.Before(inspected.Expires))
 		assert.True(t, inspected.warnFrom(timing.Default().RenewAfter).Before(inspected.Expires))
 		assert.Less(t, inspected.Lifetime(), longestRenewable)

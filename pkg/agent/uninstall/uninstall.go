@@ -1,10 +1,10 @@
 // Package uninstall removes the agent from its cluster after the hub has asked it to uninstall itself.
 //
-// The agent first annotates Secret fleet-agent. From then on it continues after every restart, although the hub deletes
-// its Cluster and does not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
-// collector deletes the rest. So the agent never needs a right that it has just deleted. Before that one request it deletes only the bootstrap
-// Secret with which it registered earlier, because the agent can be killed, or be installed again, at any moment. If no object can own the
-// others, it deletes them one by one.
+// Package deploy removes the releases, and then calls Begin, which annotates Secret fleet-agent. From then on the agent continues after every
+// restart, although the hub deletes its Cluster and does not ask again. Run makes one object the owner of all the agent's others and deletes
+// that object; Kubernetes' garbage collector deletes the rest. So the agent never needs a right that it has just deleted. Before that one
+// request it deletes only the bootstrap Secret with which it registered earlier, because the agent can be killed, or be installed again, at
+// any moment. If no object can own the others, it deletes them one by one.
 package uninstall
 
 import (

@@ -15,16 +15,16 @@ import (
 // which everybody who may create a Cluster could use.
 const sharedNamespace = "fleet-default"
 
-// Nearby reports whether a Cluster may use the kubeconfig Secrets of their namespace without an annotation on the Secret. Otherwise,
+// MayUseAny reports whether a Cluster may use every Secret in the namespace of its kubeconfig, without an annotation on the Secret. Otherwise,
 // somebody who may create Clusters in one namespace could let the hub install an agent on the clusters of another one.
-func Nearby(cluster *fleet.Cluster) bool {
+func MayUseAny(cluster *fleet.Cluster) bool {
 	from := index.KubeconfigNamespace(cluster)
 	return from == cluster.Namespace || from == sharedNamespace
 }
 
-// MayUse reports whether a Cluster may use a Secret. A Secret that is not nearby lists the allowed namespaces in an annotation.
+// MayUse reports whether a Cluster may use this Secret, in whose annotation the owner may list the namespaces that may use it.
 func MayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	if Nearby(cluster) {
+	if MayUseAny(cluster) {
 		return true
 	}
 	for allowed := range strings.SplitSeq(secret.Annotations[fleet.KubeconfigAllowedAnnotation], ",") {

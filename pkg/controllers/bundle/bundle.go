@@ -23,15 +23,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// initialSilence is the time after its creation for which a Bundle may have no status while no agent has reported.
-const initialSilence = 30 * time.Second
+// firstStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported.
+const firstStatusDelay = 30 * time.Second
 
 // onBundle enqueues the Clusters that a change of a Bundle affects, and updates the Bundle's status. The queue of Bundles also has the keys of
 // workspaces in which other objects have changed.
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
-	isPass := d.changes.Pass(k, func(workspace string, changed changedObjects) { d.enqueueDependents(ctx, workspace, changed) })
+	isPass := d.changes.HandleKey(k, func(workspace string, changed changedObjects) { d.enqueueDependents(ctx, workspace, changed) })
 	if isPass {
 		return nil, nil
 	}
@@ -180,18 +180,18 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
 	}
 }
 
-// updateStatus writes the status of a Bundle, at most once in each interval settle.
+// updateStatus writes the status of a Bundle, at most once in each interval statusDelay.
 func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, rollout rolloutStatus) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
 	changedAt := d.changedAt[k]
-	due := changedAt.IsZero() || !now.Before(changedAt.Add(settle))
+	due := changedAt.IsZero() || !now.Before(changedAt.Add(statusDelay))
 	if due {
 		delete(d.changedAt, k) // before the status is computed, so that a later change is not lost
 	}
 	d.mu.Unlock()
 	if !due {
-		d.bundles.EnqueueAfter(b.Namespace, b.Name, changedAt.Add(settle).Sub(now))
+		d.bundles.EnqueueAfter(b.Namespace, b.Name, changedAt.Add(statusDelay).Sub(now))
 		return b, nil
 	}
 
@@ -199,7 +199,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
-		wait := initialSilence - now.Sub(b.CreationTimestamp.Time)
+		wait := firstStatusDelay - now.Sub(b.CreationTimestamp.Time)
 		if agentspec.IsBundle(b) {
 			return b, nil
 		} else if wait > 0 {

@@ -37,7 +37,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		// The BundleDeployments of a quarantined Cluster stay as they are. The API server checks rights when a request begins,
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		current = slices.DeleteFunc(slices.Clone(existing), func(deployment *fleet.BundleDeployment) bool {
-			return !isFrom(deployment, cluster.Namespace)
+			return !isFromWorkspace(deployment, cluster.Namespace)
 		})
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
@@ -84,7 +84,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	var assignments []assignment
 	var failures []error
 	keep := func(deployment *fleet.BundleDeployment) {
-		if deployment != nil && isFrom(deployment, cluster.Namespace) {
+		if deployment != nil && isFromWorkspace(deployment, cluster.Namespace) {
 			current = append(current, deployment)
 		}
 	}
@@ -132,7 +132,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	}
 	for _, name := range slices.Sorted(maps.Keys(existing)) {
 		old := existing[name]
-		if wanted[name] || !isFrom(old, cluster.Namespace) || d.isDeleted(old) {
+		if wanted[name] || !isFromWorkspace(old, cluster.Namespace) || d.isDeleted(old) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -150,17 +150,17 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 
 	var secretNames []string
 	kept := slices.Clone(current)
-	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
+	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFromWorkspace(deployment, cluster.Namespace) })
 	for _, deployment := range slices.Concat(current, foreign) {
 		secretNames = append(secretNames, secretsOf(deployment)...)
 	}
-	keepOld := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
+	keepUnwritten := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
 
 	// Create the BundleDeployments and the Secrets with their Helm values. A BundleDeployment that cannot be written is still reported, and keeps
 	// its Secret.
 	failed := func(a assignment, err error) {
 		failures = append(failures, err)
-		keepOld(a)
+		keepUnwritten(a)
 		if a.existing != nil {
 			var unusable *unusableError
 			if !errors.As(err, &unusable) {
@@ -168,7 +168,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			}
 		}
 	}
-	var created []assignment
+	var prepared []assignment
 	for _, a := range assignments {
 		if err := ctx.Err(); err != nil {
 			return current, after, err // the BundleDeployments that are left may be wanted, so that none is deleted
@@ -179,25 +179,25 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			if !d.values.hasWritten(keyOf(a.wanted)) {
 				continue // another owner may have created a Secret of that name
 			}
-		} else if a, err = d.create(ctx, cluster, a); err != nil {
+		} else if a, err = d.prepare(ctx, cluster, a); err != nil {
 			failed(a, err)
 			continue
 		} else {
-			created = append(created, a)
+			prepared = append(prepared, a)
 		}
 		secretNames = append(secretNames, secretsOf(a.wanted)...)
 	}
 
 	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
-	copiedSecrets, configMaps, copyFailures := d.copySources(ctx, cluster, created, kept)
+	copiedSecrets, configMaps, copyFailures := d.copySources(ctx, cluster, prepared, kept)
 	failures = append(failures, copyFailures...)
 	if err := d.roles.AllowObjects(ctx, cluster, append(secretNames, copiedSecrets...), configMaps); err != nil {
-		for _, a := range created {
-			keepOld(a)
+		for _, a := range prepared {
+			keepUnwritten(a)
 		}
 		return current, after, joinErrors(append(failures, err)...)
 	}
-	for _, a := range created {
+	for _, a := range prepared {
 		if err := ctx.Err(); err != nil {
 			return current, after, err
 		}
@@ -223,7 +223,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		delete(existing, deployment.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(existing)) {
-		if isFrom(existing[name], cluster.Namespace) && existing[name].DeletionTimestamp == nil {
+		if isFromWorkspace(existing[name], cluster.Namespace) && existing[name].DeletionTimestamp == nil {
 			failures = append(failures, d.delete(ctx, existing[name]))
 		}
 	}
@@ -253,12 +253,12 @@ func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
 	return bundles
 }
 
-// create creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not
+// prepare creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not
 // exist. It brings an existing Secret up to date. The BundleDeployment owns the Secret, so it comes first, and waits for the values until
 // write completes it.
-func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignment) (assignment, error) {
+func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assignment) (assignment, error) {
 	if a.existing != nil {
-		if !isFrom(a.existing, cluster.Namespace) {
+		if !isFromWorkspace(a.existing, cluster.Namespace) {
 			return a, foreignDeployment(a.existing)
 		}
 		if d.isOutdated(a.existing) {
@@ -283,7 +283,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		} else if apierrors.IsAlreadyExists(err) {
 			// It is not in the cache: either the event is late, or somebody else has created it.
 			made, err = client.Get(ctx, first.Name, metav1.GetOptions{})
-			if err == nil && !isFrom(made, cluster.Namespace) {
+			if err == nil && !isFromWorkspace(made, cluster.Namespace) {
 				return a, foreignDeployment(made)
 			}
 		}

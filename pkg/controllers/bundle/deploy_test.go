@@ -344,8 +344,8 @@ func TestDesired(t *testing.T) {
 }
 
 func TestIsFrom(t *testing.T) {
-	assert.True(t, isFrom(deployed(t, toAlice()), "ws"))
-	assert.False(t, isFrom(deployed(t, toAlice()), "other"))
+	assert.True(t, isFromWorkspace(deployed(t, toAlice()), "ws"))
+	assert.False(t, isFromWorkspace(deployed(t, toAlice()), "other"))
 	for name, change := range map[string]func(*fleet.BundleDeployment){
 		"not managed":        func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.ManagedLabel) },
 		"without namespace":  func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.BundleNamespaceLabel) },
@@ -355,8 +355,8 @@ func TestIsFrom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := deployed(t, toAlice())
 			change(d)
-			assert.False(t, isFrom(d, "ws"))
-			assert.False(t, isFrom(d, ""))
+			assert.False(t, isFromWorkspace(d, "ws"))
+			assert.False(t, isFromWorkspace(d, ""))
 			assert.Equal(t, key{}, bundleOf(d))
 		})
 	}

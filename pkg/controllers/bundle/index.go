@@ -157,8 +157,8 @@ func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
 	return names
 }
 
-// isFrom reports whether a BundleDeployment was made from a Bundle of that namespace.
-func isFrom(deployment *fleet.BundleDeployment, namespace string) bool {
+// isFromWorkspace reports whether a BundleDeployment was made from a Bundle of that namespace.
+func isFromWorkspace(deployment *fleet.BundleDeployment, namespace string) bool {
 	return bundleOf(deployment) != key{} && deployment.Labels[fleet.BundleNamespaceLabel] == namespace
 }
 

@@ -1,11 +1,11 @@
 // Package bundle deploys Bundles to Clusters. It is a sub-reconciler of controller cluster for the BundleDeployments of one Cluster,
 // and a controller of its own for the status of Bundles.
 //
-//	register.go   Register: the caches, indexes and event handlers of the Deployer
+//	register.go   Register: the caches and event handlers of the Deployer; they enqueue Clusters and Bundles, or note a change for a pass over the
+//	              workspace
 //	deploy.go     Reconcile: the BundleDeployments of one Cluster, from its Bundles to its status
 //	bundle.go     onBundle: the status of one Bundle, and which Clusters to enqueue if the Bundle changes
 //	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
-//	events.go     the event handlers: they enqueue Clusters and Bundles, or note a change for a pass over the workspace
 //	dependents.go the pass over a workspace: which Clusters and Bundles depend on the changes
 //	plan.go       the plan of one generation of a Bundle, and the options for a Cluster
 //	budget.go     the limit of the memory of the caches of plans
@@ -15,23 +15,29 @@
 //	values.go     the Secret with the Helm values of a BundleDeployment
 //	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
 //	contents.go   Contents: their creation, and the deletion of those that no BundleDeployment needs
-//	summary.go    the sums over BundleDeployments in the status of Clusters and Bundles
 //	index.go      indexes, and the names in BundleDeployments
+//	summary.go    the sums over BundleDeployments in the status of Clusters and Bundles
 package bundle
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -135,3 +141,240 @@ func (d *Deployer) Forget(k string) {
 
 // Condition returns the type of the condition that Reconcile reports.
 func (d *Deployer) Condition() string { return fleet.ConditionReady }
+
+// statusDelay is the time between the first change of an object and the write of the status that shows it, so that many changes
+// cause one write.
+const statusDelay = time.Second
+
+// deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment that changes their status. At the start of the hub all Bundles
+// and Clusters are enqueued anyway.
+func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
+	return eventHandler[*fleet.BundleDeployment]{
+		added: func(deployment *fleet.BundleDeployment, atStart bool) {
+			d.written.Observed(keyOf(deployment).String())
+			if !atStart {
+				d.bundleChanged(bundleOf(deployment))
+				d.enqueueCluster(deployment.Namespace, statusDelay)
+			}
+		},
+		changed: func(before, after *fleet.BundleDeployment) {
+			inStatus := changesStatus(before, after)
+			if inStatus {
+				d.bundleChanged(bundleOf(before))
+				d.bundleChanged(bundleOf(after))
+			}
+			if inStatus || lacksDisplay(after) || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
+				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
+				d.enqueueCluster(after.Namespace, statusDelay)
+			}
+			needed := contentsOf(after)
+			for _, content := range contentsOf(before) {
+				if !slices.Contains(needed, content) {
+					d.contents.checkLater(content)
+				}
+			}
+		},
+		deleted: func(deployment *fleet.BundleDeployment) {
+			d.written.Observed(keyOf(deployment).String())
+			d.deleted.Observed(string(deployment.UID))
+			d.bundleChanged(bundleOf(deployment))
+			d.enqueueCluster(deployment.Namespace, statusDelay)
+			for _, content := range contentsOf(deployment) {
+				d.contents.checkLater(content)
+			}
+		},
+	}
+}
+
+// changesStatus reports whether a change of a BundleDeployment changes the status of its Bundle or of its Cluster. Most reports of an agent do not.
+func changesStatus(before, after *fleet.BundleDeployment) bool {
+	stateBefore, stateAfter := fleetstatus.BundleState(before.Spec, before.Status), fleetstatus.BundleState(after.Spec, after.Status)
+	return bundleOf(before) != bundleOf(after) || clusterOf(before) != clusterOf(after) || before.Status.ResourceCounts != after.Status.ResourceCounts ||
+		before.Spec.DeploymentID != after.Spec.DeploymentID || // the rollout of the Bundle goes on
+		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
+}
+
+// clusterEvents notes a Cluster for changes after which no BundleDeployment is written: a Cluster to which nothing is deployed yet is quarantined,
+// deleted or no longer selected, or the rollout of a Bundle no longer waits for a Cluster.
+func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
+	note := func(before *fleet.Cluster) {
+		d.changes.Note(before.Namespace, func(c *changedObjects) { c.clusters.Add(before.Name, before.Labels, len(before.Labels), maps.Equal) })
+	}
+	return eventHandler[*fleet.Cluster]{
+		added: func(cluster *fleet.Cluster, atStart bool) {
+			if !atStart && cluster.Spec.Quarantined {
+				note(cluster)
+			}
+		},
+		changed: func(before, after *fleet.Cluster) {
+			if before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
+				isUnprocessed(before) != isUnprocessed(after) || !maps.Equal(before.Labels, after.Labels) ||
+				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
+				note(before)
+			}
+		},
+		deleted: note,
+	}
+}
+
+// groupEvents notes a ClusterGroup that may select other Clusters, or that other targets and partitions may select.
+func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
+	note := func(before *fleet.ClusterGroup) {
+		d.changes.Note(before.Namespace, func(c *changedObjects) {
+			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation}, Spec: before.Spec}
+			c.groups.Add(before.Name, version, clustergroup.Size(before), sameSpec)
+		})
+	}
+	return eventHandler[*fleet.ClusterGroup]{
+		added: func(group *fleet.ClusterGroup, atStart bool) {
+			if !atStart {
+				note(group)
+			}
+		},
+		changed: func(before, after *fleet.ClusterGroup) {
+			if !sameSpec(before, after) || !maps.Equal(before.Labels, after.Labels) {
+				note(before)
+			}
+		},
+		deleted: note,
+	}
+}
+
+func sameSpec(a, b *fleet.ClusterGroup) bool { return a.UID == b.UID && a.Generation == b.Generation }
+
+// contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the
+// BundleDeployment that names it. It enqueues the Clusters that need a deleted Content, so that it is created again.
+func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		added: func(c *metav1.PartialObjectMetadata, _ bool) {
+			d.contents.made.Observed(c.Name)
+			d.contents.checkLater(c.Name)
+		},
+		deleted: func(c *metav1.PartialObjectMetadata) {
+			d.contents.forget(c.Name)
+			for _, user := range d.contents.usersOf(c.Name) {
+				d.enqueueCluster(user.Namespace, 0)
+			}
+		},
+	}
+}
+
+// secretEvents enqueues the Cluster of a BundleDeployment if another client changes or deletes the Secret with its Helm values.
+func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		changed: func(_, after *metav1.PartialObjectMetadata) {
+			if d.hasValues(keyOf(after)) && d.values.noteChange(after) {
+				d.enqueueCluster(after.Namespace, 0)
+			}
+		},
+		deleted: func(secret *metav1.PartialObjectMetadata) {
+			d.values.forget(keyOf(secret))
+			if d.hasValues(keyOf(secret)) {
+				d.enqueueCluster(secret.Namespace, 0)
+			}
+		},
+	}
+}
+
+// copyEvents notes a Secret or ConfigMap that may have to be copied, and enqueues the Cluster of a copy that is deleted. A copy that another
+// client changes stays changed until its source changes.
+func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
+	note := func(object *metav1.PartialObjectMetadata) {
+		d.changes.Note(object.Namespace, func(c *changedObjects) {
+			c.sources.Add(kind+"/"+object.Name, copySource{kind: kind, name: object.Name}, 0, func(a, b copySource) bool { return a == b })
+		})
+	}
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		added: func(object *metav1.PartialObjectMetadata, atStart bool) {
+			if !atStart {
+				note(object)
+			}
+		},
+		changed: func(_, after *metav1.PartialObjectMetadata) { note(after) },
+		deleted: func(object *metav1.PartialObjectMetadata) {
+			note(object)
+			if isCopy(object) {
+				d.enqueueCluster(object.Namespace, 0)
+			}
+		},
+	}
+}
+
+// hasValues reports whether there is a BundleDeployment of that key with Helm values.
+func (d *Deployer) hasValues(k key) bool {
+	deployment, err := d.deploymentCache.Get(k.Namespace, k.Name)
+	return err == nil && deployment.Spec.ValuesHash != ""
+}
+
+// bundleChanged marks the status of a Bundle as out of date, and enqueues the Bundle. A Bundle that is being deleted waits for
+// its last BundleDeployment and not for more changes.
+func (d *Deployer) bundleChanged(k key) {
+	b, err := d.bundleCache.Get(k.Namespace, k.Name)
+	if err != nil {
+		return
+	}
+	delay := statusDelay
+	if b.DeletionTimestamp != nil {
+		delay = 0
+	}
+	d.markChanged(k)
+	d.bundles.EnqueueAfter(k.Namespace, k.Name, delay)
+}
+
+// markChanged notes the time of the first change that the status of a Bundle does not show.
+func (d *Deployer) markChanged(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changedAt[k].IsZero() {
+		d.changedAt[k] = d.Clock.Now()
+	}
+}
+
+func (d *Deployer) enqueueCluster(namespace string, delay time.Duration) {
+	enqueueClusterOf(namespace, d.clusterCache, d.clusters, delay)
+}
+
+// enqueueClusterOf enqueues the Cluster of a cluster namespace.
+func enqueueClusterOf(namespace string, clusters fleetcontrollers.ClusterCache, queue enqueue.Enqueuer, delay time.Duration) {
+	found, _ := clustersByClusterNamespace.Find(clusters, namespace)
+	for _, cluster := range found {
+		queue.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
+	}
+}
+
+// eventHandler calls functions with the typed objects of events. client-go calls them one after the other, for the objects of all
+// workspaces, so they must be quick: they enqueue objects that an index finds, and note changes that have to be matched with many objects.
+type eventHandler[T metav1.Object] struct {
+	added   func(object T, atStart bool)
+	changed func(before, after T)
+	deleted func(object T)
+}
+
+// OnAdd is called for a new object, and at the start for each that exists.
+func (h eventHandler[T]) OnAdd(object any, atStart bool) {
+	defer guard.Recover(guard.Event, object, nil)
+	if o, ok := object.(T); ok && h.added != nil {
+		h.added(o, atStart)
+	}
+}
+
+// OnUpdate is called for a changed object. When the informer has to list again, it is called for unchanged ones too.
+func (h eventHandler[T]) OnUpdate(before, after any) {
+	defer guard.Recover(guard.Event, after, nil)
+	b, okBefore := before.(T)
+	a, okAfter := after.(T)
+	if okBefore && okAfter && h.changed != nil && b.GetResourceVersion() != a.GetResourceVersion() {
+		h.changed(b, a)
+	}
+}
+
+// OnDelete is called for a deleted object, possibly with an older version of it.
+func (h eventHandler[T]) OnDelete(object any) {
+	defer guard.Recover(guard.Event, object, nil)
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if o, ok := object.(T); ok {
+		h.deleted(o)
+	}
+}

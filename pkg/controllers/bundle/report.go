@@ -41,7 +41,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 // deploymentEvents enqueues the Cluster of a BundleDeployment that changes the status of the Cluster.
 func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
-		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, settle)
+		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, statusDelay)
 	}
 	return eventHandler[*fleet.BundleDeployment]{
 		added: func(deployment *fleet.BundleDeployment, atStart bool) {

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// takeoverPatience is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
+	// takeoverWait is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
 	// and then creates another.
-	takeoverPatience = 10 * time.Second
+	takeoverWait = 10 * time.Second
 	// pollInterval is the interval at which the hub checks for changes that it does not watch.
 	pollInterval = 2 * time.Second
 )
@@ -195,10 +195,10 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
 func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Progress) {
 	left := byHub
-	if !left.IsLeft() {
+	if !left.IsGivenUp() {
 		left = byAgent
 	}
-	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsLeft() || !h.finalizing.mustReport(cluster) {
+	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsGivenUp() || !h.finalizing.mustReport(cluster) {
 		return
 	}
 	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
@@ -226,11 +226,11 @@ func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began 
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
-	claimed, patience := len(claims) > 0, h.FarewellGrace/3
+	claimed, longest := len(claims) > 0, h.FarewellGrace/3
 	if !claimed {
-		patience = min(takeoverPatience, patience)
+		longest = min(takeoverWait, longest)
 	}
-	remaining := began.Add(patience).Sub(h.Clock.Now())
+	remaining := began.Add(longest).Sub(h.Clock.Now())
 	mayMove := claimed || cluster.Labels[fleet.ManagementClusterLabel] != ""
 	if !mayMove || !hadAgent(cluster) || remaining <= 0 {
 		return false, 0, nil
@@ -279,7 +279,7 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 	for _, other := range claims {
 		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
 		switch {
-		case sameKubeconfig && access.Nearby(other):
+		case sameKubeconfig && access.MayUseAny(other):
 			return true, nil
 		case sameKubeconfig:
 			workspaces[other.Namespace] = other
@@ -316,22 +316,22 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 	case !hadAgent(cluster):
 		return removal.NotNeeded(), nil
 	case cluster.Spec.Quarantined:
-		return removal.Left(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
+		return removal.GivenUp(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
 	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
-		return removal.Left(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
+		return removal.GivenUp(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
 	case agentspec.IsOfFleet(cluster.Status.Agent):
-		return removal.Left(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
+		return removal.GivenUp(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
 	}
 
 	remaining := deadline.Sub(h.Clock.Now())
 	deployment, err := h.ensureAsked(ctx, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return removal.Left(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
+		return removal.GivenUp(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
 	case err != nil && remaining > 0:
 		return removal.Progress{}, err
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
-		return removal.Left(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
+		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
 	}
 	answer := fleetstatus.Condition(deployment.Status.Conditions, fleet.ConditionFarewell)
 	switch {
@@ -342,7 +342,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		if answer.Message != "" {
 			message += ": " + answer.Message
 		}
-		return removal.Left(fleet.ReasonFarewellTimeout, message), nil
+		return removal.GivenUp(fleet.ReasonFarewellTimeout, message), nil
 	}
 	return removal.UnderWay(fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339)), remaining), nil
 }

@@ -231,13 +231,13 @@ func TestFinalize_member(t *testing.T) {
 	}{
 		{name: "hub removed the agent", change: agentFails, hub: removal.Removed()},
 		{name: "hub is removing the agent", change: agentFails, hub: removal.UnderWay("", time.Second), waits: true},
-		{name: "hub cannot remove the agent", change: agentFails, hub: removal.Left(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
+		{name: "hub cannot remove the agent", change: agentFails, hub: removal.GivenUp(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
 		{name: "hub has no access to the member", change: agentFails, reported: "Disconnected"},
 		{name: "agent has not answered", change: agentAsked, waits: true},
 		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }},
 		{
 			name: "there never was an agent, and the hub cannot remove it", reported: "Unreachable: no route",
-			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: removal.Left(fleet.ReasonUnreachable, "no route"),
+			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: removal.GivenUp(fleet.ReasonUnreachable, "no route"),
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestFinalize_member(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))
 		d.answer(t, result.Done("", ""))
-		d.importer.state = removal.Left(fleet.ReasonUnreachable, "no route")
+		d.importer.state = removal.GivenUp(fleet.ReasonUnreachable, "no route")
 		assert.True(t, d.finalized(t))
 		assert.Empty(t, d.events.Events)
 	})
@@ -438,7 +438,7 @@ func TestAgentStays(t *testing.T) {
 			if row.this != nil {
 				row.this(d.cluster)
 			}
-			d.clock.Step(takeoverPatience)
+			d.clock.Step(takeoverWait)
 			stays, undecided, err := d.agentStays(t.Context(), d.cluster, noon)
 			require.NoError(t, err)
 			assert.Zero(t, undecided)
@@ -483,15 +483,15 @@ func TestAgentStays_patience(t *testing.T) {
 	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Labels = label
-		assert.Equal(t, takeoverPatience, waits(t, d))
-		d.clock.Step(takeoverPatience)
+		assert.Equal(t, takeoverWait, waits(t, d))
+		d.clock.Step(takeoverWait)
 		assert.Zero(t, waits(t, d))
 
 		d = newDeletion(config.Hub{})
 		d.cluster.Labels, d.cluster.Status.Agent.LastSeen = label, metav1.Time{}
 		assert.Zero(t, waits(t, d), "there is no agent")
 		d.cluster.Status.AgentDeployedGeneration = new(int64)
-		assert.Equal(t, takeoverPatience, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
+		assert.Equal(t, takeoverWait, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
 	})
 	t.Run("for the proof of a claim", func(t *testing.T) {
 		other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
@@ -571,7 +571,7 @@ func TestAskAgent(t *testing.T) {
 		require.ErrorIs(t, err, errCause)
 		d.clock.Step(time.Nanosecond)
 		out := asks(t, d)
-		assert.True(t, out.IsLeft())
+		assert.True(t, out.IsGivenUp())
 		assert.Contains(t, out.Message, "the agent could not be asked")
 	})
 	for _, row := range []struct {

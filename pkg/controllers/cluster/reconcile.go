@@ -82,7 +82,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	}
 
 	// A registration usually ends within seconds, and its result is the first status.
-	if left := h.unreported(cluster, after); left > 0 && failed == nil && !stalled {
+	if left := h.firstStatusDelay(cluster, after); left > 0 && failed == nil && !stalled {
 		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, result.Earliest(next, left))
 		return cluster, nil
 	}
@@ -114,10 +114,10 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 // registrations of hundreds of Clusters at the same time.
 const reportAfter = 10 * time.Second
 
-// unreported returns for how long the hub delays the first status of a Cluster, because the Cluster is being imported, or because a request of
+// firstStatusDelay returns for how long the hub delays the first status of a Cluster, because the Cluster is being imported, or because a request of
 // its agent exists and the first heartbeat will follow; 0 means that the status must be written now. It must be written now for an agent of
 // Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for status.namespace.
-func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
+func (h *handler) firstStatusDelay(cluster, after *fleet.Cluster) time.Duration {
 	if len(cluster.Status.Conditions) > 0 {
 		return 0
 	}

@@ -9,20 +9,22 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -44,7 +46,7 @@ type handler struct {
 }
 
 // changedSecrets are the Secrets of a namespace that have changed since the last call of enqueueImported.
-type changedSecrets = enqueue.EarlierVersions[struct{}]
+type changedSecrets = enqueue.ChangedNames
 
 // Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a refused request
 // is shown on its Cluster; the BundleDeployments of agents that were asked to uninstall themselves; and kubeconfig Secrets, by metadata only.
@@ -81,9 +83,7 @@ func (m metadata) Informer() cache.SharedIndexInformer { return m.informer }
 // noteSecret notes a Secret, which may be a kubeconfig: many Clusters may name the same one.
 func (h *handler) noteSecret(before, after *metav1.PartialObjectMetadata) {
 	secret := cmp.Or(after, before)
-	h.changedSecrets.Note(secret.Namespace, func(c *changedSecrets) {
-		c.Add(secret.Name, struct{}{}, 0, func(_, _ struct{}) bool { return true })
-	})
+	h.changedSecrets.Note(secret.Namespace, func(c *changedSecrets) { c.Add(secret.Name) })
 }
 
 // enqueueImported enqueues the Clusters whose kubeconfig is one of the Secrets.
@@ -107,7 +107,7 @@ func (h *handler) enqueueImported(namespace string, secrets changedSecrets) {
 
 // onChange reconciles or finalizes a Cluster. The queue of Clusters also has the keys of namespaces in which Secrets have changed.
 func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-	if h.changedSecrets.Pass(key, h.enqueueImported) {
+	if h.changedSecrets.HandleKey(key, h.enqueueImported) {
 		return nil, nil
 	}
 	if cluster == nil {
@@ -177,4 +177,58 @@ func (h *handler) clusterOfUninstallingAgent(deployment *fleet.BundleDeployment)
 		return nil
 	}
 	return clusterOfNamespace(namespace)
+}
+
+// SubReconciler is one controller's contribution to the status of a Cluster.
+type SubReconciler interface {
+	// Condition is the type of the condition that reports the result.
+	Condition() string
+	// Reconcile changes the status of the Cluster, which is a copy; the controller of Clusters writes it. Reconcile does not
+	// block: a sub-reconciler that takes long returns Wait and enqueues the Cluster later.
+	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
+	// Forget drops what the sub-reconciler keeps in memory of a deleted Cluster, identified by its key.
+	Forget(key string)
+}
+
+// AgentInstaller is the sub-reconciler that installs the agent on the member.
+type AgentInstaller interface {
+	SubReconciler
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns NotNeeded if the Cluster names no
+	// kubeconfig. After the deadline it does not return UnderWay. It may be called again after each state.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error)
+	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
+	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
+	// Secret in the same namespace is gone.
+	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error)
+}
+
+// Liveness is the sub-reconciler that evaluates heartbeats.
+type Liveness interface {
+	SubReconciler
+	// CopyReport copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
+	CopyReport(cluster *fleet.Cluster)
+	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
+	HasClones(cluster *fleet.Cluster) bool
+}
+
+// SubReconcilers are the controllers that contribute to the status of a Cluster, in the order in which they are called.
+type SubReconcilers struct {
+	Import      AgentInstaller
+	AgentBundle SubReconciler
+	Bundles     SubReconciler
+	Liveness    Liveness
+}
+
+// of returns the sub-reconcilers for a Cluster. For a Cluster that is assigned to another controller, Import and AgentBundle are called too:
+// they drop the kubeconfig and delete the agent's Bundle.
+func (s SubReconcilers) of(cluster *fleet.Cluster) []SubReconciler {
+	all := []SubReconciler{s.Import, s.AgentBundle}
+	if managedElsewhere(cluster) {
+		return all
+	}
+	return append(all, s.Bundles, s.Liveness)
+}
+
+func managedElsewhere(cluster *fleet.Cluster) bool {
+	return cluster.Labels[fleet.ClusterManagementLabel] != ""
 }

@@ -74,7 +74,7 @@ func releasesManaged(cluster *fleet.Cluster) (out result.Result, exists bool) {
 // recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other
 // conditions but no condition Registered, such as a Cluster that Fleet's own hub registered.
 func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Transition) {
-	first := len(before.Status.Conditions) == 0 // see unreported
+	first := len(before.Status.Conditions) == 0 // see firstStatusDelay
 	if t == nil || t.Before != corev1.ConditionUnknown && !first || t.After != corev1.ConditionTrue {
 		return
 	}
@@ -133,7 +133,7 @@ func setDisplay(cluster *fleet.Cluster) {
 // a kubeconfig, or a user has to act. The agent's chart cannot be used for that: the hub owns the agent's Deployment since the agent has
 // registered, and Helm does not overwrite the objects of another owner.
 func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason, message string) result.Result {
-	if request := requests.Undecided; request != nil {
+	if request := requests.NotGranted; request != nil {
 		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
 		message += fmt.Sprintf("; its new ClusterRegistration %s is not granted (%s: %s)", request.Name, granted.Reason, granted.Message)
 		if _, isRefused := registration.RefusalOf(request); !isRefused {

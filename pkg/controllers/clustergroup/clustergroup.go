@@ -26,9 +26,9 @@ import (
 
 const (
 	name = "clustergroup"
-	// settle is the time between the first change of a Cluster and the write of the status that shows it, so that the changes of many
+	// statusDelay is the time between the first change of a Cluster and the write of the status that shows it, so that the changes of many
 	// Clusters make one write.
-	settle = time.Second
+	statusDelay = time.Second
 )
 
 type handler struct {
@@ -85,7 +85,7 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 		if selector, err := h.selectors.Of(group); err != nil {
 			continue
 		} else if changed.All || slices.ContainsFunc(versions, func(set labels.Set) bool { return ctx.Err() != nil || selector.Matches(set) }) {
-			h.queue.EnqueueAfter(group.Namespace, group.Name, settle)
+			h.queue.EnqueueAfter(group.Namespace, group.Name, statusDelay)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
-	isPass := h.changes.Pass(key, func(workspace string, changed changedClusters) { h.enqueueGroups(ctx, workspace, changed) })
+	isPass := h.changes.HandleKey(key, func(workspace string, changed changedClusters) { h.enqueueGroups(ctx, workspace, changed) })
 	if isPass {
 		return nil, nil
 	}

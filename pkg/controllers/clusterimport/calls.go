@@ -321,8 +321,8 @@ func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(contex
 	return do(ctx)
 }
 
-// last returns the state of the call with these inputs, for a pass that wants it; known is false if there is none, or if a slot is offered to it.
-func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
+// want marks the call with these inputs as wanted by the pass, and returns its state; known is false if there is none, or if a slot is offered to it.
+func (c *memberCalls) want(key callKey, inputs string) (call memberCall, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last := c.byKey[key]; last != nil && last.inputs == inputs && last.state != offered {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,65 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
+
+// maintain copies image pull Secrets that changed since the import, and removes the agents in earlier namespaces after the first heartbeat of
+// the new agent.
+func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
+	last := cluster.Status.Import
+	pull, out := i.pullSecrets(ctx, hub, cluster)
+	switch {
+	case out.IsStalled() && hasAllPullSecrets(hub, cluster): // a Secret is missing and may be created again: the copies stay as they are
+	case !out.IsDone():
+		return out
+	case pull.hash != last.PullSecretsHash:
+		return i.copyPullSecrets(ctx, hub, cluster, secretVersion, pull)
+	}
+	switch {
+	case len(last.StaleAgentNamespaces) == 0:
+		i.calls.forget(callKey{nameOf(cluster), installing})
+		return imported()
+	case cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.Agent.Namespace != last.AgentNamespace:
+		return imported()
+	}
+	return i.removeStaleAgents(ctx, hub, cluster, secretVersion)
+}
+
+func hasAllPullSecrets(hub config.Hub, cluster *fleet.Cluster) bool {
+	names, _ := agentspec.PullSecrets(hub, cluster)
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(cluster.Status.Import.PullSecrets, name) })
+}
+
+// copyPullSecrets copies the image pull Secrets to the member, and nothing else.
+func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string, pull pullSecrets) result.Result {
+	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
+	if member == nil {
+		return out
+	}
+	namespace := agentspec.Namespace(i.Context, cluster)
+	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
+	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
+	call, hasSlot := i.calls.reserve(key, inputs)
+	if hasSlot {
+		copies, out := i.pullSecretCopies(ctx, pull.names, namespace)
+		if !out.IsDone() {
+			return out
+		}
+		objects := append([]runtime.Object{namespaceObject(namespace)}, copies...)
+		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		i.calls.begin(key, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
+	}
+	if out, failed := call.failed(i.Clock.Now()); failed {
+		return out
+	}
+	if !call.isRunning() {
+		changed := cluster.Status.Import.DeepCopy()
+		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
+		cluster.Status.Import = changed
+	}
+	return imported()
+}
 
 // removeStaleAgents removes the agents that earlier imports installed in other namespaces.
 func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {

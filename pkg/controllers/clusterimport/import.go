@@ -21,7 +21,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -89,7 +92,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
-	case why == "" && secretVersion == "" && access.Nearby(cluster):
+	case why == "" && secretVersion == "" && access.MayUseAny(cluster):
 		return imported() // the Secret was deleted; an installed agent does not need it
 	case why == "" && secretVersion != "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
 		return i.maintain(ctx, hub, cluster, secretVersion)
@@ -108,7 +111,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		cluster.Status.Import = importStatus(cluster, hub, secret, info, known.agentNamespace)
 		return imported()
 	}
-	if delay := i.settleDelay(cluster.Status.Import, secret, info); delay > 0 {
+	if delay := i.missingKeysDelay(cluster.Status.Import, secret, info); delay > 0 {
 		return result.Skip().In(delay)
 	}
 
@@ -181,17 +184,87 @@ func (i *Importer) measured(install func(context.Context) *failure) func(context
 	}
 }
 
-// settlePeriod is how long a new kubeconfig Secret may lack the optional keys that its predecessor had.
-const settlePeriod = 30 * time.Second
+// missingKeysPeriod is how long a new kubeconfig Secret may lack the optional keys that its predecessor had.
+const missingKeysPeriod = 30 * time.Second
 
-// settleDelay returns how long to wait for optional keys that disappeared from the Secret. Management servers delete the Secret,
+// missingKeysDelay returns how long to wait for optional keys that disappeared from the Secret. Management servers delete the Secret,
 // create it again, and add the keys later; without the wait the agent would be sent to another address and back.
-func (i *Importer) settleDelay(last *fleet.ImportStatus, secret *corev1.Secret, info hubInfo) time.Duration {
+func (i *Importer) missingKeysDelay(last *fleet.ImportStatus, secret *corev1.Secret, info hubInfo) time.Duration {
 	if last == nil || !(last.APIServerURLFromSecret && !info.urlFromSecret || last.APIServerCAFromSecret && !info.caFromSecret) {
 		return 0
 	}
 	// The clock of the hub may be behind the one of the API server.
-	return min(settlePeriod, settlePeriod-i.Clock.Since(secret.CreationTimestamp.Time))
+	return min(missingKeysPeriod, missingKeysPeriod-i.Clock.Since(secret.CreationTimestamp.Time))
+}
+
+const (
+	// importTokenTTL is how long an installed agent has to register.
+	importTokenTTL = 12 * time.Hour
+	// reportTokenAfter is the age from which a token that is not ready is reported in the status. Most tokens are ready within
+	// milliseconds, and a status write for each of hundreds of imports would delay them all.
+	reportTokenAfter = 30 * time.Second
+)
+
+// ensureToken creates the ClusterRegistrationToken with which the agent will register, and returns its values once the controller of tokens
+// has written them to its Secret. Until then values is nil, and the caller returns out.
+func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (values *registration.Values, out result.Result) {
+	name := registration.ImportTokenName(cluster.Name)
+	key := index.Key(cluster.Namespace, name)
+	token, err := i.tokenCache.Get(cluster.Namespace, name)
+	switch {
+	case apierrors.IsNotFound(err) && i.createdTokens.IsExpected(key):
+		return nil, importing().In(expectations.Timeout) // the token may be deleted before the cache contains it
+	case apierrors.IsNotFound(err):
+		_, err := i.FleetClient.ClusterRegistrationTokens(cluster.Namespace).Create(ctx, &fleet.ClusterRegistrationToken{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: cluster.Namespace,
+				Name:      name,
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
+				}},
+			},
+			Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: importTokenTTL}},
+		}, metav1.CreateOptions{})
+		if err == nil {
+			i.createdTokens.Expect(key)
+		} else if !apierrors.IsAlreadyExists(err) {
+			return nil, result.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s: %w", key, err))
+		}
+		return nil, importing()
+	case err != nil:
+		return nil, result.Retry(fleet.ReasonError, err)
+	}
+	i.createdTokens.Observed(key)
+	if !slices.ContainsFunc(token.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID }) {
+		// The token may belong to a deleted Cluster of this name; Kubernetes will then delete it soon.
+		return nil, result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			"ClusterRegistrationToken %s/%s exists and does not belong to this Cluster; delete it", token.Namespace, token.Name)).In(i.RecheckDelay())
+	}
+
+	waiting := result.Wait(fleet.ReasonWaitingForToken, "waiting for the token with which the agent will register")
+	if left := reportTokenAfter - i.Clock.Since(token.CreationTimestamp.Time); left > 0 {
+		waiting = importing().In(min(left, reportTokenAfter)) // the clock of the API server may be ahead
+	}
+	if token.DeletionTimestamp != nil || fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionReady) {
+		return nil, waiting
+	}
+	secret, err := i.secretCache.Get(token.Namespace, token.Name)
+	if err == nil && len(secret.Data) == 0 && registration.HoldsValuesOf(secret, token) { // the cache leaves out large values
+		secret, err = i.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, waiting.In(result.Earliest(waiting.After, i.RecheckDelay()))
+	case err != nil:
+		return nil, result.Retry(fleet.ReasonError, err)
+	case !registration.HoldsValuesOf(secret, token):
+		return nil, waiting
+	}
+	decoded, err := registration.DecodeValues(secret.Data[registration.ValuesKey])
+	if err != nil || decoded.Token == "" {
+		return nil, waiting
+	}
+	return &decoded, result.Done("", "")
 }
 
 // installCall is the call that installs objects on the member.
@@ -262,61 +335,17 @@ func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret,
 	return last
 }
 
-// maintain copies image pull Secrets that changed since the import, and removes the agents in earlier namespaces after the first heartbeat of
-// the new agent.
-func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
-	last := cluster.Status.Import
-	pull, out := i.pullSecrets(ctx, hub, cluster)
-	switch {
-	case out.IsStalled() && hasAllPullSecrets(hub, cluster): // a Secret is missing and may be created again: the copies stay as they are
-	case !out.IsDone():
-		return out
-	case pull.hash != last.PullSecretsHash:
-		return i.copyPullSecrets(ctx, hub, cluster, secretVersion, pull)
-	}
-	switch {
-	case len(last.StaleAgentNamespaces) == 0:
-		i.calls.forget(callKey{nameOf(cluster), installing})
-		return imported()
-	case cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.Agent.Namespace != last.AgentNamespace:
-		return imported()
-	}
-	return i.removeStaleAgents(ctx, hub, cluster, secretVersion)
+func nameOf(cluster *fleet.Cluster) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 }
 
-func hasAllPullSecrets(hub config.Hub, cluster *fleet.Cluster) bool {
-	names, _ := agentspec.PullSecrets(hub, cluster)
-	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(cluster.Status.Import.PullSecrets, name) })
+func imported() result.Result { return result.Done(fleet.ReasonImported, "") }
+
+// importing is the result from the first pass of an import on, so that waiting for the token costs no status write.
+func importing() result.Result {
+	return result.Wait(fleet.ReasonImporting, "installing the agent on the member")
 }
 
-// copyPullSecrets copies the image pull Secrets to the member, and nothing else.
-func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string, pull pullSecrets) result.Result {
-	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
-	if member == nil {
-		return out
-	}
-	namespace := agentspec.Namespace(i.Context, cluster)
-	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
-	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
-	call, hasSlot := i.calls.reserve(key, inputs)
-	if hasSlot {
-		copies, out := i.pullSecretCopies(ctx, pull.names, namespace)
-		if !out.IsDone() {
-			return out
-		}
-		objects := append([]runtime.Object{namespaceObject(namespace)}, copies...)
-		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
-			return result.Retry(fleet.ReasonError, err)
-		}
-		i.calls.begin(key, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
-	}
-	if out, failed := call.failed(i.Clock.Now()); failed {
-		return out
-	}
-	if !call.isRunning() {
-		changed := cluster.Status.Import.DeepCopy()
-		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
-		cluster.Status.Import = changed
-	}
-	return imported()
+func settingsInvalid(err error) result.Result {
+	return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
 }

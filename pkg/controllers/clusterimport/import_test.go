@@ -217,10 +217,10 @@ func TestReconcile(t *testing.T) {
 		h.update(t, half, "3")
 		out := h.Reconcile(t.Context(), c)
 		assert.True(t, out.IsSkip(), out.Message)
-		assert.Equal(t, settlePeriod-time.Second, out.After)
+		assert.Equal(t, missingKeysPeriod-time.Second, out.After)
 		assert.Len(t, m.requests, requests)
 
-		h.clock.Step(settlePeriod)
+		h.clock.Step(missingKeysPeriod)
 		h.requireImported(t, c)
 		assert.Equal(t, "https://hub:6443", c.Status.APIServerURL)
 	})
@@ -289,14 +289,14 @@ func TestReconcile_notStarted(t *testing.T) {
 			change: func(h *harness, _ *fleet.Cluster) { h.refuse("import-token-c") },
 		},
 		{
-			name: "new token that is refused", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience - time.Second,
+			name: "new token that is refused", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: reportTokenAfter - time.Second,
 			change: func(h *harness, _ *fleet.Cluster) {
 				h.refuse("import-token-c")
 				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
 			},
 		},
 		{
-			name: "refused token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience,
+			name: "refused token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: reportTokenAfter,
 			change: func(h *harness, _ *fleet.Cluster) {
 				h.refuse("import-token-c")
 				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
@@ -458,7 +458,7 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 		case "a removal":
 			state, err := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 			require.NoError(t, err)
-			assert.True(t, state.IsLeft())
+			assert.True(t, state.IsGivenUp())
 			return result.Stalled(state.Reason, state.Message), c
 		case "a question to the member":
 			belongs, canAsk, err := h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c})
@@ -1006,5 +1006,5 @@ func TestImportWithInvalidConfiguration(t *testing.T) {
 func TestSettleDelay_clockOfTheHubIsBehind(t *testing.T) {
 	h := newHarness(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(start.Add(time.Hour))}}
-	assert.Equal(t, settlePeriod, h.settleDelay(&fleet.ImportStatus{APIServerURLFromSecret: true}, secret, hubInfo{}))
+	assert.Equal(t, missingKeysPeriod, h.missingKeysDelay(&fleet.ImportStatus{APIServerURLFromSecret: true}, secret, hubInfo{}))
 }

@@ -2,18 +2,228 @@ package clusterimport
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
+
+// installPlan is what an import installs on the member, before its objects are rendered. Two plans with the same inputs render
+// the same objects, so a call that has ended is recognized without rendering them again.
+type installPlan struct {
+	options         agentmanifest.Options
+	scheduling      *fleet.AgentSchedulingCustomization
+	agentConfig     string            // the document in the agent's ConfigMap
+	bootstrap       map[string][]byte // the agent's bootstrap Secret
+	registrationKey string            // the result of the function registrationKey
+	registrationID  string
+	reregister      bool // the agent must register again, not only restart
+	generation      string
+	manifestHash    string
+	pullSecrets     pullSecrets
+	leftovers       []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
+}
+
+// plan decides what an import installs on the member.
+func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hubInfo, values *registration.Values, pull pullSecrets) (*installPlan, error) {
+	last := cluster.Status.Import
+	id := withEndpointAsCause(info, cluster, f.registrationID)
+	key := registrationKey(cluster, id)
+	generation := agentspec.InstalledGeneration(hub, cluster, key)
+	agentConfig, err := config.Agent{
+		ClientID:                  cluster.Spec.ClientID,
+		Labels:                    registration.AgentConfigLabels(cluster.Labels),
+		AgentTLSMode:              info.tlsMode,
+		GarbageCollectionInterval: info.gcInterval,
+	}.Document()
+	return &installPlan{
+		options:     agentspec.Options(i.Context, cluster, generation),
+		scheduling:  cluster.Spec.AgentSchedulingCustomization,
+		agentConfig: agentConfig,
+		bootstrap: map[string][]byte{
+			registration.BootstrapAPIServerURL:                []byte(info.apiServerURL),
+			registration.BootstrapAPIServerCA:                 append([]byte{}, info.apiServerCA...), // the key exists even when empty
+			registration.BootstrapWorkspace:                   []byte(values.Workspace),
+			registration.BootstrapToken:                       []byte(values.Token),
+			registration.BootstrapTokenName:                   []byte(values.TokenName),
+			registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),
+			registration.BootstrapRegistrationKey:             []byte(key),
+		},
+		registrationKey: key,
+		registrationID:  id,
+		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace,
+		generation:      generation,
+		manifestHash:    f.manifestHash,
+		pullSecrets:     pull,
+		leftovers:       append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
+	}, err
+}
+
+// inputs is a digest of everything from which the objects are rendered, and of the member.
+func (p *installPlan) inputs(m *memberClient) (string, error) {
+	hash, err := registration.StatusHash([]any{p.options, p.scheduling, p.agentConfig, p.bootstrap, p.pullSecrets.hash})
+	return m.fingerprint + "/" + hash, err
+}
+
+// render returns the objects in the order of their creation: the Deployment comes after everything that its Pods need.
+func (p *installPlan) render(renderer *agentmanifest.Renderer, pullSecretCopies []runtime.Object) ([]runtime.Object, error) {
+	namespace := p.options.Namespace
+	scheduling, err := agentmanifest.Scheduling(namespace, p.scheduling)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := renderer.Render(p.options)
+	if err != nil {
+		return nil, err
+	}
+	objects := append([]runtime.Object{namespaceObject(namespace)}, scheduling...)
+	objects = append(objects, pullSecretCopies...)
+	// A running agent registers as soon as it sees the bootstrap Secret, with the identity in the ConfigMap at that time.
+	objects = append(objects,
+		&corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.AgentConfigMap},
+			Data:       map[string]string{registration.ConfigKey: p.agentConfig},
+		},
+		&corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.BootstrapSecret},
+			Data:       p.bootstrap,
+		},
+	)
+	objects = append(objects, manifest...)
+	return objects, label(objects, p.options.Scope)
+}
+
+func namespaceObject(name string) runtime.Object {
+	return &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// label gives every object the label by which agents find their own objects, except Namespaces, which others may use.
+func label(objects []runtime.Object, scope string) error {
+	set, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if _, shared := object.(*corev1.Namespace); shared {
+			continue
+		}
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return err
+		}
+		accessor.SetLabels(labels.Merge(accessor.GetLabels(), set))
+		accessor.SetAnnotations(labels.Merge(accessor.GetAnnotations(), annotations))
+	}
+	return nil
+}
+
+// schedulingLeftovers are scheduling objects that the Cluster does not require. The status does not say whether an earlier
+// import created them: the Cluster may have changed again before the status was written. A first import has no leftovers.
+func schedulingLeftovers(cluster *fleet.Cluster, agentNamespace string) (leftovers []agentmanifest.OwnedObject) {
+	if cluster.Status.AgentDeployedGeneration == nil {
+		return nil
+	}
+	wanted := cluster.Spec.AgentSchedulingCustomization
+	if wanted == nil || wanted.PriorityClass == nil {
+		leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	}
+	if wanted == nil || wanted.PodDisruptionBudget == nil {
+		leftovers = append(leftovers, agentmanifest.OwnedObject{
+			Kind: "PodDisruptionBudget", Namespace: agentNamespace, Name: agentmanifest.PodDisruptionBudgetName,
+		})
+	}
+	return leftovers
+}
+
+// pullSecrets identifies the image pull Secrets of the hub that are copied to a member. They are never part of a Bundle, because
+// more people and components may read a Bundle than a Secret.
+type pullSecrets struct {
+	names []string
+	hash  string // of their content, empty if there are none
+}
+
+// pullSecrets returns the image pull Secrets to copy to the member. It reads a Secret only if its current version was not read
+// before; the digest of each version serves all Clusters.
+func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) (pullSecrets, result.Result) {
+	names, copied := agentspec.PullSecrets(hub, cluster)
+	if !copied || len(names) == 0 {
+		return pullSecrets{}, result.Done("", "")
+	}
+	var digests []string
+	for _, name := range names {
+		known, found := i.pullSecretDigests.Get(i.secretVersions.of(i.SystemNamespace, name))
+		if !found {
+			secret, out := i.pullSecret(ctx, name)
+			if secret == nil {
+				return pullSecrets{}, out
+			}
+			known = digest(secret.Type, secret.Data)
+			i.pullSecretDigests.Add(version(secret), known)
+		}
+		digests = append(digests, name, known.(string))
+	}
+	return pullSecrets{names: names, hash: digest(digests)}, result.Done("", "")
+}
+
+// pullSecret reads an image pull Secret; if it is nil, the caller returns out.
+func (i *Importer) pullSecret(ctx context.Context, name string) (secret *corev1.Secret, out result.Result) {
+	secret, err := i.Kubernetes.CoreV1().Secrets(i.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, result.Stalled(fleet.ReasonPullSecretMissing, fmt.Sprintf(
+			"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", i.SystemNamespace, name)).In(i.RecheckDelay())
+	}
+	if err != nil {
+		return nil, result.Retry(fleet.ReasonError, fmt.Errorf("reading image pull Secret %s/%s: %w", i.SystemNamespace, name, err))
+	}
+	return secret, result.Done("", "")
+}
+
+// pullSecretCopies reads the image pull Secrets and returns their copies for the agent's namespace.
+func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNamespace string) (copies []runtime.Object, out result.Result) {
+	for _, name := range names {
+		secret, out := i.pullSecret(ctx, name)
+		if secret == nil {
+			return nil, out
+		}
+		copies = append(copies, &corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: secret.Name},
+			Type:       secret.Type,
+			Data:       secret.Data,
+		})
+	}
+	return copies, result.Done("", "")
+}
+
+// pullSecretLeftovers are copies in the agent's namespace that are no longer wanted.
+func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted []string) (leftovers []agentmanifest.OwnedObject) {
+	if last == nil || last.AgentNamespace != agentNamespace {
+		return nil
+	}
+	for _, name := range last.PullSecrets {
+		if !slices.Contains(wanted, name) {
+			leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "Secret", Namespace: agentNamespace, Name: name})
+		}
+	}
+	return leftovers
+}
 
 // install applies the objects in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
 // a connection that breaks at any point leaves a working agent.

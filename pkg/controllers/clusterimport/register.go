@@ -1,6 +1,15 @@
 // Package clusterimport installs the agent on the member clusters whose kubeconfig the hub has, and removes it when the Cluster is
-// deleted. The flow of an import is Importer.Reconcile in import.go, the flow of a removal is Importer.Uninstall in uninstall.go.
-// Requests to members are sent by calls of their own (calls.go), so that no worker of the controller waits for a member.
+// deleted. Requests to members are sent by calls beside the passes, so that no worker of the controller waits for a member:
+//
+//	import.go      Importer.Reconcile: the flow of an import
+//	decide.go      whether an import is required, with which hub address and registration, as pure functions
+//	kubeconfig.go  the kubeconfig Secret, and the connection made from it
+//	install.go     what an import installs, and its order
+//	calls.go       the states of a call to a member, and the locks of members; slots.go limits their number
+//	member.go      the client for a member; failure.go its errors
+//	cleanup.go     after an import: copies of pull Secrets, and agents in earlier namespaces
+//	uninstall.go   Importer.Uninstall: the removal of the agent of a deleted Cluster
+//	hubcluster.go  the client for the hub's own cluster
 package clusterimport
 
 import (

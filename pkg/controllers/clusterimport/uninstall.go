@@ -41,7 +41,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		return removal.NotNeeded(), nil
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
-	call, known := i.calls.last(key, inputs)
+	call, known := i.calls.want(key, inputs)
 	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
 		return removal.Removed(), nil
 	}
@@ -52,7 +52,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
 	if !known && remaining <= 0 {
 		i.calls.cancel(install)
-		return removal.Left(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time"), nil
+		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time"), nil
 	}
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
@@ -61,10 +61,10 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
-			return removal.Left(out.Reason,
+			return removal.GivenUp(out.Reason,
 				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)), nil
 		} else if member == nil {
-			return removal.Left(out.Reason, out.Message), nil
+			return removal.GivenUp(out.Reason, out.Message), nil
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
@@ -86,15 +86,15 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		return removal.UnderWay(fmt.Sprintf(
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339)), remaining), nil
 	case call.isRunning() && call.state != begun && call.failure == nil:
-		return removal.Left(fleet.ReasonFarewellTimeout,
+		return removal.GivenUp(fleet.ReasonFarewellTimeout,
 			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace"), nil
 	case call.isRunning() && call.failure == nil:
-		return removal.Left(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
+		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
 	case mayRepeat():
 		return removal.UnderWay(fmt.Sprintf(
 			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339)), min(call.retryAt.Sub(now), remaining)), nil
 	case call.failure != nil:
-		return removal.Left(call.failure.reason, call.failure.message), nil
+		return removal.GivenUp(call.failure.reason, call.failure.message), nil
 	}
 	return removal.Removed(), nil
 }
@@ -120,7 +120,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	}
 	slices.Sort(uids)
 	key, inputs := callKey{nameOf(cluster), asking}, strings.Join(uids, " ")
-	call, asked := i.calls.last(key, inputs)
+	call, asked := i.calls.want(key, inputs)
 	if !asked || call.due(i.Clock.Now()) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if member == nil {

@@ -277,7 +277,7 @@ func TestUninstall_failures(t *testing.T) {
 			h.clock.Step(10 * time.Second)
 			for range 2 {
 				out = h.uninstalls(t, c, until)
-				assert.True(t, out.IsLeft())
+				assert.True(t, out.IsGivenUp())
 				assert.Equal(t, row.reason, out.Reason)
 				h.clock.Step(10 * time.Second)
 			}
@@ -456,8 +456,8 @@ func TestUninstall_notStarted(t *testing.T) {
 	}{
 		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, removal.NotNeeded()},
 		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, removal.Removed()},
-		{"the kubeconfig was deleted", deployed, time.Minute, removal.Left(fleet.ReasonWaitingForKubeconfig, "")},
-		{"the deadline has passed", deployed, 0, removal.Left(fleet.ReasonFarewellTimeout, "")},
+		{"the kubeconfig was deleted", deployed, time.Minute, removal.GivenUp(fleet.ReasonWaitingForKubeconfig, "")},
+		{"the deadline has passed", deployed, 0, removal.GivenUp(fleet.ReasonFarewellTimeout, "")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			h, c := newHarness(t), deletedCluster()

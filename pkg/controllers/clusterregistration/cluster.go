@@ -23,11 +23,11 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 	if err != nil {
 		return nil, "", failed(err)
 	}
-	owners := make([]registration.Known, 0, len(candidates))
+	owners := make([]registration.KnownCluster, 0, len(candidates))
 	for _, c := range candidates {
 		owners = append(owners, known(c))
 	}
-	var sameName *registration.Known
+	var sameName *registration.KnownCluster
 	if c, err := h.clusterNamed(request.Namespace, registration.ClusterName(clientID)); err != nil {
 		return nil, "", failed(err)
 	} else if c != nil {
@@ -51,8 +51,8 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 	return existing, "", done
 }
 
-func known(c *fleet.Cluster) registration.Known {
-	return registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
+func known(c *fleet.Cluster) registration.KnownCluster {
+	return registration.KnownCluster{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
 }
 
 // mayCreateCluster returns Done only if no Cluster owns the request: a request that belongs to a Cluster must not create a second one. If that Cluster
@@ -157,4 +157,16 @@ func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *flee
 // the cache shows it.
 func waitingForNamespace(cluster string) result.Result {
 	return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", cluster)).In(expectations.Timeout)
+}
+
+func clusterName(existing *fleet.Cluster, create string) string {
+	if existing != nil {
+		return existing.Name
+	}
+	return create
+}
+
+// clusterNamespace computes the namespace of a Cluster. The status only shows that it exists: an agent may write to the status.
+func clusterNamespace(cluster *fleet.Cluster) string {
+	return registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 }

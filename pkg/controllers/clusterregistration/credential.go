@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -72,10 +76,10 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
-// refreshCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
+// maintainCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for credentialSecretLifetime. Once the agent uses the credential, from a Secret of its own, the hub
 // deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it.
-func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
+func (h *handler) maintainCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
 	switch {
 	case err != nil:
@@ -210,4 +214,46 @@ func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error
 		return fmt.Errorf("deleting credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
 	return nil
+}
+
+func secretName(request *fleet.ClusterRegistration) string {
+	return registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+}
+
+// isFor compares the whole key of the request: the name of the Secret is a hash of two strings without a separator, which two
+// requests can share.
+func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
+	key := requestKeyOf(secret)
+	return secret.Type == registration.SecretTypeCredential && key.Namespace == request.Namespace && key.Name == request.Name
+}
+
+// isRefusal reports whether an answer contains no credential.
+func isRefusal(secret *corev1.Secret) bool {
+	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
+}
+
+// secretsByRequest finds credential Secrets by the key of their request.
+var secretsByRequest = index.Bucketed[*corev1.Secret]{Name: "muster.fleet.cattle.io/secret-by-request", Keys: requestOfSecret}
+
+// credentialsOf returns the credential Secrets of a request.
+func (h *handler) credentialsOf(request string) ([]*corev1.Secret, error) {
+	found, err := secretsByRequest.Find(h.secrets, request)
+	return slices.DeleteFunc(found, func(secret *corev1.Secret) bool { return secret.Namespace != h.RegistrationNamespace() }), err
+}
+
+func requestOfSecret(secret *corev1.Secret) []string {
+	key := requestKeyOf(secret)
+	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
+		return nil
+	}
+	return []string{index.Key(key.Namespace, key.Name)}
+}
+
+// requestKeyOf returns the key of the request that a Secret answers. Fleet's hub writes credentials with wrangler's apply and its annotations.
+func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
+	a := secret.Annotations
+	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {
+		return types.NamespacedName{Namespace: a[fleet.ClusterRegistrationNamespaceAnnotation], Name: name}
+	}
+	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
 }

@@ -135,7 +135,7 @@ func TestRefreshCredential(t *testing.T) {
 			if row.used {
 				s.cluster.Status.Agent.Registration = s.request.Name
 			}
-			require.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone())
+			require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone())
 			assert.Equal(t, row.after, s.delays[requestKey.String()])
 			latest, err := s.kube.CoreV1().Secrets(secret.Namespace).Get(t.Context(), secret.Name, metav1.GetOptions{})
 			if row.used {
@@ -164,16 +164,16 @@ func TestRefreshCredential(t *testing.T) {
 			s.server(secret)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			breaks(s)
-			out := s.refreshCredential(t.Context(), s.request, s.cluster)
+			out := s.maintainCredential(t.Context(), s.request, s.cluster)
 			require.Error(t, out.Err)
 			assert.NotContains(t, out.Err.Error(), string(secret.Data["token"]))
 		})
 	}
 	t.Run("nothing to refresh", func(t *testing.T) {
 		s := newScene(t)
-		assert.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone(), "the Secret has expired")
+		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone(), "the Secret has expired")
 		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "nothing that can be read")}}
-		assert.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone())
+		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone())
 	})
 }
 

@@ -139,7 +139,7 @@ func (s *scene) server(objects ...runtime.Object) {
 	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
 	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
-	s.agents.Kubernetes = s.kube
+	s.uninstalling.Kubernetes = s.kube
 }
 
 // bearer is a token of the ServiceAccount with that UID; a zero end is none.

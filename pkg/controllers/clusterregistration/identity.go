@@ -63,10 +63,10 @@ func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.Cluster
 	return ""
 }
 
-// mayReenter reports whether the Clusternet agent of the Cluster may have sent the request to register again without its credential, and may
+// mayRegisterAgain reports whether the Clusternet agent of the Cluster may have sent the request to register again without its credential, and may
 // do so. The agent must be disconnected, so that no working agent loses its identity; it must have registered with the same token; and its
 // credential must not be revoked: an agent that a person locked out is disconnected too, and still has its token.
-func (h *handler) mayReenter(
+func (h *handler) mayRegisterAgain(
 	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {
@@ -257,4 +257,9 @@ func agentRequest(r *fleet.ClusterRegistration) registration.AgentRequest {
 		// The annotation counts even on a request from before the policies were in force: a user who could forge it could name a token as well.
 		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
 	}
+}
+
+// isInUse reports whether the agent has sent a heartbeat with the credential of this request.
+func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+	return cluster.Status.Agent.Registration == request.Name
 }

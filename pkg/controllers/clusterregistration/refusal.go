@@ -197,3 +197,18 @@ func (h *handler) deleteClusternetRequest(ctx context.Context, r *fleet.ClusterR
 	}
 	return nil
 }
+
+// refusedByCreator is the index of refused requests by the user who created them or, where the API server does not record creators, by the
+// token that they name.
+const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
+
+func (h *handler) creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
+	if _, isRefused := registration.RefusalOf(request); !isRefused {
+		return nil, nil
+	}
+	creator := registration.CreatorOf(request, h.HubUser)
+	if token := request.Labels[fleet.RegistrationTokenLabel]; creator == "" && token != "" {
+		creator = "token " + token
+	}
+	return []string{index.Key(request.Namespace, creator)}, nil
+}

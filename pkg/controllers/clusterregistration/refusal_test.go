@@ -362,7 +362,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 			s.cluster.DeletionTimestamp, s.cluster.Finalizers = &metav1.Time{Time: noon}, []string{fleet.ClusterFinalizer}
 			account := s.account()
 			row.change(s, account)
-			s.agents.Accounts, s.agents.Clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			s.uninstalling.Accounts, s.uninstalling.Clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
 			_, err := s.onChange(requestKey.String(), nil)
 			require.NoError(t, err)
 			assert.Equal(t, !row.needed, s.revoked())
@@ -372,14 +372,14 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 		})
 	}
 	for name, breaks := range map[string]func(*scene){
-		"the ServiceAccounts": func(s *scene) { s.agents.Accounts = accountsOf{err: errTest} },
+		"the ServiceAccounts": func(s *scene) { s.uninstalling.Accounts = accountsOf{err: errTest} },
 		"the Cluster":         func(s *scene) { s.fails("get", "clusters", errTest) },
 	} {
 		t.Run("nothing is deleted after an error of "+name, func(t *testing.T) {
 			s := given(t)
-			s.agents.Accounts, s.agents.Clusters = s.accounts, s.fleet.FleetV1alpha1()
+			s.uninstalling.Accounts, s.uninstalling.Clusters = s.accounts, s.fleet.FleetV1alpha1()
 			breaks(s)
-			require.ErrorIs(t, s.removeUnlessNeeded(t.Context(), requestKey.String()), errTest)
+			require.ErrorIs(t, s.removeUnlessUninstalling(t.Context(), requestKey.String()), errTest)
 			assert.False(t, s.revoked())
 		})
 	}

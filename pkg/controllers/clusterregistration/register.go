@@ -2,37 +2,51 @@
 // is about, gives the agent a ServiceAccount with the rights it needs, and issues its credential as a Secret.
 //
 // A request has a spec with the clientID (the identity of the cluster) and a clientRandom (which request of that agent it is), and
-// a label with the name of the ClusterRegistrationToken that the agent registers with. Each file calls only files below it:
+// a label with the name of the ClusterRegistrationToken that the agent registers with. The steps of grant and repair in request.go are in the
+// files, in this order:
 //
-//   - request.go: the flow of one request; grant and repair list all steps
-//   - watch.go: which event enqueues which requests
-//   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
-//   - cluster.go: the Cluster a request is about
-//   - identity.go: which agent holds an identity, and which requests of one agent supersede others
-//   - limits.go: requests that have to wait, or are refused, because too many others have led to no connected agent
-//   - token.go: the token a request was made with, who created the request, and the uses of a token
-//   - rights.go: the ServiceAccount of the agent and everything bound to it
-//   - removal.go: the deletion of a request
+//   - cluster.go: find or create the Cluster
+//   - token.go: find the token, wait while too many agents have not connected, have the use counted
+//   - identity.go: decide whether another agent holds the identity, and delete superseded requests
+//   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
 //   - credential.go: the Secret with the credential, from its issue to its expiry
-//   - names.go: names, keys and results that the other files use
+//   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
+//
+// register.go has the events that enqueue requests.
 package clusterregistration
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -56,7 +70,7 @@ type handler struct {
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
 	sets            desiredset.Sets
-	agents          finalizing.UninstallingAgents
+	uninstalling    finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           clientIDLocks
 	changedTokens   *enqueue.Changes[changedTokens]
@@ -103,11 +117,243 @@ func Register(ctx context.Context, c *app.Context) {
 		createdCredentials: expectations.Expectations{Clock: c.Clock},
 		givenRights:        expectations.Expectations{Clock: c.Clock},
 	}
-	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
+	h.uninstalling = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	secretsByRequest.AddTo(h.secrets)
 	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 
 	c.Fleet.ClusterRegistration().OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 	c.Core.Secret().OnChange(ctx, expiryName, app.Handler(c.Passes, expiryName, h.expireCredential))
 	h.watch()
+}
+
+// watch enqueues requests when something changes that they depend on. Each reason for which a request waits, or is refused, has an
+// event here or a timer in its result.
+func (h *handler) watch() {
+	h.policy.Store(policy.Of(h.Config.Get().Registration.Policy))
+	h.Config.OnChange(h.onConfigChange)
+	if h.Admission != nil {
+		h.Admission.OnChange(func() { h.enqueueUngranted(metav1.NamespaceAll) })
+	}
+	requests, clusters, tokens, secrets := h.Fleet.ClusterRegistration(), h.Fleet.Cluster(), h.Fleet.ClusterRegistrationToken(), h.Core.Secret()
+	enqueue.OnTransition(requests, h.queue, h.dependentsOfRequest)
+	enqueue.OnAnyChange(clusters, h.queue, h.dependentsOfCluster)
+	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
+	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
+	enqueue.OnEvent(tokens, h.onToken)
+	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
+	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
+	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
+	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
+		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
+		enqueue.OnDamage(kind, h.queue, h.requestOfOwn)
+	}
+	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedOwner)
+	enqueue.OnTransition(h.Coordination.Lease(), h.queue, h.requestOfDamagedLease)
+}
+
+// onConfigChange enqueues every request that is not granted when the rules of the hub change.
+func (h *handler) onConfigChange(before, after config.Hub) {
+	if reflect.DeepEqual(before.Registration, after.Registration) && reflect.DeepEqual(before.Clusternet, after.Clusternet) {
+		return
+	}
+	h.policy.Store(policy.Of(after.Registration.Policy))
+	h.enqueueUngranted(metav1.NamespaceAll)
+}
+
+// enqueueUngranted lists all requests. Its callers are rare changes: of the configuration, of the admission policies by which the API server
+// records who creates requests, and of very many tokens.
+func (h *handler) enqueueUngranted(namespace string) {
+	requests, _ := h.requests.List(namespace, labels.Everything()) // fails only if the selector is invalid
+	h.enqueue(ungranted(requests))
+}
+
+func (h *handler) enqueue(keys []types.NamespacedName) {
+	for _, key := range keys {
+		h.queue.EnqueueAfter(key.Namespace, key.Name, 0)
+	}
+}
+
+// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because the deleted
+// one held the identity or superseded them.
+func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
+	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
+		return nil
+	}
+	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(before.Namespace, before.Spec.ClientID))
+	return ungranted(sameClientID)
+}
+
+// dependentsOfCluster returns the requests of the Cluster's agent, and the requests whose new Cluster cannot be created because this Cluster
+// has its name. They include a granted request if the agent uses its credential and something is left to delete.
+func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.NamespacedName {
+	requests, _ := h.requests.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
+	var own []*fleet.ClusterRegistration
+	if cluster.Spec.ClientID != "" {
+		own, _ = index.RequestsByClientID.Find(h.requests, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	}
+	keys := ungranted(slices.Concat(requests, own))
+	for _, r := range own {
+		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !registration.Renews(r) {
+			continue
+		}
+		secrets, _ := h.credentialsOf(index.Key(r.Namespace, r.Name))
+		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
+			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		}
+	}
+	return keys
+}
+
+// dependentsOfNamespace returns the requests of a Cluster whose namespace appears in the cache.
+func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types.NamespacedName {
+	if before != nil || after.Annotations[fleet.ClusterAnnotation] == "" {
+		return nil
+	}
+	cluster, err := h.clusterNamed(after.Annotations[fleet.ClusterNamespaceAnnotation], after.Annotations[fleet.ClusterAnnotation])
+	if err != nil || cluster == nil {
+		return nil // the event of the Cluster enqueues its requests
+	}
+	return h.dependentsOfCluster(cluster)
+}
+
+// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when the Cluster is put into
+// quarantine or released: a pass then withdraws the rights of its agent or restores them. No other change of a Cluster's spec enqueues a
+// granted request.
+func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []types.NamespacedName) {
+	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
+		return nil
+	}
+	accounts, _ := index.AccountsByNamespace.Find(h.accounts, clusterNamespace(after)) // fails only without the index
+	for _, account := range accounts {
+		keys = append(keys, requestOf(account)...)
+	}
+	return keys
+}
+
+// changedTokens are the tokens of a workspace that have changed since the last call of enqueueByToken.
+type changedTokens = enqueue.ChangedNames
+
+// onToken enqueues the requests that were counted as uses of a token, and notes other changes of the token: thousands of requests may name
+// it, so a pass over its workspace enqueues them, once for all changes of its tokens.
+func (h *handler) onToken(before, after *fleet.ClusterRegistrationToken) {
+	if before == nil || after == nil || concernsAll(before, after) {
+		token := cmp.Or(after, before)
+		h.changedTokens.Note(token.Namespace, func(c *changedTokens) { c.Add(token.Name) })
+		return
+	}
+	for _, uid := range after.Status.PendingUses {
+		if !slices.Contains(before.Status.PendingUses, uid) {
+			requests, _ := index.RequestsByUID.Find(h.requests, uid)
+			h.enqueue(ungranted(requests))
+		}
+	}
+}
+
+// concernsAll reports whether a change of a token may change the decision about every request that names it. Each count of a use concerns
+// only the requests that are counted, unless it is the last use of the token. The conditions concern no request.
+func concernsAll(before, after *fleet.ClusterRegistrationToken) bool {
+	others := func(token *fleet.ClusterRegistrationToken) *fleet.ClusterRegistrationToken {
+		copied := *token
+		copied.ResourceVersion, copied.ManagedFields = "", nil
+		copied.Status = fleet.ClusterRegistrationTokenStatus{Expires: token.Status.Expires, SecretName: token.Status.SecretName}
+		return &copied
+	}
+	return registration.UsesOf(before).IsUsedUp() != registration.UsesOf(after).IsUsedUp() || !equality.Semantic.DeepEqual(others(before), others(after))
+}
+
+// enqueueByToken enqueues the requests that name one of the tokens, and those that name none: whether the token of such a request is known
+// depends on how many tokens there are.
+func (h *handler) enqueueByToken(namespace string, tokens changedTokens) {
+	if tokens.All {
+		h.enqueueUngranted(namespace)
+		return
+	}
+	for _, name := range append(slices.Collect(maps.Keys(tokens.ByName)), "") {
+		requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(namespace, name))
+		h.enqueue(ungranted(requests))
+	}
+}
+
+// dependentsOfTokenSecret returns the request for whose agent Kubernetes put a long-lived token into a Secret.
+func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != corev1.SecretTypeServiceAccountToken {
+		return nil
+	}
+	account, err := h.accounts.Get(secret.Namespace, secret.Annotations[corev1.ServiceAccountNameKey])
+	if err != nil {
+		return nil
+	}
+	return h.requestOfOwn(account)
+}
+
+// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: until an agent has used the
+// credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
+// granted request itself is included: the right to read the Secret exists as long as the Secret.
+func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+		return nil
+	}
+	key := requestKeyOf(secret)
+	answered, err := h.requests.Get(key.Namespace, key.Name)
+	if err != nil {
+		return nil
+	}
+	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(answered.Namespace, answered.Spec.ClientID))
+	keys := ungranted(sameClientID)
+	h.createdCredentials.Observed(string(answered.UID))
+	if answered.Status.Granted {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// requestOfDamagedLease returns the request of a Lease that was deleted, or whose change includes fields that its agent may not write.
+func (h *handler) requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
+	if before == nil || after != nil && maps.Equal(before.Labels, after.Labels) && len(after.Finalizers) == 0 &&
+		maps.Equal(withoutReport(before), withoutReport(after)) {
+		return nil
+	}
+	return h.requestOfOwn(before)
+}
+
+func withoutReport(lease *coordinationv1.Lease) map[string]string {
+	annotations := maps.Clone(lease.Annotations)
+	delete(annotations, registration.LeaseReport)
+	delete(annotations, registration.LeaseProof)
+	return annotations
+}
+
+// deletedOwner returns the request that an object was created for if the request is gone, for example because it was deleted while no hub was
+// running. The pass over the request deletes the object.
+func (h *handler) deletedOwner(object metav1.Object) (keys []types.NamespacedName) {
+	for _, key := range h.requestOfOwn(object) {
+		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func ungranted(requests []*fleet.ClusterRegistration) (keys []types.NamespacedName) {
+	for _, r := range requests {
+		if !r.Status.Granted {
+			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		}
+	}
+	return keys
+}
+
+var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
+
+// requestOf returns the request that an object of a set was created for.
+var requestOf = enqueue.OwnerOf(requestKind)
+
+// requestOfOwn returns the request that an object was created for, if the object is where the hub creates objects for that request: in no
+// namespace, or in the namespace of the request, of the credentials or of a Cluster. With annotations on objects elsewhere, users of one
+// workspace could otherwise make the hub work on requests of another workspace.
+func (h *handler) requestOfOwn(object metav1.Object) []types.NamespacedName {
+	in := object.GetNamespace()
+	return slices.DeleteFunc(requestOf(object), func(request types.NamespacedName) bool {
+		return in != "" && in != request.Namespace && in != h.RegistrationNamespace() && !strings.HasPrefix(in, "cluster-")
+	})
 }

@@ -36,7 +36,7 @@ const (
 // onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens
 // have changed.
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	if h.changedTokens.Pass(key, h.enqueueByToken) {
+	if h.changedTokens.HandleKey(key, h.enqueueByToken) {
 		return nil, nil
 	}
 	ctx, cancel := h.Passes.Context()
@@ -44,7 +44,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	switch {
 	case request == nil:
 		h.unstoredConditions.Delete(key)
-		return nil, h.removeUnlessNeeded(ctx, key)
+		return nil, h.removeUnlessUninstalling(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
 	case h.written.IsStale(request) || h.writtenGrants.IsStale(request):
@@ -64,19 +64,19 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	}
 	defer unlock()
 
-	d := findings{request: request, status: *request.Status.DeepCopy()}
-	out := h.grant(ctx, &d)
-	out = h.revokeUngranted(ctx, d.request, d.cluster, out)
-	if err := h.reconcileRefusal(ctx, d.request, d.cluster, d.token, out); err != nil {
+	found := findings{request: request, status: *request.Status.DeepCopy()}
+	out := h.grant(ctx, &found)
+	out = h.revokeUngranted(ctx, found.request, found.cluster, out)
+	if err := h.reconcileRefusal(ctx, found.request, found.cluster, found.token, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}
 
-	latest, transition, written, err := h.writeStatus(ctx, d.request, d.status, out)
+	latest, transition, written, err := h.writeStatus(ctx, found.request, found.status, out)
 	if err != nil {
 		return request, errors.Join(err, out.Err)
 	}
 	if written {
-		recordDecision(h.Events, latest, d, transition)
+		recordDecision(h.Events, latest, found, transition)
 		if transition != nil && transition.After == corev1.ConditionFalse {
 			h.Metrics.Refused(transition.Reason)
 		}
@@ -89,19 +89,19 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 
 // recordDecision records events for an approval, for the grant and, on the Cluster, for a refused request for its identity. writeStatus records
 // the events for a refusal and for its end, which are transitions of condition Granted.
-func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d findings, transition *result.Transition) {
-	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
-		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
+func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, found findings, transition *result.Transition) {
+	if found.approval != nil && found.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
+		events.Event(request, corev1.EventTypeNormal, found.approval.Reason, found.approval.Message)
 	}
-	if d.cluster == nil || transition == nil {
+	if found.cluster == nil || transition == nil {
 		return
 	}
 	if transition.After == corev1.ConditionTrue && transition.Before != corev1.ConditionFalse {
-		events.Eventf(request, corev1.EventTypeNormal, transition.Reason, "the agent may fetch its credential for Cluster %s", d.cluster.Name)
+		events.Eventf(request, corev1.EventTypeNormal, transition.Reason, "the agent may fetch its credential for Cluster %s", found.cluster.Name)
 	}
 	if transition.Reason == fleet.ReasonClientIDInUse || transition.Reason == fleet.ReasonTokenMismatch {
-		creator := cmp.Or(d.origin.Creator, "an unknown user")
-		events.Eventf(d.cluster, corev1.EventTypeWarning, transition.Reason,
+		creator := cmp.Or(found.origin.Creator, "an unknown user")
+		events.Eventf(found.cluster, corev1.EventTypeWarning, transition.Reason,
 			"ClusterRegistration %s, created by %s, asked for the identity of this Cluster and was refused", request.Name, creator)
 	}
 }
@@ -118,15 +118,15 @@ type findings struct {
 
 // grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
 // next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
-func (h *handler) grant(ctx context.Context, d *findings) result.Result {
-	request := d.request
+func (h *handler) grant(ctx context.Context, found *findings) result.Result {
+	request := found.request
 
 	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
 	cluster, newCluster, out := h.findCluster(request)
 	if !out.IsDone() {
 		return out
 	}
-	d.cluster = cluster
+	found.cluster = cluster
 
 	// Make the Cluster the owner of the request, so that both are deleted together. This includes requests that will be refused:
 	// left behind by a deleted Cluster, such a request would create the Cluster again.
@@ -137,7 +137,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 			return failed(err)
 		}
 		request = bound
-		d.request, d.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
+		found.request, found.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
 		if cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
 				"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel))
@@ -155,15 +155,15 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
 	// according to the API server, created the request.
-	d.origin = registration.OriginOf(request, h.OriginPolicies())
-	token, refusal, err := h.findToken(request, d.origin, clusterName(cluster, newCluster))
+	found.origin = registration.OriginOf(request, h.OriginPolicies())
+	token, refusal, err := h.findToken(request, found.origin, clusterName(cluster, newCluster))
 	if err != nil {
 		return failed(err)
 	}
 	if token != nil {
-		d.token, d.origin = token, d.origin.For(request.Namespace, asToken(token, h.usersOf(token)...))
+		found.token, found.origin = token, found.origin.For(request.Namespace, asToken(token, h.usersOf(token)...))
 	}
-	setOriginProved(&d.status.Conditions, d.origin, h.Clock.Now())
+	setOriginProved(&found.status.Conditions, found.origin, h.Clock.Now())
 	if refusal != nil {
 		return refused(refusal).In(h.RecheckDelay())
 	}
@@ -176,19 +176,19 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	}
 
 	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
-	var held, proverRevoked, mayReenter bool
+	var held, proverRevoked, mayRegisterAgain bool
 	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameClientID) {
 			return result.Skip().In(cacheDelay)
 		}
-		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameClientID); err != nil {
+		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
 			return failed(err)
 		}
-		if mayReenter, err = h.mayReenter(ctx, request, token, cluster, d.origin, sameClientID); err != nil {
+		if mayRegisterAgain, err = h.mayRegisterAgain(ctx, request, token, cluster, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 	}
@@ -197,14 +197,14 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 		return refused(refusal)
 	}
 	judgement := registration.Judge(registration.Case{
-		Request: request, Token: token, Cluster: cluster, Held: held, ProverRevoked: proverRevoked, Origin: d.origin,
+		Request: request, Token: token, Cluster: cluster, Held: held, ProverRevoked: proverRevoked, Origin: found.origin,
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
-			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
+			Request: request, Token: token, TokenAssumed: found.origin.AssumesToken(request), Cluster: cluster,
 		}),
 		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameClientID),
-		MayReenter: mayReenter,
+		MayRegisterAgain: mayRegisterAgain,
 	})
-	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
+	found.approval = setApproved(&found.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
 		return refused(judgement.Refuse).In(freeIn)
 	}
@@ -231,7 +231,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	// has a limit, nothing is created before. An assumed token counts nothing: the request may have come with another token.
 	uses := registration.UsesOf(token)
 	use := registration.UseUncountable
-	if !d.origin.AssumesToken(request) {
+	if !found.origin.AssumesToken(request) {
 		use = uses.State(string(request.UID), request.Status.TokenUID)
 	}
 	countingUse := result.Wait(fleet.ReasonCountingUse,
@@ -240,7 +240,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	case registration.UseRefused:
 		return refused(uses.UsedUp())
 	case registration.UseCounted:
-		d.status.TokenUID = string(token.UID)
+		found.status.TokenUID = string(token.UID)
 	case registration.UseUncounted:
 		h.askForUse(request, token, clusterName(cluster, newCluster))
 		if token.Spec.UsageLimit != nil {
@@ -278,7 +278,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	// request. A request whose token is only assumed may come from another agent, so it deletes none.
 	if registration.Renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
-	} else if !d.origin.AssumesToken(request) {
+	} else if !found.origin.AssumesToken(request) {
 		err = h.supersede(ctx, request, sameClientID, "")
 	}
 	if err != nil {
@@ -286,7 +286,7 @@ func (h *handler) grant(ctx context.Context, d *findings) result.Result {
 	}
 
 	// The message of condition Granted names the labels of the agent that a new Cluster would not get.
-	d.status.Granted, d.status.ClusterName = true, cluster.Name
+	found.status.Granted, found.status.ClusterName = true, cluster.Name
 	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, settings.AcceptsAgentLabels())
 	_, dropped := registration.AcceptLabels(allowed)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed))
@@ -342,7 +342,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 	}
 
 	if registration.Renews(request) {
-		if out := h.refreshCredential(ctx, request, cluster); !out.IsDone() {
+		if out := h.maintainCredential(ctx, request, cluster); !out.IsDone() {
 			return out
 		}
 		sameClientID, err := h.sameClientID(request)
@@ -415,3 +415,11 @@ func stillGranted(request *fleet.ClusterRegistration) result.Result {
 	_, dropped := registration.AcceptLabels(request.Spec.ClusterLabels)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, nil))
 }
+
+var done = result.Done("", "")
+
+func refused(r *registration.Explanation) result.Result { return result.Stalled(r.Reason, r.Message) }
+
+func waiting(r *registration.Explanation) result.Result { return result.Wait(r.Reason, r.Message) }
+
+func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/rancher/wrangler/v3/pkg/kv"
+	wranglername "github.com/rancher/wrangler/v3/pkg/name"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
@@ -172,7 +176,7 @@ func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.Cluste
 		return fmt.Errorf("deleting RoleBinding %s/%s, which Fleet created: %w", namespace, request.Name, err)
 	}
 
-	name := fleetContentBinding(request.Name)
+	name := wranglername.SafeConcatName(request.Name, "content")
 	clusterBinding, err := h.clusterBindings.Get(name)
 	if err == nil && isFleetBinding(request, clusterBinding, clusterBinding.RoleRef) {
 		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, writes.IfUID(clusterBinding))
@@ -188,4 +192,59 @@ func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, r
 	a := binding.GetAnnotations()
 	return ref.Kind == "ClusterRole" && (ref.Name == registration.ClusterRoleBundleDeployment || ref.Name == registration.ClusterRoleContent) &&
 		a[apply.LabelGVK] == requestKind.String() && a[apply.LabelNamespace] == request.Namespace && a[apply.LabelName] == request.Name
+}
+
+// uninstallPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
+const uninstallPoll = 10 * time.Second
+
+// removeUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
+// cluster namespace then enqueues the request sooner than the timer.
+func (h *handler) removeUnlessUninstalling(ctx context.Context, key string) error {
+	namespace, name := kv.RSplit(key, "/")
+	if !h.DeletedRequests.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
+		needed, err := h.uninstalling.NeedsIdentity(ctx, namespace, name)
+		if err != nil {
+			return err
+		}
+		if needed {
+			h.queue.EnqueueAfter(namespace, name, uninstallPoll)
+			return nil
+		}
+	}
+	return h.remove(ctx, key)
+}
+
+// remove deletes all objects of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
+// including the objects of Fleet's hub, whose set ID lacks the key.
+func (h *handler) remove(ctx context.Context, key string) error {
+	namespace, name := kv.RSplit(key, "/")
+	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {
+		if err := h.sets.Remove(ctx, id, key, requestKind); err != nil {
+			return fmt.Errorf("deleting the rights of ClusterRegistration %s: %w", key, err)
+		}
+	}
+	secrets, err := h.credentialsOf(key)
+	if err != nil {
+		return err
+	}
+	for _, secret := range secrets {
+		if err := h.deleteSecret(ctx, secret); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func accountName(request *fleet.ClusterRegistration) string {
+	return registration.RequestServiceAccount(request.Name, string(request.UID))
+}
+
+func role(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
+// usesLease reports whether the agent sends its heartbeats to a Lease. It does not on a hub beside Fleet's own controllers: they also write
+// the status of the Cluster, and would remove the fields that this hub copies from the Lease.
+func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
+	return registration.UsesLease(request) && !h.DisableBundles
 }

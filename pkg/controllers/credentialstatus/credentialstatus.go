@@ -27,8 +27,8 @@ type Status struct {
 	Granted bool
 	// Revoked is the newest request with a revoked credential; nil if there is none, or another request is granted.
 	Revoked *fleet.ClusterRegistration
-	// Undecided is the newest request that was not granted; nil if there is none, or another request is granted.
-	Undecided *fleet.ClusterRegistration
+	// NotGranted is the newest request that was not granted; nil if there is none, or another request is granted.
+	NotGranted *fleet.ClusterRegistration
 }
 
 // Of summarizes the requests with the clientID of the Cluster.
@@ -47,7 +47,7 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
 		case request.Status.Granted:
 			return Status{Granted: true}, nil
 		default:
-			s.Undecided = newer(s.Undecided, request)
+			s.NotGranted = newer(s.NotGranted, request)
 		}
 	}
 	return s, nil

@@ -65,8 +65,8 @@ func TestOf(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, row.granted, got.Granted)
 			undecided := ""
-			if got.Undecided != nil {
-				undecided = string(got.Undecided.UID)
+			if got.NotGranted != nil {
+				undecided = string(got.NotGranted.UID)
 			}
 			assert.Equal(t, row.undecided, undecided)
 			if row.revoked == "" {

@@ -45,10 +45,10 @@ type UninstallingAgents struct {
 	Clusters   fleetclient.ClustersGetter
 }
 
-// Need reports whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
+// NeedsIdentity reports whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
 // together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
 // to remove what it deployed. Its identity is then deleted with the cluster namespace.
-func (a UninstallingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
+func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, request string) (bool, error) {
 	accounts, err := index.AccountsByRequest.Find(a.Accounts, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
 		return false, err
@@ -70,8 +70,8 @@ func (a UninstallingAgents) Need(ctx context.Context, namespace, request string)
 	return false, nil
 }
 
-// DeletedRequests are the requests that finalizing deletes: their agents are done, so UninstallingAgents.Need need not be called for them. They
-// are lost when the process ends; Need is called for unknown requests. The zero DeletedRequests are ready to use.
+// DeletedRequests are the requests that finalizing deletes: their agents are done, so NeedsIdentity need not be called for them. They
+// are lost when the process ends; NeedsIdentity is called for unknown requests. The zero DeletedRequests are ready to use.
 type DeletedRequests struct{ requests sync.Map }
 
 // Add records a request that is being deleted.

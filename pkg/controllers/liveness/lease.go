@@ -142,7 +142,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	defer guard.Recover(guard.Event, lease, nil)
 	hub, now := d.Config.Get(), d.Clock.Now()
 	key, ok := clusterOf(lease)
-	renewed := renewal(lease, now)
+	renewed := renewTime(lease, now)
 	if !ok || renewed.IsZero() {
 		return
 	}
@@ -279,9 +279,9 @@ func clusterOf(lease *coordinationv1.Lease) (key types.NamespacedName, ok bool) 
 	return key, key.Name != "" && registration.ClusterNamespace(key.Namespace, key.Name) == lease.Namespace
 }
 
-// renewal is the time of the last renewal by the agent's clock, at most maxAhead from now; zero if there was none, or if the API server
+// renewTime is the time of the last renewal by the agent's clock, at most maxAhead from now; zero if there was none, or if the API server
 // would not store it in a status.
-func renewal(lease *coordinationv1.Lease, now time.Time) time.Time {
+func renewTime(lease *coordinationv1.Lease, now time.Time) time.Time {
 	if lease.Spec.RenewTime == nil || !storable(lease.Spec.RenewTime.Time) {
 		return time.Time{}
 	}

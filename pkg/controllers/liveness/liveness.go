@@ -6,7 +6,10 @@ package liveness
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -259,4 +263,143 @@ func (h receivedHeartbeat) connected(agent fleet.AgentStatus, before corev1.Cond
 	}
 	return result.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
 		"no check-in since %s, for more than %d intervals of %s", lastSeen, hub.MissedCheckins(), h.effectiveInterval(hub)))
+}
+
+// APIReachability records since when heartbeats can arrive: since the start of the hub, or since the hub's API server, to which
+// agents send them, became reachable again.
+type APIReachability struct {
+	clock clock.PassiveClock
+
+	mu    sync.Mutex
+	since time.Time
+}
+
+// NewAPIReachability starts now.
+func NewAPIReachability(c clock.PassiveClock) *APIReachability {
+	return &APIReachability{clock: c, since: c.Now()}
+}
+
+// Since returns the time since which the API server is reachable.
+func (r *APIReachability) Since() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.since
+}
+
+// unreachable records that the API server is not reachable now.
+func (r *APIReachability) unreachable() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since = r.clock.Now()
+}
+
+// Wrap returns a transport that records failed watches of the hub's own clients. While the API server is not reachable, some watch is
+// retried all the time. Other requests may fail for other reasons and do not count.
+func (r *APIReachability) Wrap(next http.RoundTripper) http.RoundTripper {
+	return reachabilityTransport{r, next}
+}
+
+type reachabilityTransport struct {
+	reachability *APIReachability
+	next         http.RoundTripper
+}
+
+// RoundTrip sends the request.
+func (t reachabilityTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(req)
+	if req.URL.Query().Get("watch") != "" && isUnreachable(req.Context(), response, err) {
+		t.reachability.unreachable()
+	}
+	return response, err
+}
+
+// WrappedRoundTripper gives client-go access to the transport, to close its connections.
+func (t reachabilityTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// isUnreachable excludes requests that the hub cancelled and requests that the API server rejected.
+func isUnreachable(ctx context.Context, response *http.Response, err error) bool {
+	if err != nil {
+		return ctx.Err() == nil && !errors.Is(err, context.Canceled)
+	}
+	switch response.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+const (
+	// instanceIntervals is the number of intervals without a heartbeat after which an instance is forgotten.
+	instanceIntervals = 3
+	// maxInstances limits the instances that are kept for one Cluster.
+	maxInstances = 8
+)
+
+// instances are the agent processes that have recently sent heartbeats with one identity. A restarted agent is a new instance, and the
+// previous instance never sends a heartbeat again. So if two instances send heartbeats in turn, two agents run at the same time.
+type instances struct {
+	recent  []instance
+	current string // the name of the instance that sent the last heartbeat
+	clones  bool   // an earlier instance has sent a heartbeat after a later one
+}
+
+type instance struct {
+	name     string
+	lastSeen time.Time
+}
+
+// add records a heartbeat. Fleet's agents report no instance.
+func (i *instances) add(name string, now time.Time) {
+	if name == "" {
+		return
+	}
+	known := slices.IndexFunc(i.recent, func(other instance) bool { return other.name == name })
+	if known >= 0 {
+		i.clones = i.clones || name != i.current
+		i.recent[known].lastSeen = now
+	} else {
+		if len(i.recent) == maxInstances {
+			// Replace the newest: if more clones than maxInstances take turns, replacing the oldest would always replace the next.
+			i.recent = i.recent[:maxInstances-1]
+		}
+		i.recent = append(i.recent, instance{name, now})
+	}
+	i.current = name
+}
+
+// expire forgets instances that have sent no heartbeat for a while. With a single instance left there are no clones.
+func (i *instances) expire(now time.Time, interval time.Duration) {
+	i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return now.Sub(other.lastSeen) >= instanceIntervals*interval })
+	i.clones = i.clones && len(i.recent) > 1
+}
+
+// expectInstances creates the instances of a Cluster. After a restart of the hub the condition decides whether there are clones, until one of
+// them has sent no heartbeat for a while. The caller holds the lock.
+func (d *Detector) expectInstances(key types.NamespacedName, cluster *fleet.Cluster, now time.Time) {
+	if d.instances[key] != nil {
+		return
+	}
+	i := &instances{}
+	if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+		i.recent, i.clones = []instance{{"", now}}, true
+	}
+	d.instances[key] = i
+}
+
+// observeInstance records the instance of a Cluster's agent; isNew reports a heartbeat since the last call. The caller holds the lock, and
+// has called expectInstances before.
+func (d *Detector) observeInstance(key types.NamespacedName, instance string, isNew bool, interval time.Duration, now time.Time) {
+	i := d.instances[key]
+	if isNew || instance != i.current { // two instances may send heartbeats within a second
+		i.add(instance, now)
+	}
+	i.expire(now, interval)
+}
+
+// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
+func (d *Detector) HasClones(cluster *fleet.Cluster) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.instances[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
+	return i != nil && i.clones
 }

@@ -84,7 +84,7 @@ var walk types.NamespacedName
 func Register(ctx context.Context, c *app.Context) *Collector {
 	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
 	o := newCollector(c)
-	o.isNeeded = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.Need
+	o.isNeeded = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.NeedsIdentity
 	o.owners = map[string]ownerKind{
 		kindCluster: {fleetKind("clusters"), c.Fleet.Cluster().Informer().GetStore()},
 		kindRequest: {fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer().GetStore()},

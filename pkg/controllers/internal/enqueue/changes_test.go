@@ -15,7 +15,7 @@ func TestChanges(t *testing.T) {
 		c.Note(workspace, func(changes *[]string) { *changes = append(*changes, change) })
 	}
 	pass := func(key string) (workspace string, changes []string, isPass bool) {
-		isPass = c.Pass(key, func(w string, c []string) { workspace, changes = w, c })
+		isPass = c.HandleKey(key, func(w string, c []string) { workspace, changes = w, c })
 		return workspace, changes, isPass
 	}
 	for range 10_000 {
@@ -44,7 +44,7 @@ func TestChanges(t *testing.T) {
 
 	note("a", "x")
 	target.added = nil
-	assert.Panics(t, func() { c.Pass("a/*", func(string, []string) { panic("out of range") }) })
+	assert.Panics(t, func() { c.HandleKey("a/*", func(string, []string) { panic("out of range") }) })
 	assert.Empty(t, target.added, "the queue repeats the pass, with backoff")
 	_, changes, _ = pass("a/*")
 	assert.Equal(t, []string{"all"}, changes, "the changes of a pass that panicked are not lost")

@@ -8,11 +8,11 @@ type removalPhase int
 const (
 	notNeeded removalPhase = iota
 	underWay
-	left
+	givenUp
 	removed
 )
 
-// Progress is the progress of the removal of an agent, and of what it deployed. It is created by NotNeeded, UnderWay, Left or Removed.
+// Progress is the progress of the removal of an agent, and of what it deployed. It is created by NotNeeded, UnderWay, GivenUp or Removed.
 type Progress struct {
 	phase removalPhase
 	// Reason is a constant of the API package: why something may be left.
@@ -31,9 +31,9 @@ func UnderWay(message string, after time.Duration) Progress {
 	return Progress{phase: underWay, Message: message, After: after}
 }
 
-// Left means that something may be left on the member, and that the removal is not repeated.
-func Left(reason, message string) Progress {
-	return Progress{phase: left, Reason: reason, Message: message}
+// GivenUp means that something may be left on the member, and that the removal is not repeated.
+func GivenUp(reason, message string) Progress {
+	return Progress{phase: givenUp, Reason: reason, Message: message}
 }
 
 // Removed means that nothing is left on the member.
@@ -42,8 +42,8 @@ func Removed() Progress { return Progress{phase: removed} }
 // IsUnderWay reports the progress of UnderWay.
 func (p Progress) IsUnderWay() bool { return p.phase == underWay }
 
-// IsLeft reports the progress of Left.
-func (p Progress) IsLeft() bool { return p.phase == left }
+// IsGivenUp reports the progress of GivenUp.
+func (p Progress) IsGivenUp() bool { return p.phase == givenUp }
 
 // IsRemoved reports the progress of Removed.
 func (p Progress) IsRemoved() bool { return p.phase == removed }

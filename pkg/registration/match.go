@@ -20,8 +20,8 @@ type Explanation struct {
 	Message string
 }
 
-// Known describes an existing Cluster to MatchCluster.
-type Known struct {
+// KnownCluster describes an existing Cluster to MatchCluster.
+type KnownCluster struct {
 	Name     string
 	ClientID string
 	Deleting bool
@@ -37,11 +37,11 @@ type ClusterMatch struct {
 
 // MatchCluster finds the Cluster of a clientID. owners are the Clusters of the request's namespace with that clientID, and
 // sameName is the Cluster, if any, with the name that a new one would get.
-func MatchCluster(clientID string, owners []Known, sameName *Known) ClusterMatch {
+func MatchCluster(clientID string, owners []KnownCluster, sameName *KnownCluster) ClusterMatch {
 	if refusal := checkClientID(clientID); refusal != nil {
 		return ClusterMatch{Refuse: refusal}
 	}
-	living := slices.DeleteFunc(slices.Clone(owners), func(k Known) bool { return k.Deleting })
+	living := slices.DeleteFunc(slices.Clone(owners), func(k KnownCluster) bool { return k.Deleting })
 	switch {
 	case len(living) > 1:
 		return ClusterMatch{Refuse: ambiguous(living)}
@@ -53,7 +53,7 @@ func MatchCluster(clientID string, owners []Known, sameName *Known) ClusterMatch
 	return matchNew(clientID, sameName)
 }
 
-func matchNew(clientID string, sameName *Known) ClusterMatch {
+func matchNew(clientID string, sameName *KnownCluster) ClusterMatch {
 	switch {
 	case sameName == nil:
 		return ClusterMatch{Create: ClusterName(clientID)}
@@ -79,7 +79,7 @@ func checkClientID(clientID string) *Explanation {
 	return nil
 }
 
-func ambiguous(clusters []Known) *Explanation {
+func ambiguous(clusters []KnownCluster) *Explanation {
 	names := make([]string, len(clusters))
 	for i, c := range clusters {
 		names[i] = c.Name
@@ -95,8 +95,8 @@ func waitDeleted(cluster string) *Explanation {
 	return &Explanation{fleet.ReasonClusterDeleting, fmt.Sprintf("waiting for Cluster %s to be deleted", cluster)}
 }
 
-// Token describes a ClusterRegistrationToken to MatchToken.
-type Token struct {
+// KnownToken describes a ClusterRegistrationToken to MatchToken.
+type KnownToken struct {
 	Name           string
 	ServiceAccount string
 	// Users are further users who may register with the token: the users of bootstrap tokens of Kubernetes.
@@ -106,7 +106,7 @@ type Token struct {
 // MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,
 // found is the token with that name, if any. For agents of versions that send no name it uses the token made for their Cluster, or
 // the only one of the namespace; among several it cannot know which one the agent holds.
-func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Explanation) {
+func MatchToken(claimed string, found, importToken *KnownToken, namespaceTokens []KnownToken) (*KnownToken, *Explanation) {
 	switch {
 	case found != nil:
 		return found, nil

@@ -3,6 +3,7 @@ package registration
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 
@@ -101,8 +102,57 @@ func older(a, b Use) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// Settle removes the settled requests from Pending.
-func (u Uses) Settle(settled func(request string) bool) Uses {
-	u.Pending = slices.DeleteFunc(slices.Clone(u.Pending), settled)
+// Release removes from Pending the requests whose own status records the use, or that are gone.
+func (u Uses) Release(isRecorded func(request string) bool) Uses {
+	u.Pending = slices.DeleteFunc(slices.Clone(u.Pending), isRecorded)
 	return u
 }
+
+// allowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
+func allowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
+	if len(token.ClientIDs) == 0 && token.ClientIDPattern == "" {
+		return true
+	}
+	if slices.Contains(token.ClientIDs, clientID) {
+		return true
+	}
+	matches, err := path.Match(token.ClientIDPattern, clientID)
+	return err == nil && matches && token.ClientIDPattern != ""
+}
+
+// Expires returns the expiry time of a token, false if it never expires.
+func Expires(token *fleet.ClusterRegistrationToken) (end time.Time, limited bool) {
+	if token.Spec.TTL == nil || token.Spec.TTL.Duration <= 0 {
+		return time.Time{}, false
+	}
+	return token.CreationTimestamp.Add(token.Spec.TTL.Duration), true
+}
+
+// Expired reports whether a token has expired. An expired token may still exist, for example because no hub runs to delete it.
+func Expired(token *fleet.ClusterRegistrationToken, now time.Time) bool {
+	end, limited := Expires(token)
+	return limited && !now.Before(end)
+}
+
+// Usable reports whether agents may register with a token: it is not being deleted, has not expired, and its limits are known.
+func Usable(token *fleet.ClusterRegistrationToken, now time.Time) bool {
+	return token.DeletionTimestamp == nil && token.Undecodable == "" && !Expired(token, now)
+}
+
+// isOnlyFor reports whether a token allows this clientID and no other.
+func isOnlyFor(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
+	return token.ClientIDPattern == "" && slices.Equal(token.ClientIDs, []string{clientID})
+}
+
+// owningCluster returns the UID of the Cluster for whose import the hub created the token; "" for the token of a person.
+func owningCluster(token *fleet.ClusterRegistrationToken) string {
+	for _, owner := range token.OwnerReferences {
+		if owner.Kind == "Cluster" {
+			return string(owner.UID)
+		}
+	}
+	return ""
+}
+
+// IsImportToken reports whether the hub created the token for the import of a Cluster.
+func IsImportToken(token *fleet.ClusterRegistrationToken) bool { return owningCluster(token) != "" }

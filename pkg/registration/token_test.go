@@ -74,7 +74,7 @@ func TestUsesAdd(t *testing.T) {
 
 func TestUsesSettle(t *testing.T) {
 	before := Uses{Count: 3, Pending: []string{"a", "b", "c"}}
-	after := before.Settle(func(uid string) bool { return uid != "b" })
+	after := before.Release(func(uid string) bool { return uid != "b" })
 	assert.Equal(t, Uses{Count: 3, Pending: []string{"b"}}, after)
 	assert.Equal(t, []string{"a", "b", "c"}, before.Pending)
 }
@@ -125,7 +125,7 @@ func (w *world) live(names []string) {
 		}
 	}
 	settled := func(uid string) bool { return w.says[uid] != "" }
-	after, added, _ := w.token.Settle(settled).Add(asking)
+	after, added, _ := w.token.Release(settled).Add(asking)
 	if w.Intn(4) == 0 {
 		return // stopped before the write
 	}

@@ -19,44 +19,44 @@ func TestMatchCluster(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		clientID string
-		owners   []Known
-		sameName *Known
+		owners   []KnownCluster
+		sameName *KnownCluster
 		want     ClusterMatch
 		says     string
 	}{
 		{name: "an unknown identity gets a new Cluster", clientID: "id", want: ClusterMatch{Create: newName}},
-		{name: "a known one gets its Cluster", clientID: "id", owners: []Known{{Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"}},
+		{name: "a known one gets its Cluster", clientID: "id", owners: []KnownCluster{{Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"}},
 		{
 			name: "one that is being deleted does not count beside a living one", clientID: "id",
-			owners: []Known{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"},
+			owners: []KnownCluster{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"},
 		},
 		{
-			name: "one that is being deleted is waited for", clientID: "id", owners: []Known{{Name: "old", ClientID: "id", Deleting: true}},
+			name: "one that is being deleted is waited for", clientID: "id", owners: []KnownCluster{{Name: "old", ClientID: "id", Deleting: true}},
 			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
 		},
 		{
 			name: "two Clusters of one identity are ambiguous", clientID: "id",
-			owners: []Known{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
+			owners: []KnownCluster{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
 			want:   ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
 		},
 		{
-			name: "the new name is taken by another identity", clientID: "id", sameName: &Known{Name: newName, ClientID: "other"},
+			name: "the new name is taken by another identity", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "other"},
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
-			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &Known{Name: newName},
+			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &KnownCluster{Name: newName},
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
-			name: "the new name is about to be free", clientID: "id", sameName: &Known{Name: newName, ClientID: "other", Deleting: true},
+			name: "the new name is about to be free", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "other", Deleting: true},
 			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: newName,
 		},
 		{
-			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &Known{Name: newName, ClientID: "id"},
+			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "id"},
 			want: ClusterMatch{Use: newName},
 		},
 		{
-			name: "no identity", clientID: "", owners: []Known{{Name: "any"}},
+			name: "no identity", clientID: "", owners: []KnownCluster{{Name: "any"}},
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
 		},
 		{name: "only blanks are no identity", clientID: " \t\n ", want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
@@ -85,28 +85,28 @@ func TestMatchCluster(t *testing.T) {
 }
 
 func TestMatchToken(t *testing.T) {
-	one, two := Token{Name: "one", ServiceAccount: "one-uid"}, Token{Name: "two", ServiceAccount: "two-uid"}
+	one, two := KnownToken{Name: "one", ServiceAccount: "one-uid"}, KnownToken{Name: "two", ServiceAccount: "two-uid"}
 	for _, row := range []struct {
 		name               string
 		claimed            string
-		found, importToken *Token
-		all                []Token
-		want               *Token
+		found, importToken *KnownToken
+		all                []KnownToken
+		want               *KnownToken
 		reason, says       string
 	}{
 		{name: "the one it names", claimed: "one", found: &one, want: &one},
 		{name: "the one it names wins over the import token", claimed: "one", found: &one, importToken: &two, want: &one},
 		{
-			name: "a name that leads nowhere is refused", claimed: "gone", all: []Token{one},
+			name: "a name that leads nowhere is refused", claimed: "gone", all: []KnownToken{one},
 			reason: fleet.ReasonTokenNotFound, says: "ClusterRegistrationToken gone",
 		},
 		{
 			name: "even where there is an import token", claimed: "gone", importToken: &two,
 			reason: fleet.ReasonTokenNotFound, says: "register with a new token",
 		},
-		{name: "an old agent of an imported Cluster", importToken: &two, all: []Token{one, two}, want: &two},
-		{name: "an old agent where there is one token", all: []Token{one}, want: &one},
-		{name: "an old agent where there are two", all: []Token{one, two}, reason: fleet.ReasonTokenUnknown, says: "the namespace has 2"},
+		{name: "an old agent of an imported Cluster", importToken: &two, all: []KnownToken{one, two}, want: &two},
+		{name: "an old agent where there is one token", all: []KnownToken{one}, want: &one},
+		{name: "an old agent where there are two", all: []KnownToken{one, two}, reason: fleet.ReasonTokenUnknown, says: "the namespace has 2"},
 		{name: "an old agent where there is none", reason: fleet.ReasonTokenUnknown, says: "the namespace has 0"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
