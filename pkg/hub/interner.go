@@ -34,6 +34,7 @@ type interner struct {
 	lists     *recent[string, []string]            // by the joined strings
 	maps      *recent[uint64, map[string]string]   // by sum
 	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
+	digests   *recent[fleet.SpecDigests, *fleet.SpecDigests]
 	seed      maphash.Seed
 }
 
@@ -53,6 +54,7 @@ func newInterner(clock clock.PassiveClock) *interner {
 			return size
 		}),
 		resources: newRecent[string](clock, func(list corev1.ResourceList) int { return len(list) * int(unsafe.Sizeof(resource.Quantity{})) }),
+		digests:   newRecent[fleet.SpecDigests](clock, func(*fleet.SpecDigests) int { return int(unsafe.Sizeof(fleet.SpecDigests{})) }),
 		seed:      maphash.MakeSeed(),
 	}
 }
@@ -157,8 +159,28 @@ func (w *interner) intern(before, object any) any {
 		if equality.Semantic.DeepEqual(o.Spec.Options, o.Spec.StagedOptions) { // they differ only while the Bundle or the Cluster is paused
 			o.Spec.StagedOptions = o.Spec.Options
 		}
+		if d, isDeployment := before.(*fleet.BundleDeployment); isDeployment && d != nil {
+			o.Spec.Digests = w.specDigests(d.Spec.Digests, o.Spec.Digests)
+		} else {
+			o.Spec.Digests = w.specDigests(nil, o.Spec.Digests)
+		}
 	}
 	return object
+}
+
+// specDigests returns before if it is equal, and otherwise one pointer for all equal digests: most Clusters have the same options of a Bundle.
+func (w *interner) specDigests(before, digests *fleet.SpecDigests) *fleet.SpecDigests {
+	switch {
+	case digests == nil:
+		return nil
+	case before != nil && *before == *digests:
+		return before
+	}
+	if equal, ok := w.digests.get(*digests); ok {
+		return equal
+	}
+	w.digests.add(*digests, digests)
+	return digests
 }
 
 // kind interns what the decoder of JSON sets.
@@ -274,6 +296,7 @@ func (w *interner) forget() {
 	w.lists.expire()
 	w.maps.expire()
 	w.resources.expire()
+	w.digests.expire()
 }
 
 const (

@@ -72,14 +72,28 @@ func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) 
 // sourcesOf returns the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
 func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	all = loginsOf(deployment.Spec.HelmChartOptions)
+	digests := deployment.Spec.Digests
+	if digests != nil && deployment.Spec.HelmChartOptions == nil {
+		for _, s := range decodeSources(digests.HelmChartOptions) {
+			all = append(all, copySource{s.kind, s.name, registration.SecretTypeHelmOp})
+		}
+	}
 	if deployment.Spec.OCIContents {
 		all = append(all, loginsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
 	}
 	seen := map[copySource]bool{} // an earlier version of the hub did not limit their number
-	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
-		if s := sourceOf(named); !seen[s] {
+	add := func(s copySource) {
+		if !seen[s] {
 			seen[s] = true
 			all = append(all, s)
+		}
+	}
+	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
+		add(sourceOf(named))
+	}
+	if digests != nil { // the same, as far as the cache has dropped them
+		for _, s := range slices.Concat(decodeSources(digests.Options), decodeSources(digests.StagedOptions)) {
+			add(s)
 		}
 	}
 	return all

@@ -122,7 +122,7 @@ func TestReconcileCopies(t *testing.T) {
 			}
 			assert.Equal(t, row.requests, s.requests())
 			if row.after != row.generation {
-				assert.Contains(t, patched, `"downstreamResourcesGeneration":`+string('0'+rune(row.after)))
+				assert.Contains(t, patched, `"/spec/downstreamResourcesGeneration","value":`+string('0'+rune(row.after))+"}")
 			}
 			assert.Equal(t, row.readable, s.rights.secrets[0])
 			if row.reason != "" {

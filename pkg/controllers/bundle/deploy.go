@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -299,15 +298,19 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 	if d.isOutdated(a.existing) {
 		return a.existing, nil
 	}
-	if maps.Equal(a.existing.Labels, a.wanted.Labels) && equality.Semantic.DeepEqual(a.existing.Spec, a.wanted.Spec) {
-		return a.existing, nil // as in most passes; a comparison costs far less than encoding both
+	if maps.Equal(a.existing.Labels, a.wanted.Labels) && isSpecEqual(&a.existing.Spec, &a.wanted.Spec) {
+		return a.existing, nil // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
 		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
 			return nil, err
 		}
 	}
-	latest, written, err := writes.Spec(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, a.wanted)
+	operations, err := specChanges(a.existing, a.wanted)
+	if err != nil {
+		return nil, err
+	}
+	latest, written, err := writes.Fields(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, operations)
 	if err != nil {
 		return nil, fmt.Errorf("BundleDeployment: %w", err)
 	}
@@ -435,6 +438,18 @@ func desired(
 		spec.DependsOn = b.Spec.DependsOn
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
+	}
+	if spec.Digests != nil { // the cache has dropped the fields that stay
+		digests := *spec.Digests
+		digests.StagedOptions = v.digest
+		if !isPostponed {
+			digests.Options = v.digest
+		}
+		if !isPostponed || spec.Paused {
+			set := digestsOf(&fleet.BundleDeploymentSpec{DependsOn: spec.DependsOn, CorrectDrift: spec.CorrectDrift, HelmChartOptions: spec.HelmChartOptions})
+			digests.DependsOn, digests.CorrectDrift, digests.HelmChartOptions = set.DependsOn, set.CorrectDrift, set.HelmChartOptions
+		}
+		spec.Digests = &digests
 	}
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other

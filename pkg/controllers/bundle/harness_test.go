@@ -252,6 +252,9 @@ func (r *rights) AllowObjects(_ context.Context, _ *fleet.Cluster, secrets, conf
 func (s *stage) has(t testing.TB, objects ...metav1.Object) {
 	t.Helper()
 	for _, o := range objects {
+		if deployment, ok := o.(*fleet.BundleDeployment); ok {
+			Reduce(&deployment.Spec)
+		}
 		require.NoError(t, s.indexers[fmt.Sprintf("%T", o)].Update(o))
 	}
 }

@@ -94,7 +94,8 @@ type target struct {
 // options. The Helm values are separate from the options: they are in a Secret.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
-	values       []byte // a JSON object, nil if it is empty
+	digest       fleet.FieldDigest // of the options
+	values       []byte            // a JSON object, nil if it is empty
 	deploymentID string
 }
 
@@ -353,7 +354,7 @@ func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels m
 	}
 	options.Helm = &helm
 	values, err := takeValues(&options)
-	return variant{options: options, values: values, deploymentID: id}, err
+	return variant{options: options, digest: digestOf(options, options.DownstreamResources), values: values, deploymentID: id}, err
 }
 
 // labelPrefix begins a Helm value that stands for a label of the Cluster: global.fleet.clusterLabels.NAME.
