@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,12 +67,14 @@ type assignment struct {
 	values      helmValues
 	isPostponed bool                    // the Cluster may not have the deployment ID of the variant yet
 	existing    *fleet.BundleDeployment // nil if there is none
+	size        int64                   // of wanted, for its label
 	wanted      *fleet.BundleDeployment
 }
 
 // deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
 // which to call it again, 0 for never.
 func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment) (current []*fleet.BundleDeployment, after time.Duration, err error) {
+	d.recount(cluster, all)
 	existing := map[string]*fleet.BundleDeployment{}
 	for _, deployment := range all {
 		existing[deployment.Name] = deployment
@@ -114,8 +117,21 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			failures = append(failures, err)
 			continue
 		}
+		wanted := desired(b, v, values, isPostponed, cluster, old)
+		size := plan.wantedSize(v, isPostponed, old)
+		grown := size - storedSize(old)
+		if old != nil && isSpecEqual(&old.Spec, &wanted.Spec) && maps.Equal(old.Labels, wanted.Labels) {
+			grown = 0 // an earlier version has written it without its size
+		}
+		err = d.reserve(cluster, fmt.Sprintf("what Bundle %s has in options and Helm values", keyOf(b)), size, grown)
+		d.noteLimit(keyOf(b), keyOf(cluster), err)
+		if err != nil {
+			keep(old)
+			failures = append(failures, err)
+			continue
+		}
 		assignments = append(assignments, assignment{
-			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, wanted: desired(b, v, values, isPostponed, cluster, old),
+			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, size: size, wanted: withSize(wanted, size),
 		})
 	}
 
@@ -288,7 +304,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		if err != nil {
 			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
 		}
-		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made)
+		a.existing, a.wanted = made, withSize(desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made), a.size)
 	}
 	return a, d.values.ensure(ctx, a.existing, a.values)
 }
@@ -475,6 +491,14 @@ func desired(
 	return deployment
 }
 
+// withSize sets the label with the size of a large BundleDeployment.
+func withSize(deployment *fleet.BundleDeployment, size int64) *fleet.BundleDeployment {
+	if size > 0 {
+		deployment.Labels[fleet.SizeLabel] = strconv.FormatInt(size, 10)
+	}
+	return deployment
+}
+
 // isPaused reports whether the agent must not change the deployment.
 func isPaused(b *fleet.Bundle, cluster *fleet.Cluster) bool {
 	return b.Spec.Paused || cluster.Spec.Paused
@@ -533,7 +557,7 @@ func (l bundleErrors) Error() string {
 func (l bundleErrors) Unwrap() []error { return l }
 
 // stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
-// owner, a source is missing, or a person has to correct a template.
+// owner, a source is missing, a person has to correct a template, or the workspace has reached its limit.
 func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {
@@ -544,6 +568,7 @@ func stalledReason(err error) (reason string) {
 		var role *desiredset.ForeignError
 		var missing *missingSourceError
 		var template *templateError
+		var limit *limitError
 		switch {
 		case errors.As(one, &unusable), errors.As(one, &role):
 			reason = fleet.ReasonNameConflict
@@ -551,6 +576,8 @@ func stalledReason(err error) (reason string) {
 			reason = cmp.Or(reason, fleet.ReasonDownstreamMissing)
 		case errors.As(one, &template):
 			reason = cmp.Or(reason, fleet.ReasonBundleInvalid)
+		case errors.As(one, &limit):
+			reason = cmp.Or(reason, fleet.ReasonWorkspaceLimitReached)
 		default:
 			return ""
 		}

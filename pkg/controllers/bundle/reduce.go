@@ -70,22 +70,24 @@ var userFields = []userField{
 
 // digestsOf returns the digests of a spec, of which no field was dropped.
 func digestsOf(spec *fleet.BundleDeploymentSpec) *fleet.SpecDigests {
-	digests := &fleet.SpecDigests{Options: digestOf(spec.Options, spec.Options.DownstreamResources)}
+	digests := &fleet.SpecDigests{}
+	digests.Options, _ = digestOf(spec.Options, spec.Options.DownstreamResources)
 	if digests.StagedOptions = digests.Options; !equality.Semantic.DeepEqual(spec.Options, spec.StagedOptions) {
-		digests.StagedOptions = digestOf(spec.StagedOptions, spec.StagedOptions.DownstreamResources)
+		digests.StagedOptions, _ = digestOf(spec.StagedOptions, spec.StagedOptions.DownstreamResources)
 	}
-	digests.DependsOn, digests.CorrectDrift = digestOf(spec.DependsOn, nil), digestOf(spec.CorrectDrift, nil)
-	digests.HelmChartOptions = digestOf(spec.HelmChartOptions, nil)
+	digests.DependsOn, _ = digestOf(spec.DependsOn, nil)
+	digests.CorrectDrift, _ = digestOf(spec.CorrectDrift, nil)
+	digests.HelmChartOptions, _ = digestOf(spec.HelmChartOptions, nil)
 	for _, s := range loginsOf(spec.HelmChartOptions) {
 		digests.HelmChartOptions.Sources = encodeSources([]copySource{s})
 	}
 	return digests
 }
 
-// digestOf returns the digest of a field, and the Secrets and ConfigMaps that it names.
-func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDigest) {
+// digestOf returns the digest of a field, with the Secrets and ConfigMaps that it names, and the size of its JSON.
+func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDigest, size int) {
 	if isEmpty(field) {
-		return digest
+		return digest, 0
 	}
 	text, err := json.Marshal(field)
 	if err != nil {
@@ -99,7 +101,7 @@ func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDi
 		}
 		digest.Sources = encodeSources(sources)
 	}
-	return digest
+	return digest, len(text)
 }
 
 func isEmpty(field any) bool {
