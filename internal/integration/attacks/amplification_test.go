@@ -68,7 +68,7 @@ func TestAmplification(t *testing.T) {
 		require.NoError(t, err)
 		secrets, err := s.Hub.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		stored += strings.Count(testenv.Bytes(t, deployments), large)*size
+		stored += strings.Count(testenv.Bytes(t, deployments), large) * size
 		for _, secret := range secrets.Items {
 			for _, value := range secret.Data {
 				stored += len(value)
