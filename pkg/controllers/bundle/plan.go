@@ -151,19 +151,20 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 		invalid = append(invalid, fmt.Errorf("metadata.labels has %d bytes; each BundleDeployment has the labels of its Bundle, and they may have %d",
 			p.labelSize, maxLabels))
 	}
+	selectors := map[string]*groupSelector{}
 	for i, t := range b.Spec.Targets {
 		c, err := newCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targets[%d].%w", i, err))
 		}
-		p.targets = append(p.targets, target{criteria: c, doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
+		p.targets = append(p.targets, target{criteria: shareSelectors(selectors, c), doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
 	}
 	for i, r := range b.Spec.TargetRestrictions {
 		c, err := newCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
 		}
-		p.restrictions = append(p.restrictions, c)
+		p.restrictions = append(p.restrictions, shareSelectors(selectors, c))
 	}
 	var err error
 	if p.strategy, err = newStrategy(b.Spec.RolloutStrategy); err != nil {
