@@ -222,7 +222,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(cmp.Or(p.problem, limitProblem(d.limitedClusters(k))), summary, quarantined))
+	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(cmp.Or(p.problem, limitProblem(d.limitedClusters(k), matches)), summary, quarantined))
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, written, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {

@@ -138,17 +138,17 @@ func decodeSources(digest fleet.FieldDigest) (sources []copySource) {
 // specChanges returns the operations of a JSON patch that make the spec and the labels of before those of after. It replaces each field of the
 // spec as a whole, because a merge patch cannot set a value to null, which a value in the options may be. It replaces no field of after that Reduce
 // has dropped: that is the one of before.
-func specChanges(before, after *fleet.BundleDeployment) (operations []writes.Operation, err error) {
+func specChanges(before, after *fleet.BundleDeployment) (operations []writes.PatchOperation, err error) {
 	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{Digests: &fleet.SpecDigests{}}) { // another client may have removed it
-		return []writes.Operation{{Op: "add", Path: "/spec", Value: after.Spec}, {Op: "add", Path: "/metadata/labels", Value: after.Labels}}, nil
+		return []writes.PatchOperation{{Op: "add", Path: "/spec", Value: after.Spec}, {Op: "add", Path: "/metadata/labels", Value: after.Labels}}, nil
 	}
 	for _, f := range userFields {
 		if sameField(f, &before.Spec, &after.Spec) {
 			continue
 		}
-		operation := writes.Operation{Op: "add", Path: "/spec/" + f.name, Value: f.value(&after.Spec)}
+		operation := writes.PatchOperation{Op: "add", Path: "/spec/" + f.name, Value: f.value(&after.Spec)}
 		if isEmpty(operation.Value) && reflect.TypeOf(operation.Value).Kind() != reflect.Struct { // JSON always has the structs
-			operation = writes.Operation{Op: "remove", Path: operation.Path}
+			operation = writes.PatchOperation{Op: "remove", Path: operation.Path}
 		}
 		operations = append(operations, operation)
 	}
@@ -162,16 +162,16 @@ func specChanges(before, after *fleet.BundleDeployment) (operations []writes.Ope
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if !reflect.DeepEqual(old[name], wanted[name]) {
-			operations = append(operations, writes.Operation{Op: "add", Path: "/spec/" + name, Value: wanted[name]})
+			operations = append(operations, writes.PatchOperation{Op: "add", Path: "/spec/" + name, Value: wanted[name]})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		if _, found := wanted[name]; !found {
-			operations = append(operations, writes.Operation{Op: "remove", Path: "/spec/" + name})
+			operations = append(operations, writes.PatchOperation{Op: "remove", Path: "/spec/" + name})
 		}
 	}
 	if !maps.Equal(before.Labels, after.Labels) {
-		operations = append(operations, writes.Operation{Op: "add", Path: "/metadata/labels", Value: after.Labels})
+		operations = append(operations, writes.PatchOperation{Op: "add", Path: "/metadata/labels", Value: after.Labels})
 	}
 	return operations, nil
 }

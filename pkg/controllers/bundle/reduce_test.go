@@ -57,7 +57,7 @@ func TestSpecChanges(t *testing.T) {
 				assert.False(t, isSpecEqual(&before.Spec, &after.Spec))
 				operations, err := specChanges(before, after)
 				require.NoError(t, err)
-				operation := writes.Operation{Op: "remove", Path: "/spec/" + field}
+				operation := writes.PatchOperation{Op: "remove", Path: "/spec/" + field}
 				if value, isSet := want[field]; isSet {
 					operation.Op, operation.Value = "add", value
 				}
@@ -80,7 +80,7 @@ func TestSpecChangesOfNoSpec(t *testing.T) {
 			after := &fleet.BundleDeployment{Spec: someSpec()}
 			operations, err := specChanges(&fleet.BundleDeployment{Spec: spec}, after)
 			require.NoError(t, err)
-			assert.Equal(t, writes.Operation{Op: "add", Path: "/spec", Value: after.Spec}, operations[0])
+			assert.Equal(t, writes.PatchOperation{Op: "add", Path: "/spec", Value: after.Spec}, operations[0])
 		})
 	}
 }

@@ -77,7 +77,7 @@ type Deployer struct {
 	// limited has, by Bundle and Cluster, what the limit of the workspace keeps from the Cluster: see noteLimit.
 	limited map[key]map[key]string
 
-	sizes sizes
+	sizes storedBytes
 }
 
 // roles grants the agent of a Cluster the right to read Secrets and ConfigMaps of the cluster namespace.

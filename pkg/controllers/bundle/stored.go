@@ -15,10 +15,10 @@ import (
 // freeSize is the size up to which a BundleDeployment does not count: most are of a few kB, and a large workspace has many thousands of them.
 const freeSize = 16 << 10
 
-// sizes has, by workspace and cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies. A Bundle that a user
+// storedBytes has, by workspace and cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies. A Bundle that a user
 // writes once is stored for each Cluster, and the database of the API server serves all workspaces. A workspace is counted when its first large
 // BundleDeployment or copy is written.
-type sizes struct {
+type storedBytes struct {
 	mu         sync.Mutex
 	workspaces map[string]*workspaceSizes
 }
@@ -36,7 +36,7 @@ func (w *workspaceSizes) set(namespace string, size int64) {
 }
 
 // set corrects the number of a cluster namespace, if the workspace is counted.
-func (s *sizes) set(workspace, namespace string, size func() int64) {
+func (s *storedBytes) set(workspace, namespace string, size func() int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.workspaces[workspace]; w != nil {
@@ -49,7 +49,7 @@ func (s *sizes) set(workspace, namespace string, size func() int64) {
 
 // add counts bytes that are about to be stored, and returns false if the workspace would exceed the limit with them. count returns the numbers of
 // a workspace that is not counted yet.
-func (s *sizes) add(workspace, namespace string, size, limit int64, count func() map[string]int64) bool {
+func (s *storedBytes) add(workspace, namespace string, size, limit int64, count func() map[string]int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.workspaces[workspace]
@@ -205,12 +205,12 @@ func (d *Deployer) limitedClusters(bundle key) map[key]string {
 	return maps.Clone(d.limited[bundle])
 }
 
-// limitProblem returns the problem of a Bundle that the limit keeps from a Cluster, or nil.
-func limitProblem(limited map[key]string) *problem {
+// limitProblem returns the problem of a Bundle that the limit keeps from one of the Clusters that it targets, or nil.
+func limitProblem(limited map[key]string, matches []match) *problem {
 	message := ""
-	for _, m := range limited {
-		if message == "" || m < message { // the same in each pass
-			message = m
+	for _, m := range matches {
+		if text := limited[keyOf(m.cluster)]; text != "" && (message == "" || text < message) { // the same in each pass
+			message = text
 		}
 	}
 	if message == "" {

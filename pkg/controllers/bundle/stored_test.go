@@ -79,17 +79,18 @@ func TestWorkspaceLimit(t *testing.T) {
 			assert.Contains(t, out.Message, "what Bundle ws/app has in options and Helm values takes 201 kB for each Cluster")
 			assert.Contains(t, out.Message, "more than 1 MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub")
 			assert.Contains(t, s.shown(b), "Cluster ws/c-9: what Bundle ws/app has in options")
-			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, limitProblem(s.limitedClusters(appKey)).reason)
+			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, limitProblem(s.limitedClusters(appKey), s.matching(b)).reason)
+			assert.Nil(t, limitProblem(s.limitedClusters(appKey), nil), "of Clusters that it no longer targets")
 
 			t.Run("after a restart", func(t *testing.T) {
-				s.sizes = sizes{}
+				s.sizes = storedBytes{}
 				assert.Equal(t, 0, s.deploysTo(t, b, 10))
 			})
 			t.Run("what is deployed may shrink", func(t *testing.T) {
 				smaller := everywhereOfSize(field, 50<<10)
 				smaller.Generation = 2
 				assert.Equal(t, 10, s.deploysTo(t, smaller, 10))
-				assert.Nil(t, limitProblem(s.limitedClusters(appKey)))
+				assert.Nil(t, limitProblem(s.limitedClusters(appKey), s.matching(b)))
 			})
 			t.Run("and not grow", func(t *testing.T) {
 				larger := everywhereOfSize(field, 400<<10)
@@ -112,7 +113,7 @@ func TestWorkspaceLimitDoesNotCount(t *testing.T) {
 			s.has(t, deployed(t, b, clusterNamed(fmt.Sprint("c-", i))))
 		}
 		s.deploysTo(t, b, 10)
-		assert.Nil(t, limitProblem(s.limitedClusters(appKey)))
+		assert.Nil(t, limitProblem(s.limitedClusters(appKey), s.matching(b)))
 	})
 }
 
@@ -154,7 +155,7 @@ func TestWorkspaceLimitOfCopies(t *testing.T) {
 		copied++
 	}
 	assert.Equal(t, 3, copied)
-	s.sizes = sizes{}
+	s.sizes = storedBytes{}
 	s.taken()
 	s.reconcile(t, clusterNamed("c-9"))
 	assert.NotContains(t, s.requests(), "create Secret", "after a restart")

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Operation is one of a JSON patch, RFC 6902.
-type Operation struct {
+// PatchOperation is one of a JSON patch, RFC 6902.
+type PatchOperation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value,omitempty"`
@@ -18,11 +18,11 @@ type Operation struct {
 
 // Fields sends a JSON patch of fields of an object, and nothing without an operation. Like Status, it never overwrites a change that this pass
 // has not seen.
-func Fields[T metav1.Object](ctx context.Context, client Patcher[T], object T, operations []Operation) (latest T, written bool, err error) {
+func Fields[T metav1.Object](ctx context.Context, client Patcher[T], object T, operations []PatchOperation) (latest T, written bool, err error) {
 	if len(operations) == 0 {
 		return object, false, nil
 	}
-	patch, err := json.Marshal(append([]Operation{{"replace", "/metadata/resourceVersion", object.GetResourceVersion()}}, operations...))
+	patch, err := json.Marshal(append([]PatchOperation{{"replace", "/metadata/resourceVersion", object.GetResourceVersion()}}, operations...))
 	if err != nil {
 		return object, false, err
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestFields(t *testing.T) {
 	client := &recorder{reply: &fleet.Cluster{}}
-	latest, written, err := Fields(t.Context(), client, someCluster(), []Operation{
+	latest, written, err := Fields(t.Context(), client, someCluster(), []PatchOperation{
 		{Op: "add", Path: "/spec/clientID", Value: "new"}, {Op: "add", Path: "/spec/paused", Value: false}, {Op: "remove", Path: "/spec/paused"},
 	})
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestFieldsWithoutChange(t *testing.T) {
 
 func TestFieldsErrorNamesTheObject(t *testing.T) {
 	client := &recorder{err: assert.AnError}
-	_, written, err := Fields(t.Context(), client, someCluster(), []Operation{{Op: "remove", Path: "/spec/clientID"}})
+	_, written, err := Fields(t.Context(), client, someCluster(), []PatchOperation{{Op: "remove", Path: "/spec/clientID"}})
 	require.ErrorIs(t, err, assert.AnError)
 	require.ErrorContains(t, err, "patching ns/c")
 	assert.False(t, written)
