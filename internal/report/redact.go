@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -125,15 +124,25 @@ func (c *collection) redactFields(file, title string, value any) {
 	}
 }
 
-// redactText removes the values in secrets, and texts that look like a credential.
+// redactText removes the values in secrets, and texts that look like a credential. Where values overlap, it removes all that one of them covers.
 func (c *collection) redactText(name string, text []byte) []byte {
-	// The longest first: if a shorter value that is part of it were removed first, the rest would stay.
-	values := slices.SortedFunc(maps.Keys(c.secrets), func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
-	for _, value := range values {
-		if bytes.Contains(text, []byte(value)) {
-			text = bytes.ReplaceAll(text, []byte(value), []byte(redacted))
-			c.Redacted = append(c.Redacted, Redaction{name, "a value of " + c.secrets[value]})
+	if c.finder == nil || len(c.finder.values) != len(c.secrets) {
+		c.finder = newFinder(slices.Collect(maps.Keys(c.secrets)))
+	}
+	var left bytes.Buffer
+	found, end := map[string]bool{}, 0
+	for _, s := range c.finder.find(string(text)) {
+		if s.from >= end {
+			left.Write(text[end:s.from])
+			left.WriteString(redacted)
 		}
+		end = max(end, s.to)
+		found[c.finder.values[s.value]] = true
+	}
+	left.Write(text[end:])
+	text = left.Bytes()
+	for _, value := range slices.Sorted(maps.Keys(found)) {
+		c.Redacted = append(c.Redacted, Redaction{name, "a value of " + c.secrets[value]})
 	}
 	if credentials.Match(text) {
 		text = credentials.ReplaceAll(text, []byte(redacted))

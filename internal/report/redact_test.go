@@ -1,6 +1,8 @@
 package report
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +27,9 @@ func TestRedactText(t *testing.T) {
 
 	for text, want := range map[string]string{
 		"say sessame-open, or sessame":        "say REDACTED, or REDACTED",
+		"sessamesessame-opens":                "REDACTEDREDACTEDs",
+		"sessame-openapi":                     "REDACTEDapi",
+		"sessame-oapi":                        "REDACTED-oapi",
 		"as base64 c2Vzc2FtZS1vcGVu":          "as base64 REDACTED",
 		"it is true":                          "it is true",
 		"bearer abcdefgh of me":               "bearer REDACTED of me",
@@ -35,6 +40,79 @@ func TestRedactText(t *testing.T) {
 		assert.Equal(t, want, string(c.redactText("log", []byte(text))))
 	}
 	assert.Contains(t, c.Redacted, Redaction{"log", "a value of Secret ns/s, key kubeconfig"})
+}
+
+// If one of two overlapping values were removed first, a part of the other would stay.
+func TestRedactOverlappingTexts(t *testing.T) {
+	c := &collection{secrets: map[string]string{"abcdef": "one", "defghij": "two", "ghijkl": "three"}}
+	assert.Equal(t, "-REDACTED-REDACTED-", string(c.redactText("log", []byte("-abcdefghijkl-ghijkl-"))))
+	assert.Equal(t, []Redaction{{"log", "a value of one"}, {"log", "a value of two"}, {"log", "a value of three"}}, c.Redacted)
+}
+
+// Each registered cluster has Secrets, and their tokens begin with the same header.
+func TestFindManyTexts(t *testing.T) {
+	values, text := manyTokens(100_000)
+	f := newFinder(values)
+	spans := f.find(text)
+	assert.Len(t, spans, 1000)
+	for i, s := range spans {
+		assert.Equal(t, values[i*100], text[s.from:s.to])
+	}
+	assert.Less(t, f.steps, 2*len(text), "values that were compared")
+}
+
+// manyTokens returns different tokens, and a log that has a hundredth of them.
+func manyTokens(count int) (values []string, text string) {
+	var log strings.Builder
+	for i := range count {
+		values = append(values, fmt.Sprintf("eyJhbGciOiJSUzI1NiIsImtpZCI6IjB4In0.%032x.%064x", i, count-i))
+		if i%100 == 0 {
+			fmt.Fprintf(&log, "2026-01-02T12:00:00Z request %d of eyJhbGciOiJSUzI1NiIsImtpZCI6IjB4In0 with %s was granted\n", i, values[i])
+		}
+	}
+	return values, log.String()
+}
+
+func BenchmarkRedactText(b *testing.B) {
+	values, text := manyTokens(100_000)
+	c := &collection{secrets: map[string]string{}}
+	for _, value := range values {
+		c.secrets[value] = "one"
+	}
+	for b.Loop() {
+		c.redactText("log", []byte(text))
+	}
+	b.ReportMetric(float64(c.finder.steps)/float64(b.N*len(text)), "steps/byte")
+}
+
+func FuzzFind(f *testing.F) {
+	f.Add("abcdef abcdefg bcdefgh", "xabcdefgh abcdef")
+	f.Fuzz(func(t *testing.T, words, text string) {
+		var values []string
+		for _, word := range strings.Fields(words) {
+			if len(word) >= shortest && !slices.Contains(values, word) {
+				values = append(values, word)
+			}
+		}
+		var want []string
+		for from := range len(text) {
+			longest := ""
+			for _, value := range values {
+				if strings.HasPrefix(text[from:], value) && len(value) > len(longest) {
+					longest = value
+				}
+			}
+			if longest != "" {
+				want = append(want, fmt.Sprint(from, longest))
+			}
+		}
+		finder := newFinder(values)
+		var found []string
+		for _, s := range finder.find(text) {
+			found = append(found, fmt.Sprint(s.from, finder.values[s.value]))
+		}
+		assert.Equal(t, want, found)
+	})
 }
 
 // People write secrets into Bundles, variables and annotations.

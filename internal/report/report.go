@@ -129,6 +129,7 @@ type collection struct {
 	files map[string][]byte
 	// secrets maps each value to remove from all files to the Secret that contains it.
 	secrets map[string]string
+	finder  *finder // of the values in secrets
 }
 
 func (c *collection) failed(part string, err error) {

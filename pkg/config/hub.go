@@ -80,6 +80,8 @@ type Hub struct {
 	ImagePullSecretWorkspaces []string `json:"imagePullSecretWorkspaces,omitempty"`
 	// Members limit the addresses to which the hub connects for the kubeconfigs of members.
 	Members Members `json:"members,omitzero"`
+	// Bundles limits what the Bundles of a workspace can cost.
+	Bundles Bundles `json:"bundles,omitzero"`
 	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
 	// Clusternet configures a hub that serves Clusternet agents.
@@ -212,7 +214,7 @@ func (h Hub) validate() error {
 		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because heartbeats come a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
-	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate()); err != nil {
+	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate(), h.Bundles.validate()); err != nil {
 		return err
 	}
 	switch h.TLSMode() {

@@ -195,9 +195,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	switch {
 	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
 	case o.DisableBundles:
-		c.digest, c.reduce, c.groups = withoutResources, withoutOptions, clustergroup.Reduce
+		c.digest, c.reduce, c.groups = withoutResources, withoutSpec, clustergroup.Reduce
 	default:
-		c.digest, c.reduce, c.groups = withoutResources, withShortReport, clustergroup.Reduce
+		c.digest, c.reduce, c.groups = withoutResources, withoutOptions, clustergroup.Reduce
 	}
 	if c.fleet == c.own {
 		c.restore = withSmallSpec(c.restore)
@@ -329,21 +329,29 @@ func withoutResources(object any) (any, error) {
 	return object, nil
 }
 
-// withShortReport shortens what the agent reports of a BundleDeployment, which may be as large as the API server permits.
-func withShortReport(object any) (any, error) {
+// withoutOptions replaces the options of a BundleDeployment by their digests, and shortens what the agent reports. Both may be as large as the API
+// server permits.
+func withoutOptions(object any) (any, error) {
 	if d, ok := object.(*fleet.BundleDeployment); ok {
+		bundle.Reduce(&d.Spec)
 		d.Status = fleetstatus.Shorten(d.Status)
 	}
 	return object, nil
 }
 
-// withoutOptions drops the large parts of a BundleDeployment. A hub with disableBundles reads only its deployment ID and its
+// withoutSpec drops the large parts of a BundleDeployment. A hub with disableBundles reads only its deployment ID and its
 // state.
-func withoutOptions(object any) (any, error) {
+func withoutSpec(object any) (any, error) {
 	if d, ok := object.(*fleet.BundleDeployment); ok {
-		d.Spec.Options, d.Spec.StagedOptions = fleet.BundleDeploymentOptions{}, fleet.BundleDeploymentOptions{}
+		s := d.Spec
+		d.Spec = fleet.BundleDeploymentSpec{
+			Paused: s.Paused, DeploymentID: s.DeploymentID, StagedDeploymentID: s.StagedDeploymentID, OCIContents: s.OCIContents,
+			ValuesHash: s.ValuesHash, OffSchedule: s.OffSchedule, WaitingForValues: s.WaitingForValues,
+			DownstreamResourcesGeneration: s.DownstreamResourcesGeneration,
+		}
+		d.Status = fleetstatus.Shorten(d.Status)
 	}
-	return withShortReport(object)
+	return object, nil
 }
 
 // startWorkers starts the work queues of all registered controllers, until ctx ends.

@@ -36,7 +36,7 @@ func FuzzTransforms(f *testing.F) {
 		for object, transforms := range map[metav1.Object][]cache.TransformFunc{
 			&fleet.Cluster{}:                {restoreCluster, agents.Transform},
 			&fleet.Bundle{}:                 {withoutResources},
-			&fleet.BundleDeployment{}:       {withShortReport, withoutOptions},
+			&fleet.BundleDeployment{}:       {withoutOptions, withoutOptions},
 			&fleet.ClusterGroup{}:           {clustergroup.Reduce},
 			&fleet.ClusterRegistration{}:    nil,
 			&coordinationv1.Lease{}:         {liveness.Reduce},

@@ -15,7 +15,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +35,9 @@ type interner struct {
 	lists     *recent[string, []string]            // by the joined strings
 	maps      *recent[uint64, map[string]string]   // by sum
 	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
+	digests   *recent[fleet.SpecDigests, *fleet.SpecDigests]
 	seed      maphash.Seed
-	helm      *fleet.HelmOptions // of the last Bundle or BundleDeployment: those of all agents are equal
+	helm      *fleet.HelmOptions // of the last Bundle: those of all agents are equal
 }
 
 func newInterner(clock clock.PassiveClock) *interner {
@@ -56,6 +56,7 @@ func newInterner(clock clock.PassiveClock) *interner {
 			return size
 		}),
 		resources: newRecent[string](clock, func(list corev1.ResourceList) int { return len(list) * int(unsafe.Sizeof(resource.Quantity{})) }),
+		digests:   newRecent[fleet.SpecDigests](clock, func(*fleet.SpecDigests) int { return int(unsafe.Sizeof(fleet.SpecDigests{})) }),
 		seed:      maphash.MakeSeed(),
 	}
 }
@@ -169,9 +170,10 @@ func (w *interner) intern(before, object any) any {
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.string(o.Spec.DeploymentID), w.string(o.Spec.StagedDeploymentID)
 		o.Status.AppliedDeploymentID = w.string(o.Status.AppliedDeploymentID)
-		o.Spec.Options.DefaultNamespace, o.Spec.Options.Helm = w.string(o.Spec.Options.DefaultNamespace), w.helmOptions(o.Spec.Options.Helm)
-		if equality.Semantic.DeepEqual(o.Spec.Options, o.Spec.StagedOptions) { // they differ only while the Bundle or the Cluster is paused
-			o.Spec.StagedOptions = o.Spec.Options
+		if d, isDeployment := before.(*fleet.BundleDeployment); isDeployment && d != nil {
+			o.Spec.Digests = w.specDigests(d.Spec.Digests, o.Spec.Digests)
+		} else {
+			o.Spec.Digests = w.specDigests(nil, o.Spec.Digests)
 		}
 	}
 	return object
@@ -196,6 +198,21 @@ func (w *interner) helmOptions(options *fleet.HelmOptions) *fleet.HelmOptions {
 		w.helm = options
 	}
 	return w.helm
+}
+
+// specDigests returns before if it is equal, and otherwise one pointer for all equal digests: most Clusters have the same options of a Bundle.
+func (w *interner) specDigests(before, digests *fleet.SpecDigests) *fleet.SpecDigests {
+	switch {
+	case digests == nil:
+		return nil
+	case before != nil && *before == *digests:
+		return before
+	}
+	if equal, ok := w.digests.get(*digests); ok {
+		return equal
+	}
+	w.digests.add(*digests, digests)
+	return digests
 }
 
 // kind interns what the decoder sets.
@@ -312,6 +329,7 @@ func (w *interner) forget() {
 	w.lists.expire()
 	w.maps.expire()
 	w.resources.expire()
+	w.digests.expire()
 }
 
 // forgetAll drops all entries, once the caches are filled. Later objects share the strings of the objects that they replace.
@@ -322,6 +340,7 @@ func (w *interner) forgetAll() {
 	w.lists.clear()
 	w.maps.clear()
 	w.resources.clear()
+	w.digests.clear()
 	w.helm = nil
 }
 

@@ -208,12 +208,11 @@ func TestInternHelmOptions(t *testing.T) {
 		b.Spec.Helm = &fleet.HelmOptions{TakeOwnership: true, Chart: chart}
 		return b
 	}
-	w, agent, of, other, again := newInterner(clock.RealClock{}), bundle(""), &fleet.BundleDeployment{}, bundle("app"), bundle("")
-	of.Spec.Options.Helm = bundle("").Spec.Helm
+	w, agent, of, other, again := newInterner(clock.RealClock{}), bundle(""), bundle(""), bundle("app"), bundle("")
 	for _, object := range []any{agent, of, other, again, &fleet.Bundle{}} {
 		w.intern(nil, object)
 	}
-	assert.Same(t, agent.Spec.Helm, of.Spec.Options.Helm)
+	assert.Same(t, agent.Spec.Helm, of.Spec.Helm)
 	assert.Equal(t, bundle("app"), other)
 	assert.Equal(t, bundle(""), again)
 }
@@ -267,22 +266,6 @@ func TestInternLaterVersions(t *testing.T) {
 	assert.Same(t, unsafe.StringData(role.Name), unsafe.StringData(renewed.Name))
 	w.intern(lease, relabelled)
 	assert.Equal(t, "false", relabelled.Labels["managed"])
-}
-
-// Tenants choose how large options are, and each Cluster has them.
-func TestInternOptions(t *testing.T) {
-	deployment := func(staged string) *fleet.BundleDeployment {
-		options := func(name string) fleet.BundleDeploymentOptions {
-			return fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ReleaseName: name}}
-		}
-		return &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{Options: options("app"), StagedOptions: options(staged)}}
-	}
-	w, equal, paused := newInterner(clock.RealClock{}), deployment("app"), deployment("next")
-	w.intern(nil, equal)
-	w.intern(nil, paused)
-	assert.Equal(t, deployment("app"), equal)
-	assert.Same(t, equal.Spec.Options.Helm, equal.Spec.StagedOptions.Helm)
-	assert.Equal(t, deployment("next"), paused)
 }
 
 func TestTransform(t *testing.T) {

@@ -32,6 +32,15 @@ func report(n int) fleet.BundleDeploymentStatus {
 	}
 }
 
+// largeSpec has options of 1.2 megabytes, in which the texts differ from those of other specs.
+func largeSpec(n int) fleet.BundleDeploymentSpec {
+	text := fmt.Sprint(n) + strings.Repeat("0123456789abcdef", 300<<10/16)
+	options := fleet.BundleDeploymentOptions{
+		NamespaceAnnotations: map[string]string{"large": text}, Diff: &fleet.DiffOptions{ComparePatches: []fleet.ComparePatch{{Name: "n" + text}}},
+	}
+	return fleet.BundleDeploymentSpec{Options: options, StagedOptions: options}
+}
+
 // largeBundle has resources of a megabyte.
 func largeBundle(n int) *fleet.Bundle {
 	return &fleet.Bundle{
@@ -43,7 +52,7 @@ func largeBundle(n int) *fleet.Bundle {
 // Tenants and, without the admission policies, agents write as much as the API server permits. The caches keep a small part, of the first
 // list and of each event.
 func TestCachesOfLargeReports(t *testing.T) {
-	const reports, limit = 12, 14 << 20 // of 24 MiB; the clients, connections and their buffers take 10 MiB
+	const reports, limit = 12, 14 << 20 // of 31 MiB; the clients, connections and their buffers take 10 MiB
 	plane := withkinds.Shared(t)
 	clients, err := versioned.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
@@ -52,11 +61,15 @@ func TestCachesOfLargeReports(t *testing.T) {
 		_, err := core.Bundles(metav1.NamespaceDefault).Create(ctx, largeBundle(n), metav1.CreateOptions{})
 		require.NoError(t, err)
 		name := fmt.Sprint("bd-", n)
-		_, err = core.BundleDeployments(metav1.NamespaceDefault).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err = core.BundleDeployments(metav1.NamespaceDefault).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: largeSpec(n)}, metav1.CreateOptions{})
 		require.NoError(t, err)
+		// An object has both only without the other: the API server stores 1.5 MiB.
 		patch, err := json.Marshal(map[string]any{"status": report(n)})
 		require.NoError(t, err)
-		_, err = core.BundleDeployments(metav1.NamespaceDefault).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		reported := fmt.Sprint("reported-", n)
+		_, err = core.BundleDeployments(metav1.NamespaceDefault).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: reported}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = core.BundleDeployments(metav1.NamespaceDefault).Patch(ctx, reported, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 		require.NoError(t, err)
 	}
 	for n := range reports {
@@ -78,7 +91,7 @@ func TestCachesOfLargeReports(t *testing.T) {
 	require.NoError(t, c.fill(ctx))
 	informer, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind))
 	require.NoError(t, err)
-	assert.Len(t, informer.GetStore().List(), reports)
+	assert.Len(t, informer.GetStore().List(), 2*reports)
 	bundles, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleKind))
 	require.NoError(t, err)
 	assert.Len(t, bundles.GetStore().List(), reports)
@@ -88,7 +101,7 @@ func TestCachesOfLargeReports(t *testing.T) {
 		write(t.Context(), reports+n)
 	}
 	require.Eventually(t, func() bool {
-		item, exists, _ := informer.GetStore().GetByKey(fmt.Sprint(metav1.NamespaceDefault, "/bd-", 2*reports-1))
+		item, exists, _ := informer.GetStore().GetByKey(fmt.Sprint(metav1.NamespaceDefault, "/reported-", 2*reports-1))
 		return exists && item.(*fleet.BundleDeployment).Status.Release != ""
 	}, time.Minute, 20*time.Millisecond)
 	assert.Len(t, bundles.GetStore().List(), 2*reports)

@@ -169,6 +169,7 @@ maps are for other components.
 {{- with $value }}{{ $_ := set $members $key . }}{{ end -}}
 {{- end -}}
 {{- with $members }}{{ $_ := set $config "members" . }}{{ end -}}
+{{- with (.Values.bundles).workspaceLimitMiB }}{{ $_ := set $config "bundles" (dict "workspaceLimitMiB" (int .)) }}{{ end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}
 

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -79,6 +80,7 @@ func (d *Deployer) forgetBundle(k string) {
 	delete(d.seen, bundle)
 	delete(d.changedAt, bundle)
 	delete(d.rollouts, bundle)
+	delete(d.limited, bundle)
 	d.mu.Unlock()
 	left, _ := d.deploymentsOfBundle(bundle)
 	for _, deployment := range left {
@@ -219,7 +221,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(p.problem, summary, quarantined))
+	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(cmp.Or(p.problem, limitProblem(d.limitedClusters(k), matches)), summary, quarantined))
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, written, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
@@ -239,7 +241,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 // Clusters without a BundleDeployment of this revision, and those for which isUnavailable is true.
 func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := d.deploymentsOf(b)
-	postponed := d.postponedByRollout(keyOf(b))
+	postponed, limited := d.postponedByRollout(keyOf(b)), d.limitedClusters(keyOf(b))
 	var unready []fleet.NonReadyResource
 	for _, m := range matches {
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
@@ -258,6 +260,8 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
 			entry.State, entry.Message = fleet.ErrApplied, shown(err.Error())
+		} else if message := limited[keyOf(m.cluster)]; message != "" {
+			entry.State, entry.Message = fleet.ErrApplied, shown(message)
 		} else if deployment == nil {
 			entry.Message = postponed[keyOf(m.cluster)]
 		}

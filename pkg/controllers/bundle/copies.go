@@ -72,14 +72,28 @@ func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) 
 // sourcesOf returns the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
 func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	all = loginsOf(deployment.Spec.HelmChartOptions)
+	digests := deployment.Spec.Digests
+	if digests != nil && deployment.Spec.HelmChartOptions == nil {
+		for _, s := range decodeSources(digests.HelmChartOptions) {
+			all = append(all, copySource{s.kind, s.name, registration.SecretTypeHelmOp})
+		}
+	}
 	if deployment.Spec.OCIContents {
 		all = append(all, loginsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
 	}
 	seen := map[copySource]bool{} // Fleet's hub does not limit their number
-	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
-		if s := sourceOf(named); !seen[s] {
+	add := func(s copySource) {
+		if !seen[s] {
 			seen[s] = true
 			all = append(all, s)
+		}
+	}
+	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
+		add(sourceOf(named))
+	}
+	if digests != nil { // the same, as far as the cache has dropped them
+		for _, s := range slices.Concat(decodeSources(digests.Options), decodeSources(digests.StagedOptions)) {
+			add(s)
 		}
 	}
 	return all
@@ -142,7 +156,9 @@ func (d *Deployer) copySources(
 			continue
 		}
 		chosen[s.String()] = s
-		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s])
+		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s], func(size, grown int64) error {
+			return d.reserve(cluster, fmt.Sprintf("%s, which Bundle %s names in %s,", s, bundleOf(users[s][0]), s.field()), size, grown)
+		})
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
@@ -183,21 +199,24 @@ type copies struct{ *app.Context }
 type copyVersion struct {
 	generation    int64
 	sourceVersion string
+	size          int64 // of the content; 0 if an earlier version made the copy
 }
 
 func (v copyVersion) String() string {
-	return strconv.FormatInt(v.generation, 10) + " " + v.sourceVersion
+	return fmt.Sprint(v.generation, " ", v.sourceVersion, " ", v.size)
 }
 
 // parseCopyVersion returns the annotation of a copy, and false if the object is not a copy.
 func parseCopyVersion(object metav1.Object) (copyVersion, bool) {
 	generation, source, found := strings.Cut(object.GetAnnotations()[fleet.CopyAnnotation], " ")
 	n, err := strconv.ParseInt(generation, 10, 64)
-	return copyVersion{n, source}, found && err == nil
+	source, text, _ := strings.Cut(source, " ")
+	size, _ := strconv.ParseInt(text, 10, 64)
+	return copyVersion{n, source, max(0, size)}, found && err == nil
 }
 
 const (
-	// maxCopyVersion is more than the length of every copyVersion: two numbers and a UID.
+	// maxCopyVersion is more than the length of every copyVersion: three numbers and a UID.
 	maxCopyVersion = 128
 	// ownersAnnotation exists only in the caches of metadata. It is a digest of the owners of a copy.
 	ownersAnnotation = "muster.fleet.cattle.io/copy-owners"
@@ -230,13 +249,15 @@ func isCopy(object metav1.Object) bool {
 
 // ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
 // content: if the content has changed, that is higher than the generation of each of them.
-func (c *copies) ensure(ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment) (generation int64, err error) {
+func (c *copies) ensure(
+	ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment, reserve func(size, grown int64) error,
+) (generation int64, err error) {
 	target := key{Namespace: users[0].Namespace, Name: s.name}
 	source := c.find(s.kind, key{Namespace: namespace, Name: s.name})
 	if source == nil {
 		return 0, &missingSourceError{s, namespace}
 	}
-	next := copyVersion{1, string(source.UID) + "/" + source.ResourceVersion}
+	next := copyVersion{1, string(source.UID) + "/" + source.ResourceVersion, 0}
 	meta := metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name}
 	for _, user := range users {
 		next.generation = max(next.generation, user.Spec.DownstreamResourcesGeneration+1)
@@ -246,8 +267,11 @@ func (c *copies) ensure(ctx context.Context, namespace string, s copySource, use
 		}
 		meta.OwnerReferences = append(meta.OwnerReferences, owner)
 	}
+	stored := int64(0)
 	if known := c.find(s.kind, target); known != nil {
-		if last, found := parseCopyVersion(known); found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(meta.OwnerReferences) {
+		last, found := parseCopyVersion(known)
+		stored = last.size
+		if found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(meta.OwnerReferences) {
 			return last.generation, nil
 		}
 	}
@@ -261,7 +285,10 @@ func (c *copies) ensure(ctx context.Context, namespace string, s copySource, use
 		if ofHub || !registration.IsCopiedType(string(from.Type)) {
 			return 0, &unusableError{s.kind, keyOf(from), "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + s.field()}
 		}
-		next.sourceVersion = string(from.UID) + "/" + from.ResourceVersion
+		next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, contentSize(from.Data, nil)
+		if err := reserve(next.size, next.size-stored); err != nil {
+			return 0, err
+		}
 		if s.loginType != "" {
 			meta.Labels = map[string]string{fleet.InternalSecretLabel: "true"}
 		}
@@ -275,12 +302,26 @@ func (c *copies) ensure(ctx context.Context, namespace string, s copySource, use
 	if err != nil {
 		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, s.name, err)
 	}
-	next.sourceVersion = string(from.UID) + "/" + from.ResourceVersion
+	next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, contentSize(from.BinaryData, from.Data)
+	if err := reserve(next.size, next.size-stored); err != nil {
+		return 0, err
+	}
 	return copyTo(ctx, c.Kubernetes.CoreV1().ConfigMaps(target.Namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: from.Data, BinaryData: from.BinaryData}, s, next,
 		func(a, b *corev1.ConfigMap) bool {
 			return equality.Semantic.DeepEqual(a.Data, b.Data) && equality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
 		},
 		func(to, from *corev1.ConfigMap) { to.Data, to.BinaryData = from.Data, from.BinaryData })
+}
+
+// contentSize returns the size of the data of a Secret or ConfigMap.
+func contentSize(data map[string][]byte, texts map[string]string) (size int64) {
+	for name, value := range data {
+		size += int64(len(name) + len(value))
+	}
+	for name, value := range texts {
+		size += int64(len(name) + len(value))
+	}
+	return size
 }
 
 // copyClient has the methods of client-go's clients that copyTo needs.

@@ -50,7 +50,7 @@ func TestReconcileCopies(t *testing.T) {
 	}
 	fleetCopy := copyOf("", "one")
 	fleetCopy.Annotations = nil
-	orphaned := copyOf("4 source/5", "one")
+	orphaned := copyOf("4 source/5 11", "one")
 	orphaned.OwnerReferences[0].UID = "of-an-earlier-app"
 	for name, row := range map[string]struct {
 		source     *corev1.Secret
@@ -64,31 +64,35 @@ func TestReconcileCopies(t *testing.T) {
 	}{
 		"the first copy": {
 			source: credential("ws", "5", "one"), requests: []string{"get Secret", "create Secret", "patch"},
-			copied: copyOf("1 source/5", "one"), after: 1, readable: []string{"cred"},
+			copied: copyOf("1 source/5 11", "one"), after: 1, readable: []string{"cred"},
 		},
 		"nothing changed: no request": {
+			source: credential("ws", "5", "one"), target: copyOf("4 source/5 11", "one"), generation: 4,
+			copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"},
+		},
+		"a copy of an earlier version of the hub, without a size: no request": {
 			source: credential("ws", "5", "one"), target: copyOf("4 source/5", "one"), generation: 4,
 			copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"},
 		},
 		"other content: another generation": {
-			source: credential("ws", "6", "two"), target: copyOf("4 source/5", "one"), generation: 4,
-			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6", "two"), after: 5, readable: []string{"cred"},
+			source: credential("ws", "6", "two"), target: copyOf("4 source/5 11", "one"), generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
 		"another version of the same content: the same generation": {
-			source: credential("ws", "6", "one"), target: copyOf("4 source/5", "one"), generation: 4,
-			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/6", "one"), after: 4, readable: []string{"cred"},
+			source: credential("ws", "6", "one"), target: copyOf("4 source/5 11", "one"), generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/6 11", "one"), after: 4, readable: []string{"cred"},
 		},
 		"the hub ended between copy and patch": {
-			source: credential("ws", "6", "two"), target: copyOf("5 source/6", "two"), generation: 4,
-			requests: []string{"patch"}, copied: copyOf("5 source/6", "two"), after: 5, readable: []string{"cred"},
+			source: credential("ws", "6", "two"), target: copyOf("5 source/6 11", "two"), generation: 4,
+			requests: []string{"patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
 		"a copy of Fleet's hub: taken over": {
 			source: credential("ws", "5", "one"), target: fleetCopy, generation: 4,
-			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/5", "one"), after: 5, readable: []string{"cred"},
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/5 11", "one"), after: 5, readable: []string{"cred"},
 		},
 		"a copy of an earlier BundleDeployment": {
 			source: credential("ws", "5", "one"), target: orphaned, generation: 4,
-			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"},
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"},
 		},
 		"an object of somebody else: neither changed nor readable": {
 			source: credential("ws", "5", "one"), target: foreign,
@@ -97,12 +101,12 @@ func TestReconcileCopies(t *testing.T) {
 		"a Secret of the hub: not copied": {source: own, requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
 		"a bootstrap token: not copied":   {source: ofType(corev1.SecretTypeBootstrapToken), requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
 		"a source that was recreated as a ServiceAccount token: the copy stays": {
-			source: ofType(corev1.SecretTypeServiceAccountToken), target: copyOf("4 source/5", "one"), generation: 4,
-			requests: []string{"get Secret"}, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonNameConflict,
+			source: ofType(corev1.SecretTypeServiceAccountToken), target: copyOf("4 source/5 11", "one"), generation: 4,
+			requests: []string{"get Secret"}, copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonNameConflict,
 		},
 		"no source": {reason: fleet.ReasonDownstreamMissing},
 		"the source is deleted: the copy stays": {
-			target: copyOf("4 source/5", "one"), generation: 4, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonDownstreamMissing,
+			target: copyOf("4 source/5 11", "one"), generation: 4, copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonDownstreamMissing,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +126,7 @@ func TestReconcileCopies(t *testing.T) {
 			}
 			assert.Equal(t, row.requests, s.requests())
 			if row.after != row.generation {
-				assert.Contains(t, patched, `"downstreamResourcesGeneration":`+string('0'+rune(row.after)))
+				assert.Contains(t, patched, `"/spec/downstreamResourcesGeneration","value":`+string('0'+rune(row.after))+"}")
 			}
 			assert.Equal(t, row.readable, s.rights.secrets[0])
 			if row.reason != "" {

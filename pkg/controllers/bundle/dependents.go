@@ -52,14 +52,14 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 		}
 		return
 	}
-	selecting := d.bundlesByTargets(anyKey(workspace))
+	selecting, groups := d.bundlesByTargets(anyKey(workspace)), d.groupsOf(workspace)
 	for name, versions := range clusters.ByName {
 		if current, err := d.clusterCache.Get(workspace, name); err == nil {
 			versions = append(versions, current.Labels)
 		}
 		for _, version := range versions {
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name, Labels: version}}
-			m := d.candidateOf(cluster)
+			m := d.candidateOf(cluster, groups)
 			enqueueIfTargeted := func(b *fleet.Bundle) bool {
 				if ctx.Err() == nil && len(d.plans.of(b).choose(b, m)) == 0 {
 					return false

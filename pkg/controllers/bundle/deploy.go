@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -68,12 +68,14 @@ type assignment struct {
 	values      helmValues
 	isPostponed bool                    // the Cluster may not have the deployment ID of the variant yet
 	existing    *fleet.BundleDeployment // nil if there is none
+	size        int64                   // of wanted, for its label
 	wanted      *fleet.BundleDeployment
 }
 
 // deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
 // which to call it again, 0 for never.
 func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment) (current []*fleet.BundleDeployment, after time.Duration, err error) {
+	d.recount(cluster, all)
 	existing := map[string]*fleet.BundleDeployment{}
 	for _, deployment := range all {
 		existing[deployment.Name] = deployment
@@ -116,8 +118,21 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			failures = append(failures, err)
 			continue
 		}
+		wanted := desired(b, v, values, isPostponed, cluster, old)
+		size := plan.wantedSize(v, isPostponed, old)
+		grown := size - storedSize(old)
+		if old != nil && isSpecEqual(&old.Spec, &wanted.Spec) && maps.Equal(old.Labels, wanted.Labels) {
+			grown = 0 // an earlier version has written it without its size
+		}
+		err = d.reserve(cluster, fmt.Sprintf("what Bundle %s has in options and Helm values", keyOf(b)), size, grown)
+		d.noteLimit(keyOf(b), keyOf(cluster), err)
+		if err != nil {
+			keep(old)
+			failures = append(failures, err)
+			continue
+		}
 		assignments = append(assignments, assignment{
-			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, wanted: desired(b, v, values, isPostponed, cluster, old),
+			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, size: size, wanted: withSize(wanted, size),
 		})
 	}
 
@@ -290,7 +305,7 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 		if err != nil {
 			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
 		}
-		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made)
+		a.existing, a.wanted = made, withSize(desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made), a.size)
 	}
 	return a, d.values.ensure(ctx, a.existing, a.values)
 }
@@ -300,15 +315,19 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 	if d.isOutdated(a.existing) {
 		return a.existing, nil
 	}
-	if maps.Equal(a.existing.Labels, a.wanted.Labels) && equality.Semantic.DeepEqual(a.existing.Spec, a.wanted.Spec) {
-		return a.existing, nil // as in most passes; a comparison costs far less than encoding both
+	if maps.Equal(a.existing.Labels, a.wanted.Labels) && isSpecEqual(&a.existing.Spec, &a.wanted.Spec) {
+		return a.existing, nil // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
 		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
 			return nil, err
 		}
 	}
-	latest, written, err := writes.Spec(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, a.wanted)
+	operations, err := specChanges(a.existing, a.wanted)
+	if err != nil {
+		return nil, err
+	}
+	latest, written, err := writes.Fields(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, operations)
 	if err != nil {
 		return nil, fmt.Errorf("BundleDeployment: %w", err)
 	}
@@ -437,6 +456,18 @@ func desired(
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
 	}
+	if spec.Digests != nil { // the cache has dropped the fields that stay
+		digests := *spec.Digests
+		digests.StagedOptions = v.digest
+		if !isPostponed {
+			digests.Options = v.digest
+		}
+		if !isPostponed || spec.Paused {
+			set := digestsOf(&fleet.BundleDeploymentSpec{DependsOn: spec.DependsOn, CorrectDrift: spec.CorrectDrift, HelmChartOptions: spec.HelmChartOptions})
+			digests.DependsOn, digests.CorrectDrift, digests.HelmChartOptions = set.DependsOn, set.CorrectDrift, set.HelmChartOptions
+		}
+		spec.Digests = &digests
+	}
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
 	// tools mark the objects that they manage.
@@ -457,6 +488,14 @@ func desired(
 	})
 	if name := cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)); name != "" && !spec.OCIContents {
 		deployment.Labels[fleet.ContentNameLabel] = name
+	}
+	return deployment
+}
+
+// withSize sets the label with the size of a large BundleDeployment.
+func withSize(deployment *fleet.BundleDeployment, size int64) *fleet.BundleDeployment {
+	if size > 0 {
+		deployment.Labels[fleet.SizeLabel] = strconv.FormatInt(size, 10)
 	}
 	return deployment
 }
@@ -519,7 +558,7 @@ func (l bundleErrors) Error() string {
 func (l bundleErrors) Unwrap() []error { return l }
 
 // stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
-// owner, a source is missing, or a person has to correct a template.
+// owner, a source is missing, a person has to correct a template, or the workspace has reached its limit.
 func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {
@@ -530,6 +569,7 @@ func stalledReason(err error) (reason string) {
 		var role *desiredset.ForeignError
 		var missing *missingSourceError
 		var template *templateError
+		var limit *limitError
 		switch {
 		case errors.As(one, &unusable), errors.As(one, &role):
 			reason = fleet.ReasonNameConflict
@@ -537,6 +577,8 @@ func stalledReason(err error) (reason string) {
 			reason = cmp.Or(reason, fleet.ReasonDownstreamMissing)
 		case errors.As(one, &template):
 			reason = cmp.Or(reason, fleet.ReasonBundleInvalid)
+		case errors.As(one, &limit):
+			reason = cmp.Or(reason, fleet.ReasonWorkspaceLimitReached)
 		default:
 			return ""
 		}

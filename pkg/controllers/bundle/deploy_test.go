@@ -57,8 +57,9 @@ func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
 	s.reconcile(t, clusterNamed("alice"))
 	log := slices.DeleteFunc(s.taken(), func(line string) bool { return strings.HasPrefix(line, "create Content") })
 	require.Len(t, log, 1)
-	assert.Contains(t, log[0], "patch "+atHome+` [{"op":"replace","path":"/metadata/resourceVersion","value":"5"},{"op":"add","path":"/spec"`)
+	assert.Contains(t, log[0], "patch "+atHome+` [{"op":"replace","path":"/metadata/resourceVersion","value":"5"},{"op":"add","path":"/spec/options","value":{"namespace":"other"`)
 	assert.NotContains(t, log[0], "/metadata/labels")
+	assert.NotContains(t, log[0], "/spec/dependsOn")
 }
 
 func TestReconcileWithoutChanges(t *testing.T) {

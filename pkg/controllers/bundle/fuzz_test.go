@@ -31,12 +31,11 @@ func FuzzChoose(f *testing.F) {
 		filler.Fill(&b.Spec.TargetRestrictions)
 		filler.Fill(&b.Spec.TargetCustomizationMode)
 		filler.Fill(&cluster)
-		m := candidate{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels), groups: func() (all []*fleet.ClusterGroup) {
-			for i := range cluster.Groups {
-				all = append(all, &cluster.Groups[i])
-			}
-			return all
-		}}
+		groups := []*fleet.ClusterGroup{}
+		for i := range cluster.Groups {
+			groups = append(groups, &cluster.Groups[i])
+		}
+		m := inGroups(candidate{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels)}, groups...)
 		p := planOf(&b)
 		chosen := p.choose(&b, m)
 		assert.Equal(t, chosen, planOf(b.DeepCopy()).choose(&b, m))
@@ -84,7 +83,7 @@ func FuzzEvents(f *testing.F) {
 		contentsOf(&before)
 		clusterOf(&after)
 		p := planOf(&b)
-		m := candidate{name: cluster.Name, labels: cluster.Labels, groups: func() []*fleet.ClusterGroup { return nil }}
+		m := inGroups(candidate{name: cluster.Name, labels: cluster.Labels})
 		if chosen := p.choose(&b, m); len(chosen) > 0 {
 			_, _ = p.variant(chosen, &cluster)
 		}

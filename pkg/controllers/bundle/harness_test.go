@@ -27,6 +27,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
@@ -95,6 +96,7 @@ func newStage(t testing.TB) *stage {
 	metadataClient.PrependReactor("*", "*", s.answerMetadata)
 	c := &app.Context{
 		Metadata: metadataClient,
+		Config:   config.NewStore(config.Hub{}),
 		Clock:    s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Kubernetes:  s.kubernetes,
@@ -109,6 +111,7 @@ func newStage(t testing.TB) *stage {
 		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
+		limited: map[key]map[key]string{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
 	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles, MarkAll: (*changedObjects).markAll}
@@ -252,6 +255,9 @@ func (r *rights) AllowObjects(_ context.Context, _ *fleet.Cluster, secrets, conf
 func (s *stage) has(t testing.TB, objects ...metav1.Object) {
 	t.Helper()
 	for _, o := range objects {
+		if deployment, ok := o.(*fleet.BundleDeployment); ok {
+			Reduce(&deployment.Spec)
+		}
 		require.NoError(t, s.indexers[fmt.Sprintf("%T", o)].Update(o))
 	}
 }

@@ -90,7 +90,7 @@ func TestMemoryOfABundle(t *testing.T) {
 		annotations map[string]string
 		limit       int
 	}{
-		"of a user":   {limit: 2500},
+		"of a user":   {limit: 2600},
 		"of an agent": {annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent}, limit: 400},
 	} {
 		t.Run(name, func(t *testing.T) {

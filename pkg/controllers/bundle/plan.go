@@ -31,12 +31,14 @@ type plan struct {
 
 	uid          types.UID
 	generation   int64
+	labelSize    int // in bytes; a change of labels is not a new generation
 	options      fleet.BundleDeploymentOptions
 	isAgent      bool // the Bundle runs an agent
 	allMatches   bool // the options of all targets that match are merged, and not only those of the first
 	targets      []target
 	restrictions []criteria
 	strategy     *strategy // nil if all Clusters are updated at the same time
+	commonSize   int       // of the other fields that each BundleDeployment has from the Bundle, as JSON
 
 	cache planCache
 
@@ -62,6 +64,9 @@ const variantSize = 1 << 10
 
 // MaxSpecMemory limits the memory that the spec of a Bundle takes in the caches of the hub, without its resources. A larger one is dropped there.
 const MaxSpecMemory = 8 << 20
+
+// maxLabels limits the bytes of the labels of a Bundle. The caches of the hub have them for each BundleDeployment.
+const maxLabels = 16 << 10
 
 // maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
 const maxSelecting = 1000
@@ -94,7 +99,9 @@ type target struct {
 // options. The Helm values are separate from the options: they are in a Secret.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
-	values       []byte // a JSON object, nil if it is empty
+	digest       fleet.FieldDigest // of the options
+	size         int               // of the options and the values as JSON
+	values       []byte            // a JSON object, nil if it is empty
 	deploymentID string
 }
 
@@ -106,7 +113,15 @@ const (
 
 // newPlan returns the plan of a Bundle, which read has to complete.
 func newPlan(b *fleet.Bundle, m *memory) *plan {
-	return &plan{uid: b.UID, generation: b.Generation, cache: planCache{memory: m, namespace: b.Namespace}}
+	return &plan{uid: b.UID, generation: b.Generation, labelSize: labelSize(b), cache: planCache{memory: m, namespace: b.Namespace}}
+}
+
+// labelSize returns the bytes of the labels of a Bundle.
+func labelSize(b *fleet.Bundle) (size int) {
+	for label, value := range b.Labels {
+		size += len(label) + len(value)
+	}
+	return size
 }
 
 // read reads the spec of the Bundle, once. That may take long, so plans calls it without its own lock, which the passes over other Bundles need.
@@ -128,20 +143,28 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	}
 	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsBundle(b)
 	p.allMatches = b.Spec.TargetCustomizationMode == allMatches
+	_, dependsOn := digestOf(b.Spec.DependsOn, nil)
+	_, helmOp := digestOf(b.Spec.HelmOpOptions, nil)
+	p.commonSize = dependsOn + helmOp
 	var invalid []error
+	if p.commonSize += p.labelSize; p.labelSize > maxLabels {
+		invalid = append(invalid, fmt.Errorf("metadata.labels has %d bytes; each BundleDeployment has the labels of its Bundle, and they may have %d",
+			p.labelSize, maxLabels))
+	}
+	selectors := map[string]*groupSelector{}
 	for i, t := range b.Spec.Targets {
 		c, err := newCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targets[%d].%w", i, err))
 		}
-		p.targets = append(p.targets, target{criteria: c, doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
+		p.targets = append(p.targets, target{criteria: shareSelectors(selectors, c), doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
 	}
 	for i, r := range b.Spec.TargetRestrictions {
 		c, err := newCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
 		}
-		p.restrictions = append(p.restrictions, c)
+		p.restrictions = append(p.restrictions, shareSelectors(selectors, c))
 	}
 	var err error
 	if p.strategy, err = newStrategy(b.Spec.RolloutStrategy); err != nil {
@@ -353,7 +376,8 @@ func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels m
 	}
 	options.Helm = &helm
 	values, err := takeValues(&options)
-	return variant{options: options, values: values, deploymentID: id}, err
+	digest, size := digestOf(options, options.DownstreamResources)
+	return variant{options: options, digest: digest, size: size + len(values), values: values, deploymentID: id}, err
 }
 
 // labelPrefix begins a Helm value that stands for a label of the Cluster: global.fleet.clusterLabels.NAME.
@@ -462,7 +486,7 @@ func (p *plans) find(b *fleet.Bundle) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.byKey[keyOf(b)]
-	if known != nil && known.uid == b.UID && known.generation == b.Generation {
+	if known != nil && known.uid == b.UID && known.generation == b.Generation && known.labelSize == labelSize(b) {
 		return known
 	}
 	if known != nil {

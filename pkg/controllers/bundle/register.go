@@ -13,6 +13,8 @@
 //	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
 //	templates.go  Helm values with templates
 //	values.go     the Secret with the Helm values of a BundleDeployment
+//	reduce.go     what the caches keep of a BundleDeployment, and the patch of its spec
+//	stored.go     the limit of what is stored for the Clusters of a workspace
 //	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
 //	contents.go   Contents: their creation, and the deletion of those that no BundleDeployment needs
 //	index.go      indexes, and the names in BundleDeployments
@@ -39,6 +41,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -77,6 +80,10 @@ type Deployer struct {
 	changedAt map[key]time.Time
 	// rollouts has, by Bundle and Cluster, the last decision about each Cluster that is not updated yet.
 	rollouts map[key]map[key]rolloutStep
+	// limited has, by Bundle and Cluster, what the limit of the workspace keeps from the Cluster: see noteLimit.
+	limited map[key]map[key]string
+
+	sizes storedBytes
 }
 
 // roles grants the agent of a Cluster the right to read Secrets and ConfigMaps of the cluster namespace.
@@ -109,6 +116,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		seen:            map[key]revision{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
+		limited:         map[key]map[key]string{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
@@ -137,6 +145,8 @@ func (d *Deployer) Wait() { d.contents.running.Wait() }
 func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	d.plans.memory.forgetCluster(key{Namespace: namespace, Name: name})
+	d.sizes.set(namespace, registration.ClusterNamespace(namespace, name), func() int64 { return 0 })
+	d.forgetLimits(key{Namespace: namespace, Name: name})
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -236,12 +236,13 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	d.mu.Unlock()
 
 	deployments := d.deploymentsOf(b)
+	groups := d.groupsOf(b.Namespace)
 	var targets []*rolloutTarget
 	for _, m := range matches {
 		if m.cluster.Spec.Quarantined {
 			continue // nothing is written to it
 		}
-		t := &rolloutTarget{candidate: d.candidateOf(m.cluster), key: keyOf(m.cluster), state: fleet.WaitApplied, unavailable: true}
+		t := &rolloutTarget{candidate: d.candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.WaitApplied, unavailable: true}
 		targets = append(targets, t)
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
 		if deployment != nil {

@@ -166,11 +166,11 @@ func TestRollOut(t *testing.T) {
 		assert.True(t, desired(after, wanted, helmValues{}, true, bob, nil).Spec.Paused, "there is no deployment yet")
 
 		s.reconcile(t, bob)
-		assert.NotContains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+		assert.NotContains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID","value":"`+wanted.deploymentID)
 	})
 	t.Run("one that may is updated", func(t *testing.T) {
 		s.reconcile(t, alice)
-		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID","value":"`+wanted.deploymentID)
 	})
 	t.Run("what is not in the cache yet counts", func(t *testing.T) {
 		s.handle(t, after)
@@ -191,7 +191,7 @@ func TestRollOut(t *testing.T) {
 	})
 	t.Run("the next one is updated", func(t *testing.T) {
 		s.reconcile(t, bob)
-		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID","value":"`+wanted.deploymentID)
 	})
 	t.Run("a new Cluster waits, and says so", func(t *testing.T) {
 		dave := clusterNamed("dave")
@@ -212,7 +212,7 @@ func TestRollOut(t *testing.T) {
 		assert.Empty(t, s.rollouts)
 		s.taken()
 		s.reconcile(t, bob)
-		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID","value":"`)
 	})
 }
 

@@ -29,11 +29,12 @@ func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (match
 		return nil, err
 	}
 	defer end()
+	groups := d.groupsOf(b.Namespace)
 	for _, cluster := range d.mayMatch(b) {
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			continue
 		}
-		if targets := p.choose(b, d.candidateOf(cluster)); len(targets) > 0 {
+		if targets := p.choose(b, d.candidateOf(cluster, groups)); len(targets) > 0 {
 			matches = append(matches, match{cluster, targets})
 		}
 	}
@@ -54,7 +55,7 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 		return nil, err
 	}
 	defer end()
-	m := d.candidateOf(cluster)
+	m := d.candidateOf(cluster, d.groupsOf(cluster.Namespace))
 	for _, b := range d.candidates(cluster) {
 		p := d.plans.of(b)
 		if targets := p.choose(b, m); len(targets) > 0 || p.problem != nil {
@@ -130,23 +131,95 @@ func (p *plan) selectsGroups() bool {
 type candidate struct {
 	name, displayName string
 	labels            labels.Set
-	// groups returns the ClusterGroups that select the Cluster. It is called only for targets that select groups.
-	groups func() []*fleet.ClusterGroup
+	workspace         *workspaceGroups
+	// groups returns which ClusterGroups of the workspace select the Cluster. It is called only for targets that select groups.
+	groups func() bitset
 }
 
-func (d *Deployer) candidateOf(cluster *fleet.Cluster) candidate {
+func (d *Deployer) candidateOf(cluster *fleet.Cluster, workspace *workspaceGroups) candidate {
 	return candidate{
-		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels,
-		groups: sync.OnceValue(func() (groups []*fleet.ClusterGroup) {
-			all, _ := d.groupCache.List(cluster.Namespace, labels.Everything())
-			for _, group := range all {
-				if selector, err := d.groupSelectors.Of(group); err == nil && selector.Matches(labels.Set(cluster.Labels)) {
-					groups = append(groups, group)
-				}
-			}
-			return groups
+		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels, workspace: workspace,
+		groups: sync.OnceValue(func() bitset {
+			return workspace.which(func(group *fleet.ClusterGroup) bool {
+				selector, err := d.groupSelectors.Of(group)
+				return err == nil && selector.Matches(labels.Set(cluster.Labels))
+			})
 		}),
 	}
+}
+
+// workspaceGroups are the ClusterGroups of a workspace during one pass. Which of them a selector selects does not depend on a Cluster, so it is
+// computed once, and a pass over many Clusters or targets does not match every selector with every group for each of them.
+type workspaceGroups struct {
+	list      func() []*fleet.ClusterGroup // of one time for the whole pass
+	positions func() map[string]int        // in the list, by name
+	selected  map[*groupSelector]bitset
+}
+
+// groupSelector is a selector of ClusterGroups. Equal ones of a Bundle are the same pointer.
+type groupSelector struct{ labels.Selector }
+
+// groupsOf returns the ClusterGroups of a workspace for one pass.
+func (d *Deployer) groupsOf(workspace string) *workspaceGroups {
+	return newWorkspaceGroups(func() []*fleet.ClusterGroup {
+		all, _ := d.groupCache.List(workspace, labels.Everything())
+		return all
+	})
+}
+
+func newWorkspaceGroups(list func() []*fleet.ClusterGroup) *workspaceGroups {
+	w := &workspaceGroups{list: sync.OnceValue(list), selected: map[*groupSelector]bitset{}}
+	w.positions = sync.OnceValue(func() map[string]int {
+		positions := map[string]int{}
+		for i, group := range w.list() {
+			positions[group.Name] = i
+		}
+		return positions
+	})
+	return w
+}
+
+// which returns the groups for which a function returns true.
+func (w *workspaceGroups) which(isOne func(*fleet.ClusterGroup) bool) (set bitset) {
+	for i, group := range w.list() {
+		if isOne(group) {
+			set = set.with(i)
+		}
+	}
+	return set
+}
+
+// selectedBy returns the groups that a selector selects.
+func (w *workspaceGroups) selectedBy(selector *groupSelector) bitset {
+	set, known := w.selected[selector]
+	if !known {
+		set = w.which(func(group *fleet.ClusterGroup) bool { return selector.Matches(labels.Set(group.Labels)) })
+		w.selected[selector] = set
+	}
+	return set
+}
+
+// bitset is a set of small numbers.
+type bitset []uint64
+
+// with adds a number.
+func (s bitset) with(n int) bitset {
+	for len(s) <= n/64 {
+		s = append(s, 0)
+	}
+	s[n/64] |= 1 << (n % 64)
+	return s
+}
+
+func (s bitset) has(n int) bool { return n/64 < len(s) && s[n/64]&(1<<(n%64)) != 0 }
+
+func (s bitset) intersects(other bitset) bool {
+	for i := range min(len(s), len(other)) {
+		if s[i]&other[i] != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // criteria select Clusters that meet all of those that are set. If none is set they select no Cluster: a target that was left
@@ -155,13 +228,17 @@ type criteria struct {
 	clusterName string
 	cluster     labels.Selector
 	group       string
-	groups      labels.Selector
+	groups      *groupSelector
 }
 
 func newCriteria(clusterName string, cluster *metav1.LabelSelector, group string, groups *metav1.LabelSelector) (criteria, error) {
 	clusterSelector, errCluster := parseSelector("clusterSelector", cluster)
-	groupSelector, errGroups := parseSelector("clusterGroupSelector", groups)
-	return criteria{clusterName: clusterName, cluster: clusterSelector, group: group, groups: groupSelector}, errors.Join(errCluster, errGroups)
+	groupLabels, errGroups := parseSelector("clusterGroupSelector", groups)
+	c := criteria{clusterName: clusterName, cluster: clusterSelector, group: group}
+	if groupLabels != nil {
+		c.groups = &groupSelector{groupLabels}
+	}
+	return c, errors.Join(errCluster, errGroups)
 }
 
 // parseSelector returns nil for a selector that is not set.
@@ -191,10 +268,24 @@ func (c criteria) match(m candidate) bool {
 	case c.group == "" && c.groups == nil:
 		return true
 	}
-	for _, group := range m.groups() { // one group must have both the name and the labels
-		if (c.group == "" || c.group == group.Name) && (c.groups == nil || c.groups.Matches(labels.Set(group.Labels))) {
-			return true
-		}
+	// One group must have both the name and the labels.
+	if c.group == "" {
+		return m.groups().intersects(m.workspace.selectedBy(c.groups))
 	}
-	return false
+	i, exists := m.workspace.positions()[c.group]
+	return exists && m.groups().has(i) && (c.groups == nil || m.workspace.selectedBy(c.groups).has(i))
+}
+
+// shareSelectors makes equal selectors of ClusterGroups the same pointer.
+func shareSelectors(all map[string]*groupSelector, c criteria) criteria {
+	if c.groups == nil {
+		return c
+	}
+	text := c.groups.String()
+	if known := all[text]; known != nil {
+		c.groups = known
+	} else {
+		all[text] = c.groups
+	}
+	return c
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
@@ -22,9 +23,26 @@ func group(name string, labels map[string]string, selects *metav1.LabelSelector)
 
 // alice returns a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin).
 func alice() candidate {
-	return candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}, groups: func() []*fleet.ClusterGroup {
-		return []*fleet.ClusterGroup{group("edge", map[string]string{"tier": "gold"}, nil), group("north", map[string]string{"tier": "tin"}, nil)}
-	}}
+	return inGroups(candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}},
+		group("edge", map[string]string{"tier": "gold"}, nil), group("north", map[string]string{"tier": "tin"}, nil))
+}
+
+// inGroups adds the ClusterGroups that select a Cluster, and 70 others before them.
+func inGroups(m candidate, groups ...*fleet.ClusterGroup) candidate {
+	const others = 70
+	m.workspace = newWorkspaceGroups(func() (all []*fleet.ClusterGroup) {
+		for n := range others {
+			all = append(all, group(fmt.Sprint("other-", n), map[string]string{"tier": "iron"}, nil))
+		}
+		return append(all, groups...)
+	})
+	m.groups = func() (set bitset) {
+		for n := range groups {
+			set = set.with(others + n)
+		}
+		return set
+	}
+	return m
 }
 
 func TestMatch(t *testing.T) {
@@ -34,6 +52,8 @@ func TestMatch(t *testing.T) {
 		want   bool
 	}{
 		{"empty", fleet.BundleTarget{}, false},
+		{"a group that exists and does not select it", fleet.BundleTarget{ClusterGroup: "other-69"}, false},
+		{"the labels of groups that do not select it", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "iron")}, false},
 		{"the name of the target", fleet.BundleTarget{Name: "alice"}, false},
 		{"an empty selector", fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}}, true},
 		{"the name", fleet.BundleTarget{ClusterName: "alice"}, true},
@@ -78,10 +98,49 @@ func TestMatchesHaveEachClusterOnce(t *testing.T) {
 
 func TestMatchListsGroupsOnlyForTargetsThatSelectThem(t *testing.T) {
 	m := alice()
-	m.groups = func() []*fleet.ClusterGroup { t.Error("listed"); return nil }
+	m.groups = func() bitset { t.Error("matched"); return nil }
+	m.workspace = newWorkspaceGroups(func() []*fleet.ClusterGroup { t.Error("listed"); return nil })
 	c, err := newCriteria("alice", selector("env", "prod"), "", nil)
 	require.NoError(t, err)
 	assert.True(t, c.match(m))
+}
+
+// A user of a workspace may write many targets that select many groups. A selector is matched with a group once in a pass, not for each Cluster.
+func TestGroupSelectorsAreMatchedOncePerPass(t *testing.T) {
+	const groups, clusters, targets = 70, 20, 30
+	s := newStage(t)
+	for n := range groups {
+		g := group(fmt.Sprint("g-", n), map[string]string{"tier": "gold"}, &metav1.LabelSelector{})
+		g.Namespace = "ws"
+		s.has(t, g)
+	}
+	for n := range clusters {
+		s.has(t, clusterNamed(fmt.Sprint("c-", n)))
+	}
+	b := bundleWith(func(s *fleet.BundleSpec) {
+		for range targets {
+			s.Targets = append(s.Targets, fleet.BundleTarget{ClusterGroupSelector: selector("tier", "tin")})
+		}
+	})
+	counted := 0
+	for i := range s.plans.of(b).targets {
+		selector := s.plans.of(b).targets[i].groups
+		if _, isCounted := selector.Selector.(countingSelector); !isCounted {
+			selector.Selector = countingSelector{selector.Selector, &counted}
+		}
+	}
+	assert.Empty(t, s.matching(b))
+	assert.Equal(t, groups, counted)
+}
+
+type countingSelector struct {
+	labels.Selector
+	matched *int
+}
+
+func (s countingSelector) Matches(l labels.Labels) bool {
+	*s.matched++
+	return s.Selector.Matches(l)
 }
 
 func TestNewCriteriaNamesInvalidSelectors(t *testing.T) {
@@ -108,7 +167,7 @@ func TestCandidateOf_groups(t *testing.T) {
 			s, g, cluster := newStage(t), group("g", nil, row.selector), clusterNamed("alice")
 			g.Namespace, cluster.Labels = cluster.Namespace, map[string]string{"env": "prod"}
 			s.has(t, g)
-			assert.Equal(t, row.selected, len(s.candidateOf(cluster).groups()) == 1)
+			assert.Equal(t, row.selected, s.candidateOf(cluster, s.groupsOf("ws")).groups().has(0))
 		})
 	}
 }

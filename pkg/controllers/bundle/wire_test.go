@@ -85,7 +85,7 @@ func TestWire(t *testing.T) {
 						return
 					}
 					require.Nil(t, p.problem)
-					chosen := p.choose(&b, s.candidateOf(m1))
+					chosen := p.choose(&b, s.candidateOf(m1, s.groupsOf(m1.Namespace)))
 					if len(r.BundleDeployments) > 0 && r.BundleDeployments[0] == '"' {
 						return
 					}

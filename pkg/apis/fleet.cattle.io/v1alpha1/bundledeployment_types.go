@@ -94,6 +94,9 @@ type BundleDeploymentSpec struct {
 	// WaitingForValues is set to true by the hub while the Secret with the values does not exist yet.
 	// +optional
 	WaitingForValues bool `json:"waitingForValues,omitempty"`
+
+	// Digests is not part of the API: in the caches of the hub it stands for the fields that users fill.
+	Digests *SpecDigests `json:"-"`
 }
 
 // BundleDeploymentStatus is the report of the agent.

@@ -253,6 +253,9 @@ const (
 	ReasonUnsupported = "Unsupported"
 	// ReasonBundleInvalid (False): a field of the Bundle has an invalid value; the message names it.
 	ReasonBundleInvalid = "BundleInvalid"
+	// ReasonWorkspaceLimitReached (False): the hub does not store what the Bundle needs for a Cluster, because all that it stores for the Clusters
+	// of the workspace would take more than bundles.workspaceLimitMiB.
+	ReasonWorkspaceLimitReached = "WorkspaceLimitReached"
 )
 
 // Reasons of the conditions of a BundleDeployment, which its agent writes. Like Fleet's own agents, it writes no reason for

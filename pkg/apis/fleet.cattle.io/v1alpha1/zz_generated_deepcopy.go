@@ -391,6 +391,10 @@ func (in *BundleDeploymentSpec) DeepCopyInto(out *BundleDeploymentSpec) {
 		in, out := &in.HelmChartOptions, &out.HelmChartOptions
 		*out = (*in).DeepCopy()
 	}
+	if in.Digests != nil {
+		in, out := &in.Digests, &out.Digests
+		*out = (*in).DeepCopy()
+	}
 	return
 }
 

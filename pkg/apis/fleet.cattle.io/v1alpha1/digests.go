@@ -1,0 +1,24 @@
+package v1alpha1
+
+import (
+	"crypto/sha256"
+	"unique"
+)
+
+// SpecDigests is not part of the API. In the caches of the hub it stands for the fields of a BundleDeploymentSpec that users fill. It is
+// immutable.
+// +k8s:deepcopy-gen=false
+type SpecDigests struct {
+	Options, StagedOptions, DependsOn, CorrectDrift, HelmChartOptions FieldDigest
+}
+
+// DeepCopy returns the same digests.
+func (d *SpecDigests) DeepCopy() *SpecDigests { return d }
+
+// FieldDigest is the digest of a field as JSON, zero for an empty one, and what the hub reads of the field.
+// +k8s:deepcopy-gen=false
+type FieldDigest struct {
+	Sum [sha256.Size]byte
+	// Sources are the Secrets and ConfigMaps that the field names, in a format of package bundle. Equal texts are in memory once.
+	Sources unique.Handle[string]
+}

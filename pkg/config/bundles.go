@@ -1,0 +1,33 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// Bundles limits what the Bundles of a workspace can cost.
+type Bundles struct {
+	// WorkspaceLimitMiB is how many MiB the hub stores for the Clusters of one workspace in BundleDeployments of more than 16 KiB, with their Helm
+	// values, and in copies of Secrets and ConfigMaps; 0 means DefaultWorkspaceLimitMiB.
+	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
+}
+
+// DefaultWorkspaceLimitMiB is a quarter of the default size of the database of an API server. An update doubles what is stored, until the
+// database is compacted.
+const DefaultWorkspaceLimitMiB = 512
+
+// maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
+const maxWorkspaceLimitMiB = 1 << 20
+
+// WorkspaceLimit returns the limit in bytes.
+func (b Bundles) WorkspaceLimit() int64 {
+	return int64(cmp.Or(b.WorkspaceLimitMiB, DefaultWorkspaceLimitMiB)) << 20
+}
+
+func (b Bundles) validate() error {
+	if b.WorkspaceLimitMiB < 0 || b.WorkspaceLimitMiB > maxWorkspaceLimitMiB {
+		return fmt.Errorf("bundles.workspaceLimitMiB is %d: it must be from 1 to %d, or 0 for the default of %d",
+			b.WorkspaceLimitMiB, maxWorkspaceLimitMiB, DefaultWorkspaceLimitMiB)
+	}
+	return nil
+}

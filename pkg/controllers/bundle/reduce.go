@@ -1,0 +1,217 @@
+package bundle
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+)
+
+// Reduce replaces the fields of the spec of a BundleDeployment that users fill by their digests. Every Cluster of a workspace has a
+// BundleDeployment of each Bundle, so a Bundle of a megabyte would take a thousand megabytes of the hub.
+func Reduce(spec *fleet.BundleDeploymentSpec) {
+	// The Helm values that an earlier release wrote into the options are taken out when the BundleDeployment is written again.
+	if spec.Digests != nil || hasValues(spec.Options) || hasValues(spec.StagedOptions) {
+		return
+	}
+	spec.Digests = digestsOf(spec)
+	for _, f := range userFields {
+		f.clear(spec)
+	}
+}
+
+func hasValues(o fleet.BundleDeploymentOptions) bool { return o.Helm != nil && o.Helm.Values != nil }
+
+// userField is a field of the spec of a BundleDeployment that users fill.
+type userField struct {
+	name   string // in JSON
+	value  func(*fleet.BundleDeploymentSpec) any
+	clear  func(*fleet.BundleDeploymentSpec)
+	digest func(*fleet.SpecDigests) *fleet.FieldDigest
+}
+
+var userFields = []userField{
+	{
+		"options", func(s *fleet.BundleDeploymentSpec) any { return s.Options },
+		func(s *fleet.BundleDeploymentSpec) { s.Options = fleet.BundleDeploymentOptions{} },
+		func(d *fleet.SpecDigests) *fleet.FieldDigest { return &d.Options },
+	},
+	{
+		"stagedOptions", func(s *fleet.BundleDeploymentSpec) any { return s.StagedOptions },
+		func(s *fleet.BundleDeploymentSpec) { s.StagedOptions = fleet.BundleDeploymentOptions{} },
+		func(d *fleet.SpecDigests) *fleet.FieldDigest { return &d.StagedOptions },
+	},
+	{
+		"dependsOn", func(s *fleet.BundleDeploymentSpec) any { return s.DependsOn },
+		func(s *fleet.BundleDeploymentSpec) { s.DependsOn = nil },
+		func(d *fleet.SpecDigests) *fleet.FieldDigest { return &d.DependsOn },
+	},
+	{
+		"correctDrift", func(s *fleet.BundleDeploymentSpec) any { return s.CorrectDrift },
+		func(s *fleet.BundleDeploymentSpec) { s.CorrectDrift = nil },
+		func(d *fleet.SpecDigests) *fleet.FieldDigest { return &d.CorrectDrift },
+	},
+	{
+		"helmChartOptions", func(s *fleet.BundleDeploymentSpec) any { return s.HelmChartOptions },
+		func(s *fleet.BundleDeploymentSpec) { s.HelmChartOptions = nil },
+		func(d *fleet.SpecDigests) *fleet.FieldDigest { return &d.HelmChartOptions },
+	},
+}
+
+// digestsOf returns the digests of a spec, of which no field was dropped.
+func digestsOf(spec *fleet.BundleDeploymentSpec) *fleet.SpecDigests {
+	digests := &fleet.SpecDigests{}
+	digests.Options, _ = digestOf(spec.Options, spec.Options.DownstreamResources)
+	if digests.StagedOptions = digests.Options; !equality.Semantic.DeepEqual(spec.Options, spec.StagedOptions) {
+		digests.StagedOptions, _ = digestOf(spec.StagedOptions, spec.StagedOptions.DownstreamResources)
+	}
+	digests.DependsOn, _ = digestOf(spec.DependsOn, nil)
+	digests.CorrectDrift, _ = digestOf(spec.CorrectDrift, nil)
+	digests.HelmChartOptions, _ = digestOf(spec.HelmChartOptions, nil)
+	for _, s := range loginsOf(spec.HelmChartOptions) {
+		digests.HelmChartOptions.Sources = encodeSources([]copySource{s})
+	}
+	return digests
+}
+
+// digestOf returns the digest of a field, with the Secrets and ConfigMaps that it names, and the size of its JSON.
+func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDigest, size int) {
+	if isEmpty(field) {
+		return digest, 0
+	}
+	text, err := json.Marshal(field)
+	if err != nil {
+		panic(fmt.Sprintf("what was decoded from JSON always marshals: %v", err))
+	}
+	digest.Sum = sha256.Sum256(text)
+	if len(named) > 0 {
+		sources := make([]copySource, 0, len(named))
+		for _, r := range named {
+			sources = append(sources, sourceOf(r))
+		}
+		digest.Sources = encodeSources(sources)
+	}
+	return digest, len(text)
+}
+
+func isEmpty(field any) bool {
+	v := reflect.ValueOf(field)
+	return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0
+}
+
+// encodeSources returns the sources as one text, so that equal ones are in memory once. It leaves out those that cannot exist.
+func encodeSources(sources []copySource) (none unique.Handle[string]) {
+	var text strings.Builder
+	for _, s := range sources {
+		if (s.kind == secretKind || s.kind == configMapKind) && len(validation.IsDNS1123Subdomain(s.name)) == 0 {
+			fmt.Fprintf(&text, "%s/%s\n", s.kind, s.name)
+		}
+	}
+	if text.Len() == 0 {
+		return none
+	}
+	return unique.Make(text.String())
+}
+
+// decodeSources returns the sources in a digest.
+func decodeSources(digest fleet.FieldDigest) (sources []copySource) {
+	if digest.Sources == (unique.Handle[string]{}) {
+		return nil
+	}
+	for line := range strings.Lines(digest.Sources.Value()) {
+		kind, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "/")
+		sources = append(sources, copySource{kind: kind, name: name})
+	}
+	return sources
+}
+
+// specChanges returns the operations of a JSON patch that make the spec and the labels of before those of after. It replaces each field of the
+// spec as a whole, because a merge patch cannot set a value to null, which a value in the options may be. It replaces no field of after that Reduce
+// has dropped: that is the one of before.
+func specChanges(before, after *fleet.BundleDeployment) (operations []writes.PatchOperation, err error) {
+	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{Digests: &fleet.SpecDigests{}}) { // another client may have removed it
+		return []writes.PatchOperation{{Op: "add", Path: "/spec", Value: after.Spec}, {Op: "add", Path: "/metadata/labels", Value: after.Labels}}, nil
+	}
+	for _, f := range userFields {
+		if sameField(f, &before.Spec, &after.Spec) {
+			continue
+		}
+		operation := writes.PatchOperation{Op: "add", Path: "/spec/" + f.name, Value: f.value(&after.Spec)}
+		if isEmpty(operation.Value) && reflect.TypeOf(operation.Value).Kind() != reflect.Struct { // JSON always has the structs
+			operation = writes.PatchOperation{Op: "remove", Path: operation.Path}
+		}
+		operations = append(operations, operation)
+	}
+	old, err := otherFields(before.Spec)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := otherFields(after.Spec)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if !reflect.DeepEqual(old[name], wanted[name]) {
+			operations = append(operations, writes.PatchOperation{Op: "add", Path: "/spec/" + name, Value: wanted[name]})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		if _, found := wanted[name]; !found {
+			operations = append(operations, writes.PatchOperation{Op: "remove", Path: "/spec/" + name})
+		}
+	}
+	if !maps.Equal(before.Labels, after.Labels) {
+		operations = append(operations, writes.PatchOperation{Op: "add", Path: "/metadata/labels", Value: after.Labels})
+	}
+	return operations, nil
+}
+
+// isSpecEqual reports whether two specs are equal. A comparison costs far less than encoding both.
+func isSpecEqual(before, after *fleet.BundleDeploymentSpec) bool {
+	a, b := *before, *after
+	for _, f := range userFields {
+		if !sameField(f, before, after) {
+			return false
+		}
+		f.clear(&a)
+		f.clear(&b)
+	}
+	a.Digests, b.Digests = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// sameField reports whether two specs have the same value in a field. If both have dropped it, or one has, it compares the digests.
+func sameField(f userField, before, after *fleet.BundleDeploymentSpec) bool {
+	if before.Digests == nil || after.Digests == nil {
+		return equality.Semantic.DeepEqual(f.value(before), f.value(after))
+	}
+	return f.digest(before.Digests).Sum == f.digest(after.Digests).Sum
+}
+
+// otherFields returns the fields of a spec that users do not fill, as JSON.
+func otherFields(spec fleet.BundleDeploymentSpec) (fields map[string]any, err error) {
+	for _, f := range userFields {
+		f.clear(&spec)
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	for _, f := range userFields { // an empty object
+		delete(fields, f.name)
+	}
+	return fields, nil
+}
