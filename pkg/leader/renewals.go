@@ -46,10 +46,8 @@ func (r *renewals) wasAcquired() bool {
 func (r *renewals) isLost(record *resourcelock.LeaderElectionRecord) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if record.HolderIdentity != r.Identity() {
-		return record.HolderIdentity != ""
-	}
-	return record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond)) // a Lease stores microseconds
+	isTaken := record.HolderIdentity != "" && record.HolderIdentity != r.Identity()
+	return isTaken || record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond)) // a Lease stores microseconds
 }
 
 // Create records when the Lease was acquired.

@@ -80,6 +80,11 @@ func TestRenewalsEndTheTerm(t *testing.T) {
 			_ = r.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", RenewTime: metav1.NewTime(s.renew.Add(time.Second))})
 			_, _, _ = r.Get(context.Background())
 		}, 3 * time.Second},
+		"etcd was restored from a backup in which the Lease is free": {func(r *renewals, _ *slow) {
+			time.Sleep(time.Second)
+			_ = r.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", RenewTime: metav1.Now()})
+			_, _, _ = r.Get(context.Background())
+		}, 3 * time.Second},
 		"it is read": {func(r *renewals, s *slow) {
 			for _, s.holder = range []string{"me", ""} {
 				_, _, _ = r.Get(context.Background())

@@ -2,7 +2,14 @@
 // about each request. It uses no client, no clock and no I/O; other packages carry out its decisions.
 package registration
 
-import fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
 
 // Names of objects on the hub and on a member that both sides of the wire know.
 const (
@@ -145,6 +152,15 @@ const PendingSecret = "fleet-agent-pending"
 
 // HistoryKeySecret is the Secret on a member with the key by which the agent recognizes the Helm revisions that it has stored.
 const HistoryKeySecret = "fleet-agent-history"
+
+// KeptAnnotation is the annotation of Secret HistoryKeySecret with the BundleDeployments whose releases the agent keeps although the hub does not
+// have them, because it was restored from a backup. The names are shortened to the length of a label, and separated by spaces.
+const KeptAnnotation = "muster.fleet.cattle.io/kept-bundle-deployments"
+
+// KeptDeployments returns the names in KeptAnnotation.
+func KeptDeployments(historyKey *corev1.Secret) sets.Set[string] {
+	return sets.New(strings.Fields(historyKey.Annotations[KeptAnnotation])...)
+}
 
 // Types of the Secrets that the hub creates.
 const (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -57,9 +55,6 @@ const (
 	keepResourcesLabel   = labelPrefix + "keep-resources"
 	deleteNamespaceLabel = labelPrefix + "delete-namespace"
 	deleteCRDsLabel      = labelPrefix + "delete-crds"
-
-	// keptAnnotation marks a revision, see SetKept.
-	keptAnnotation = labelPrefix + "kept"
 
 	labelPrefix = "muster.fleet.cattle.io/"
 	labelTrue   = "true"
@@ -134,8 +129,6 @@ type Found struct {
 	Deployed bool
 	// Pending is true if the operation that made this revision has not ended.
 	Pending bool
-	// Kept is true after SetKept: the release must not be removed because its BundleDeployment is missing.
-	Kept bool
 	// Labels are the labels of the Secret.
 	Labels map[string]string
 }
@@ -148,7 +141,6 @@ func FoundIn(secret metav1.Object) Found {
 		Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Version: version, Labels: l,
 		Deployed: l[helmStatusLabel] == string(common.StatusDeployed),
 		Pending:  common.Status(l[helmStatusLabel]).IsPending(),
-		Kept:     secret.GetAnnotations()[keptAnnotation] != "",
 	}
 }
 
@@ -223,26 +215,6 @@ func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
 func ownedByHelm(selector labels.Selector) string {
 	owner, _ := labels.NewRequirement(helmOwnerLabel, selection.Equals, []string{"helm"}) // constants: this cannot fail
 	return selector.Add(*owner).String()
-}
-
-// SetKept marks the newest revision of a release as kept, or removes the mark, and returns the revision. A revision that was deleted meanwhile
-// is no error. The mark is an annotation, which the signature does not cover, and which stays when the agent moves to another namespace.
-func (c *Client) SetKept(ctx context.Context, f Found, kept bool) (Found, error) {
-	var value any
-	if kept {
-		value = labelTrue
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{keptAnnotation: value}}})
-	if err != nil {
-		return f, err
-	}
-	_, err = c.core.CoreV1().Secrets(f.Namespace).Patch(ctx, secretName(f.Name, f.Version), types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: registration.FieldManager})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return f, fmt.Errorf("marking Helm release %s/%s as kept: %w", f.Namespace, f.Name, err)
-	}
-	f.Kept = kept
-	return f, nil
 }
 
 // Adopt takes over a release from an agent that sets no labels, such as Fleet's own: it labels the last revision, which has no labels, or

@@ -44,9 +44,17 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 
-	if slices.ContainsFunc(d.index.of(key), func(f release.Found) bool { return f.Kept }) {
-		if err := d.endKept(ctx, key); err != nil {
-			d.retryRead(ctx, key, bd, state, err)
+	// The BundleDeployment of releases that were kept exists again. The hub is asked, because the cache may be older than the restore.
+	if d.isKept(key) {
+		gone, err := d.goneOnHub(ctx, key)
+		if err == nil && gone {
+			err = errors.New("the watch shows a BundleDeployment that the hub does not have")
+		}
+		if err == nil {
+			err = d.endKept(ctx, key, bd.ResourceVersion)
+		}
+		if err != nil {
+			d.retryLater(ctx, key, state, err)
 			return
 		}
 	}
@@ -313,8 +321,8 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 			(len(options.DownstreamResources) == 0 || bd.Status.DownstreamResourcesGeneration == bd.Spec.DownstreamResourcesGeneration),
 		IsAgent: key == d.ownKey,
 	}
-	if len(d.index.of(key)) == 0 { // see restored.go
-		if err := d.recordHubVersion(ctx, bd.ResourceVersion); err != nil {
+	if len(d.index.of(key)) == 0 && d.isLater(bd.ResourceVersion) { // see restored.go
+		if err := d.recordVersion(ctx, bd.ResourceVersion); err != nil {
 			return release.Deployed{}, err
 		}
 	}

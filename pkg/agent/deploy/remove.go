@@ -22,8 +22,15 @@ import (
 // remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
 // is asked before.
 func (d *reconciler) remove(ctx context.Context, key string, state *deploymentState) {
-	defer d.reportKept() // a person may have uninstalled a kept release
-	found := d.removable(key)
+	found := d.index.of(key)
+	if d.isKept(key) {
+		if len(found) == 0 { // a person has uninstalled the releases
+			if err := d.endKept(ctx, key, ""); err != nil {
+				d.retryLater(ctx, key, state, err)
+			}
+		}
+		return
+	}
 	if len(found) > 0 {
 		// While a namespace is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
 		if state.goneSince.IsZero() {
@@ -37,7 +44,9 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			d.retryLater(ctx, key, state, err)
 			return
 		}
-		found = d.removable(key)
+		if d.isKept(key) {
+			return
+		}
 		mustStay, err := d.mustStay(ctx, key)
 		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
 			// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the

@@ -97,6 +97,8 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 			kept.require(t, after, last, other)
 			s.value("deleted", "one") // as in the backup
 
+			// A person rolls a kept release back: Helm writes another revision with the labels of the agent.
+			rollBack(t, s, "last")
 			require.NoError(t, stop())
 			kept = &keptReleases{}
 			stop = s.run(kept.receive)
@@ -104,6 +106,7 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 			s.remove("before")
 			s.gone("before")
 			s.value("after", "one")
+			s.value("last", "one")
 			assert.Len(t, s.releases(), 5, "agent, deleted, after, last, other")
 
 			s.put("after", configMap("after", "one"))
@@ -119,4 +122,16 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 			require.NoError(t, stop())
 		})
 	}
+}
+
+// rollBack stores another revision of a release, with the labels of the previous one, as Helm does it.
+func rollBack(t *testing.T, s *stage, name string) {
+	t.Helper()
+	secrets := s.Kubernetes.CoreV1().Secrets(s.target)
+	revision, err := secrets.Get(t.Context(), "sh.helm.release.v1."+name+".v1", metav1.GetOptions{})
+	require.NoError(t, err)
+	revision.ObjectMeta = metav1.ObjectMeta{Name: "sh.helm.release.v1." + name + ".v2", Labels: revision.Labels}
+	revision.Labels["version"] = "2"
+	_, err = secrets.Create(t.Context(), revision, metav1.CreateOptions{})
+	require.NoError(t, err)
 }

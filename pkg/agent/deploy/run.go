@@ -50,7 +50,7 @@ type reconciler struct {
 	core                  corev1client.CoreV1Interface // of the member
 	bundleDeploymentStore cache.Store
 	seenVersion           func() string // the resourceVersion of the hub in the last list or event
-	hubVersion            hubVersion
+	record                hubRecord
 	index                 *releaseIndex
 	objects               *objectCache
 	states                *deploymentStates
@@ -140,10 +140,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
 		return errAskedToUninstall
 	}
-	if !d.untilDone(ctx, func(ctx context.Context) error { return d.recordHubVersion(ctx, "") }) {
-		return context.Cause(ctx)
-	}
-	d.reportKept()
+	d.followHub(ctx)
 	d.enqueueAll()
 	for range d.Workers {
 		running.Go(func() { work(ctx, d.queue, d.reconcile) })
@@ -164,7 +161,7 @@ func (d *reconciler) loadHistoryKey(ctx context.Context) error {
 		return err
 	}
 	d.releases = keyed
-	return d.readHubVersion(ctx)
+	return d.readRecord(ctx)
 }
 
 // untilDone repeats a step until it succeeds, and reports whether it did before ctx ended.
@@ -217,9 +214,7 @@ func (d *reconciler) resync(ctx context.Context) {
 		case <-timer.C():
 		}
 		d.warnOfLeftReleases(ctx, checked)
-		if err := d.recordHubVersion(ctx, ""); err != nil && ctx.Err() == nil {
-			d.Log.Warnf("Trying again later: %s", release.Explain(err))
-		}
+		d.followHub(ctx)
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()
@@ -302,7 +297,7 @@ func (d *reconciler) bundleDeploymentListerWatcher() cache.ListerWatcher {
 			if transport.Unanswered(err) {
 				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
-			interrupted = err != nil
+			interrupted = err != nil && o.SendInitialEvents == nil // after a rejected request for initial events, the informer lists
 			return events, d.checkHub(err)
 		},
 	}

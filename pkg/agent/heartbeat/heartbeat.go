@@ -20,7 +20,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -198,7 +197,7 @@ type statusPatch struct {
 	Registration      *string      `json:"registration"`
 	PossessionProof   *string      `json:"vouches"`
 
-	KeptReleases *fleet.AgentKeptReleases `json:"keptReleases"`
+	KeptReleases json.RawMessage `json:"keptReleases,omitempty"`
 }
 
 // hubReport is fleet.AgentHub as a patch.

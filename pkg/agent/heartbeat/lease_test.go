@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -153,8 +154,10 @@ func TestHeartbeat_send(t *testing.T) {
 		assert.False(t, isClosed(wake), "the same releases are not reported again")
 		h.Notes.SetKeptReleases(slices.Repeat([]string{"shop/cart"}, 300))
 		assert.True(t, isClosed(wake))
-		assert.Equal(t, 300, h.Notes.read().keptReleases.Count)
-		assert.Len(t, h.Notes.read().keptReleases.Names, 2048)
+		var kept fleet.AgentKeptReleases
+		require.NoError(t, json.Unmarshal(h.Notes.read().keptReleases, &kept))
+		assert.Equal(t, 300, kept.Count)
+		assert.Len(t, kept.Names, 2048)
 		h.Notes.SetKeptReleases(nil)
 		_, err = h.send(t.Context(), hub.use, &lastReport{})
 		require.NoError(t, err)

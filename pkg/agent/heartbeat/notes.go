@@ -1,7 +1,7 @@
 package heartbeat
 
 import (
-	"reflect"
+	"encoding/json"
 	"strings"
 	"sync"
 
@@ -18,9 +18,9 @@ type Notes struct {
 }
 
 type notes struct {
-	pendingEndpoint string // why the agent cannot switch to another endpoint
-	possessionProof string // the request for which the agent proves possession of its credential
-	keptReleases    *fleet.AgentKeptReleases
+	pendingEndpoint string          // why the agent cannot switch to another endpoint
+	possessionProof string          // the request for which the agent proves possession of its credential
+	keptReleases    json.RawMessage // fleet.AgentKeptReleases, or null if there are none; empty until the agent knows it after its start
 }
 
 // maxKeptNames is the limit of AgentKeptReleases.Names.
@@ -32,10 +32,12 @@ func (n *Notes) SetKeptReleases(releases []string) {
 	if len(releases) > 0 {
 		kept = &fleet.AgentKeptReleases{Count: len(releases), Names: fleetstatus.Cut(strings.Join(releases, ", "), maxKeptNames)}
 	}
+	text, _ := json.Marshal(kept) // cannot fail
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	if !reflect.DeepEqual(n.keptReleases, kept) {
-		n.keptReleases = kept
+	wasNone := len(n.keptReleases) == 0 || string(n.keptReleases) == "null"
+	isChanged := string(n.keptReleases) != string(text) && !(wasNone && kept == nil)
+	if n.keptReleases = text; isChanged {
 		n.sendNow()
 	}
 }

@@ -180,10 +180,14 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 	if err != nil {
 		return err
 	}
-	own := registration.LabelValue(registration.AgentBundleName(cluster.Name))
+	own, kept := registration.LabelValue(registration.AgentBundleName(cluster.Name)), registration.KeptDeployments(earlierKey)
 	for _, revision := range revisions.Items {
-		if revision.GetNamespace() == from && revision.GetLabels()[release.DeploymentLabel] == own {
+		deployment := revision.GetLabels()[release.DeploymentLabel]
+		if revision.GetNamespace() == from && deployment == own {
 			continue // a revision of the earlier agent itself, which is deleted
+		}
+		if kept.Has(deployment) {
+			continue // the later agent would remove the release
 		}
 		secrets, err := m.resource("Secret", revision.GetNamespace())
 		if err != nil {

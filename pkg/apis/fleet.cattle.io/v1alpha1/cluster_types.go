@@ -409,6 +409,7 @@ type AgentStatus struct {
 }
 
 // AgentKeptReleases are Helm releases that stay without a BundleDeployment.
+// +kubebuilder:pruning:PreserveUnknownFields
 type AgentKeptReleases struct {
 	// Count is set by the agent to the number of releases.
 	// +optional

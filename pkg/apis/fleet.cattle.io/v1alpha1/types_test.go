@@ -86,7 +86,8 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 			"apiServerCAHash agentTLSMode garbageCollectionInterval display agent import scheduled activeSchedule"},
 		{v1alpha1.ClusterDisplay{}, "readyBundles state"},
 		{v1alpha1.AgentStatus{}, "lastSeen namespace checkinInterval version generation kubernetesVersion nodes capacity allocatable apiServer clockSkew hub " +
-			"instance credentialExpires vouches registration"},
+			"instance credentialExpires vouches registration keptReleases"},
+		{v1alpha1.AgentKeptReleases{}, "count names"},
 		{v1alpha1.AgentNodes{}, "count ready"},
 		{v1alpha1.AgentAPIServer{}, "ready message"},
 		{v1alpha1.AgentHub{}, "apiServerURL apiServerCAHash agentTLSMode pending"},
