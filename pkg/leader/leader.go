@@ -149,7 +149,7 @@ func (e Config) workForTerm(ctx, term context.Context, work func(context.Context
 		return err
 	}
 	if term.Err() != nil {
-		return fmt.Errorf("%w %s/%s: it could not be renewed for %s; the API server did not answer, another process took it, or etcd was restored",
+		return fmt.Errorf("%w %s/%s: it was not renewed for %s, another process took it, or etcd was restored from a backup",
 			ErrLost, e.Namespace, e.Name, e.RenewDeadline)
 	}
 	return nil

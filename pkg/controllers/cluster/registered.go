@@ -67,8 +67,8 @@ func releasesManaged(cluster *fleet.Cluster) (out result.Result, exists bool) {
 		return result.Done(fleet.ReasonReleasesManaged, ""), exists
 	}
 	return result.Stalled(fleet.ReasonHubRestored, fmt.Sprintf(
-		"Bundles are missing since the hub was restored from a backup, and the agent keeps their Helm releases (%d): %s; create the Bundles "+
-			"again, or uninstall the releases on the member with helm", kept.Count, kept.Names)), true
+		"the hub was restored from a backup, and no Bundle deploys these Helm releases any more, which the agent keeps (%d): %s; create their "+
+			"Bundles again, or uninstall the releases on the member with helm", kept.Count, kept.Names)), true
 }
 
 // recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other

@@ -169,7 +169,13 @@ func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
 			"namespace": namespace, "name": name, "labels": map[string]any{release.DeploymentLabel: deployment},
 		}}
 	}
-	m.revisions = []any{revision("app", "sh.helm.release.v1.app.v1", "app"), revision("old", "sh.helm.release.v1.fleet-agent-c.v1", "fleet-agent-c")}
+	m.revisions = []any{
+		revision("app", "sh.helm.release.v1.app.v1", "app"), revision("old", "sh.helm.release.v1.fleet-agent-c.v1", "fleet-agent-c"),
+		revision("shop", "sh.helm.release.v1.shop.v1", "shop"),
+	}
+	m.objects["/api/v1/namespaces/old/secrets/"+registration.HistoryKeySecret] = map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+		"annotations": map[string]any{registration.KeptAnnotation: "cart shop"},
+	}}
 	c := fresh()
 	c.Status.Import = &fleet.ImportStatus{AgentNamespace: "new"}
 	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import))
@@ -178,6 +184,7 @@ func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
 	assert.Contains(t, transcript, "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1")
 	assert.Contains(t, transcript, release.AgentLabel+": new")
 	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/old/secrets", "the earlier agent's own release is deleted")
+	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/shop/secrets", "the hub, restored from a backup, has no BundleDeployment for it")
 }
 
 // Another hub may have installed its agent in the namespace that this agent has left.
