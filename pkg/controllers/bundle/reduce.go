@@ -20,7 +20,7 @@ import (
 // Reduce replaces the fields of the spec of a BundleDeployment that users fill by their digests. Every Cluster of a workspace has a
 // BundleDeployment of each Bundle, so a Bundle of a megabyte would take a thousand megabytes of the hub.
 func Reduce(spec *fleet.BundleDeploymentSpec) {
-	// The Helm values that an earlier release wrote into the options are taken out when the BundleDeployment is written again.
+	// The Helm values that older versions of Fleet's hub wrote into the options are taken out when the BundleDeployment is written again.
 	if spec.Digests != nil || hasValues(spec.Options) || hasValues(spec.StagedOptions) {
 		return
 	}
