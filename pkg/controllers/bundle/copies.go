@@ -125,7 +125,8 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 
 // copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
 // of a copy has changed, and deletes copies that none names any more. It returns the names of the copies, and by Bundle
-// what the limit keeps from the Cluster. BundleDeployments that stay as they are keep their copies. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
+// what the limit keeps from the Cluster. BundleDeployments that stay as they are keep their copies. A Secret or ConfigMap that does not exist
+// delays the agent, and not the hub.
 func (d *Deployer) copySources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
 ) (secrets, configMaps []string, limited map[key]excess, failures []error) {
@@ -209,7 +210,7 @@ type copies struct{ *app.Context }
 type copyVersion struct {
 	generation    int64
 	sourceVersion string
-	size          int64 // of the content; 0 in a copy of Fleet's hub
+	size          int64 // that counts of the content; 0 in a copy of Fleet's hub
 }
 
 func (v copyVersion) String() string {
