@@ -3,7 +3,6 @@ package bundle
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -167,12 +166,7 @@ func (d *Deployer) copySources(
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
-			var limit *limitError
-			if errors.As(err, &limit) {
-				for _, user := range users[s] {
-					limited[bundleOf(user)] = limit.excess
-				}
-			}
+			noteExcess(limited, err, users[s]...)
 			if !d.copies.exists(ctx, s, namespace) {
 				continue // the agent may have no right to read the object of that name
 			}

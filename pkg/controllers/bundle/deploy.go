@@ -122,25 +122,12 @@ func (d *Deployer) deploy(
 			continue
 		}
 		wanted := desired(b, v, values, isPostponed, cluster, old)
-		size := int64(0)
-		isForeign := old != nil && !isFromWorkspace(old, cluster.Namespace)
-		if !isForeign && !agentspec.IsBundle(b) { // prepare reports a foreign one; the Bundle of an agent is for one Cluster
-			size = plan.wantedSize(v, isPostponed, old)
-			err = d.reserve(cluster, keyOf(b), excess{size: size}, storedSize(old), func() (int64, error) {
-				switch {
-				case old == nil:
-					return 0, nil
-				case isAsWanted(old, wanted):
-					return size, nil
-				}
-				return d.readSize(ctx, old)
-			})
+		size := plan.wantedSize(v, isPostponed, old)
+		if agentspec.IsBundle(b) || old != nil && !isFromWorkspace(old, cluster.Namespace) {
+			size = 0 // the Bundle of an agent is for one Cluster, and prepare reports a foreign BundleDeployment
 		}
-		if err != nil {
-			var limit *limitError
-			if errors.As(err, &limit) {
-				limited[keyOf(b)] = limit.excess
-			}
+		if err := d.reserveDeployment(ctx, cluster, size, old, wanted); err != nil {
+			noteExcess(limited, err, wanted)
 			keep(old)
 			failures = append(failures, err)
 			continue

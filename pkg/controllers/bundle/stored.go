@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -106,6 +107,16 @@ func (e *limitError) Error() string {
 		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
 }
 
+// noteExcess adds the size to those of the Bundles, if an error is that of the limit.
+func noteExcess(limited map[key]excess, err error, users ...*fleet.BundleDeployment) {
+	var limit *limitError
+	if errors.As(err, &limit) {
+		for _, user := range users {
+			limited[bundleOf(user)] = limit.excess
+		}
+	}
+}
+
 // reserve counts what the hub is about to store in the namespace of a Cluster in place of something of which it has counted so many bytes. Nothing
 // that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that needs no more. stored
 // returns the size of what Fleet's hub has stored there, which this hub has not counted. It is called only at the limit, because it sends requests.
@@ -131,6 +142,19 @@ func (d *Deployer) reserve(cluster *fleet.Cluster, bundle key, wanted excess, co
 		}
 	}
 	return &limitError{bundle, wanted, limit}
+}
+
+// reserveDeployment counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
+func (d *Deployer) reserveDeployment(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
+	return d.reserve(cluster, bundleOf(wanted), excess{size: size}, storedSize(existing), func() (int64, error) {
+		switch {
+		case existing == nil:
+			return 0, nil
+		case isAsWanted(existing, wanted): // it is not written
+			return size, nil
+		}
+		return d.readSize(ctx, existing)
+	})
 }
 
 // toCount returns the size to count for something of which so many bytes are counted. It does not count an update that needs little more, so that the
