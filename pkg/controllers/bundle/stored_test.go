@@ -357,6 +357,29 @@ func TestWorkspaceLimitOfCopiesOfFleet(t *testing.T) {
 	})
 }
 
+func TestCopies_sizeOf(t *testing.T) {
+	s, source := newStage(t), copySource{kind: configMapKind, name: "settings"}
+	size := func(of int64) {
+		t.Helper()
+		got, err := s.copies.sizeOf(t.Context(), source, home)
+		require.NoError(t, err)
+		assert.Equal(t, of, got)
+		assert.Equal(t, of > 0, s.copies.exists(t.Context(), source, home))
+	}
+	size(0)
+	configMap := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "settings"},
+		Data:       map[string]string{"a": "12"}, BinaryData: map[string][]byte{"b": []byte("345")},
+	}
+	require.NoError(t, s.ConfigMaps.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: configMap.ObjectMeta}))
+	size(0) // deleted
+	require.NoError(t, s.kubernetes.Tracker().Add(configMap))
+	size(0) // of somebody else
+	configMap.OwnerReferences = copyOf("", "").OwnerReferences
+	require.NoError(t, s.kubernetes.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), configMap, home))
+	size(7)
+}
+
 // The status of each Bundle that names a refused copy reports it, as long as it is refused.
 func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
 	s := limited(t, 1)
