@@ -79,6 +79,7 @@ func (w *interner) reduce(store cache.Store, object any, first cache.TransformFu
 	if isSameVersion(before, object) { // after an outage the informer lists all objects again
 		return before, nil
 	}
+	keepDigests(before, object)
 	if first != nil {
 		var err error
 		if object, err = first(object); err != nil {
@@ -86,6 +87,16 @@ func (w *interner) reduce(store cache.Store, object any, first cache.TransformFu
 		}
 	}
 	return w.intern(before, object), nil
+}
+
+// keepDigests sets the digests of a BundleDeployment to those of the version in the cache if the spec is the same: most events are reports of
+// agents, and the digests cost far more than the rest of an event.
+func keepDigests(before, object any) {
+	old, _ := before.(*fleet.BundleDeployment)
+	deployment, _ := object.(*fleet.BundleDeployment)
+	if old != nil && deployment != nil && old.UID == deployment.UID && old.Generation == deployment.Generation && deployment.Generation > 0 {
+		deployment.Spec.Digests = old.Spec.Digests
+	}
 }
 
 // cached returns the version of an object that is in the cache, or nil.

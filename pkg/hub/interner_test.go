@@ -304,6 +304,27 @@ func TestTransform(t *testing.T) {
 	}
 }
 
+// Most events of BundleDeployments are reports of agents, for which no digest is computed.
+func TestTransform_digests(t *testing.T) {
+	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w.transform(i, withoutOptions)
+	received := func(uid, version string, generation int64, namespace string) *fleet.BundleDeployment {
+		object, err := i.transform(&fleet.BundleDeployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "name", UID: types.UID(uid), ResourceVersion: version, Generation: generation},
+			Spec:       fleet.BundleDeploymentSpec{Options: fleet.BundleDeploymentOptions{TargetNamespace: namespace}},
+		})
+		require.NoError(t, err)
+		deployment := object.(*fleet.BundleDeployment)
+		assert.Empty(t, deployment.Spec.Options.TargetNamespace)
+		return deployment
+	}
+	cached := received("uid", "1", 1, "one")
+	require.NoError(t, i.store.Add(cached))
+	assert.Same(t, cached.Spec.Digests, received("uid", "2", 1, "not read").Spec.Digests)
+	assert.NotEqual(t, cached.Spec.Digests, received("uid", "3", 2, "two").Spec.Digests, "another generation")
+	assert.NotEqual(t, cached.Spec.Digests, received("another", "4", 1, "two").Spec.Digests, "another object")
+}
+
 func TestRecent(t *testing.T) {
 	t.Run("entries that are used stay", func(t *testing.T) {
 		clock := clocktesting.NewFakeClock(time.Now())

@@ -80,7 +80,6 @@ func (d *Deployer) forgetBundle(k string) {
 	delete(d.seen, bundle)
 	delete(d.changedAt, bundle)
 	delete(d.rollouts, bundle)
-	delete(d.limited, bundle)
 	d.mu.Unlock()
 	left, _ := d.deploymentsOfBundle(bundle)
 	for _, deployment := range left {
@@ -197,7 +196,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 		return b, nil
 	}
 
-	summary, unavailable, quarantined := d.summarize(b, p, matches)
+	limits := d.limits(k, matches)
+	summary, unavailable, quarantined := d.summarize(b, p, matches, limits)
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
@@ -221,7 +221,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(cmp.Or(p.problem, limitProblem(d.limitedClusters(k), matches)), summary, quarantined))
+	out := bundleResult(cmp.Or(p.problem, limitProblem(limits)), summary, quarantined)
+	out = withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, written, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
@@ -239,9 +240,11 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 // for any more. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: the report of its agent is about an
 // older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
 // Clusters without a BundleDeployment of this revision, and those for which isUnavailable is true.
-func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary fleet.BundleSummary, unavailable, quarantined int) {
+func (d *Deployer) summarize(
+	b *fleet.Bundle, p *plan, matches []match, limits map[key]*limitError,
+) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := d.deploymentsOf(b)
-	postponed, limited := d.postponedByRollout(keyOf(b)), d.limitedClusters(keyOf(b))
+	postponed := d.postponedByRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
 	for _, m := range matches {
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
@@ -260,8 +263,8 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan, matches []match) (summary
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
 			entry.State, entry.Message = fleet.ErrApplied, shown(err.Error())
-		} else if message := limited[keyOf(m.cluster)]; message != "" {
-			entry.State, entry.Message = fleet.ErrApplied, shown(message)
+		} else if limit := limits[keyOf(m.cluster)]; limit != nil {
+			entry.State, entry.Message = fleet.ErrApplied, shown(limit.Error())
 		} else if deployment == nil {
 			entry.Message = postponed[keyOf(m.cluster)]
 		}

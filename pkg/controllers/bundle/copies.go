@@ -123,11 +123,13 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 }
 
 // copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
-// of a copy has changed, and deletes copies that none names any more. It returns the names of the copies. BundleDeployments that stay as
-// they are keep their copies. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
+// of a copy has changed, and deletes copies that none names any more. It returns the names of the copies, and by Bundle
+// what the limit keeps from the Cluster. BundleDeployments that stay as they are keep their copies. A Secret or ConfigMap that does not exist
+// delays the agent, and not the hub.
 func (d *Deployer) copySources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
-) (secrets, configMaps []string, failures []error) {
+) (secrets, configMaps []string, limited map[key]excess, failures []error) {
+	limited = map[key]excess{}
 	users, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
 	chosen := map[string]copySource{} // by kind and name
 	for _, a := range assignments {
@@ -156,13 +158,16 @@ func (d *Deployer) copySources(
 			continue
 		}
 		chosen[s.String()] = s
-		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s], func(size, grown int64) error {
-			return d.reserve(cluster, fmt.Sprintf("%s, which Bundle %s names in %s,", s, bundleOf(users[s][0]), s.field()), size, grown)
+		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s], func(size, counted int64) error {
+			return d.reserve(cluster, bundleOf(users[s][0]), excess{size, s}, counted, func() (int64, error) {
+				return d.copies.sizeOf(ctx, s, namespace)
+			})
 		})
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
-			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known == nil || !isCopy(known) {
+			noteExcess(limited, err, users[s]...)
+			if !d.copies.exists(ctx, s, namespace) {
 				continue // the agent may have no right to read the object of that name
 			}
 		}
@@ -186,7 +191,7 @@ func (d *Deployer) copySources(
 		}
 		failures = append(failures, d.copies.delete(ctx, namespace, s))
 	}
-	return secrets, configMaps, failures
+	return secrets, configMaps, limited, failures
 }
 
 // copies copies the Secrets and ConfigMaps that BundleDeployments name from the namespace of the Bundle to the cluster namespace.
@@ -199,7 +204,7 @@ type copies struct{ *app.Context }
 type copyVersion struct {
 	generation    int64
 	sourceVersion string
-	size          int64 // of the content; 0 if an earlier version made the copy
+	size          int64 // that counts of the content; 0 in a copy of Fleet's hub
 }
 
 func (v copyVersion) String() string {
@@ -250,7 +255,7 @@ func isCopy(object metav1.Object) bool {
 // ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
 // content: if the content has changed, that is higher than the generation of each of them.
 func (c *copies) ensure(
-	ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment, reserve func(size, grown int64) error,
+	ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment, reserve func(size, counted int64) error,
 ) (generation int64, err error) {
 	target := key{Namespace: users[0].Namespace, Name: s.name}
 	source := c.find(s.kind, key{Namespace: namespace, Name: s.name})
@@ -267,10 +272,10 @@ func (c *copies) ensure(
 		}
 		meta.OwnerReferences = append(meta.OwnerReferences, owner)
 	}
-	stored := int64(0)
+	counted := int64(0)
 	if known := c.find(s.kind, target); known != nil {
 		last, found := parseCopyVersion(known)
-		stored = last.size
+		counted = last.size
 		if found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(meta.OwnerReferences) {
 			return last.generation, nil
 		}
@@ -285,8 +290,8 @@ func (c *copies) ensure(
 		if ofHub || !registration.IsCopiedType(string(from.Type)) {
 			return 0, &unusableError{s.kind, keyOf(from), "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + s.field()}
 		}
-		next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, contentSize(from.Data, nil)
-		if err := reserve(next.size, next.size-stored); err != nil {
+		next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, toCount(contentSize(from.Data, nil), counted)
+		if err := reserve(next.size, counted); err != nil {
 			return 0, err
 		}
 		if s.loginType != "" {
@@ -302,8 +307,8 @@ func (c *copies) ensure(
 	if err != nil {
 		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, s.name, err)
 	}
-	next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, contentSize(from.BinaryData, from.Data)
-	if err := reserve(next.size, next.size-stored); err != nil {
+	next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, toCount(contentSize(from.BinaryData, from.Data), counted)
+	if err := reserve(next.size, counted); err != nil {
 		return 0, err
 	}
 	return copyTo(ctx, c.Kubernetes.CoreV1().ConfigMaps(target.Namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: from.Data, BinaryData: from.BinaryData}, s, next,
@@ -380,6 +385,44 @@ func copyTo[T metav1.Object](
 func isFleetCopy(object metav1.Object) bool {
 	owner := metav1.GetControllerOf(object)
 	return owner != nil && owner.Kind == deploymentKind.Kind && owner.APIVersion == deploymentKind.GroupVersion().String() && owner.Name != object.GetName()
+}
+
+// exists reports whether a cluster namespace has a copy of a source that this hub or Fleet's hub has made.
+func (c *copies) exists(ctx context.Context, s copySource, namespace string) bool {
+	known := c.find(s.kind, key{Namespace: namespace, Name: s.name})
+	if known == nil || isCopy(known) {
+		return known != nil
+	}
+	live, _, err := c.read(ctx, s, namespace) // the cache has no owners
+	return err == nil && isFleetCopy(live)
+}
+
+// sizeOf returns the size of the content of a copy that this hub or Fleet's hub has made, 0 if there is none.
+func (c *copies) sizeOf(ctx context.Context, s copySource, namespace string) (int64, error) {
+	if c.find(s.kind, key{Namespace: namespace, Name: s.name}) == nil {
+		return 0, nil
+	}
+	live, size, err := c.read(ctx, s, namespace)
+	if apierrors.IsNotFound(err) || err == nil && !isCopy(live) && !isFleetCopy(live) {
+		return 0, nil
+	}
+	return size, err
+}
+
+// read returns the object with the name of a source in a cluster namespace, and the size of its content.
+func (c *copies) read(ctx context.Context, s copySource, namespace string) (metav1.Object, int64, error) {
+	if s.kind == secretKind {
+		secret, err := c.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, s.name, metav1.GetOptions{})
+		if err != nil {
+			return nil, 0, fmt.Errorf("reading the copy of %s in namespace %s: %w", s, namespace, err)
+		}
+		return secret, contentSize(secret.Data, nil), nil
+	}
+	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(namespace).Get(ctx, s.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading the copy of %s in namespace %s: %w", s, namespace, err)
+	}
+	return configMap, contentSize(configMap.BinaryData, configMap.Data), nil
 }
 
 // delete deletes a copy that no BundleDeployment of the Cluster names any more.

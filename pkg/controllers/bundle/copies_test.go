@@ -70,7 +70,7 @@ func TestReconcileCopies(t *testing.T) {
 			source: credential("ws", "5", "one"), target: copyOf("4 source/5 11", "one"), generation: 4,
 			copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"},
 		},
-		"a copy of an earlier version of the hub, without a size: no request": {
+		"a copy without a size: no request": {
 			source: credential("ws", "5", "one"), target: copyOf("4 source/5", "one"), generation: 4,
 			copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"},
 		},
@@ -96,7 +96,7 @@ func TestReconcileCopies(t *testing.T) {
 		},
 		"an object of somebody else: neither changed nor readable": {
 			source: credential("ws", "5", "one"), target: foreign,
-			requests: []string{"get Secret", "create Secret", "get Secret"}, copied: foreign, reason: fleet.ReasonNameConflict,
+			requests: []string{"get Secret", "create Secret", "get Secret", "get Secret"}, copied: foreign, reason: fleet.ReasonNameConflict,
 		},
 		"a Secret of the hub: not copied": {source: own, requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
 		"a bootstrap token: not copied":   {source: ofType(corev1.SecretTypeBootstrapToken), requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},

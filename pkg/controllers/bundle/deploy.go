@@ -74,7 +74,9 @@ type assignment struct {
 
 // deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
 // which to call it again, 0 for never.
-func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment) (current []*fleet.BundleDeployment, after time.Duration, err error) {
+func (d *Deployer) deploy(
+	ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment,
+) (current []*fleet.BundleDeployment, after time.Duration, err error) {
 	d.recount(cluster, all)
 	existing := map[string]*fleet.BundleDeployment{}
 	for _, deployment := range all {
@@ -85,6 +87,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	// invalid Bundle stays as it is.
 	var assignments []assignment
 	var failures []error
+	limited := map[key]excess{} // by Bundle
 	keep := func(deployment *fleet.BundleDeployment) {
 		if deployment != nil && isFromWorkspace(deployment, cluster.Namespace) {
 			current = append(current, deployment)
@@ -120,13 +123,11 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		}
 		wanted := desired(b, v, values, isPostponed, cluster, old)
 		size := plan.wantedSize(v, isPostponed, old)
-		grown := size - storedSize(old)
-		if old != nil && isSpecEqual(&old.Spec, &wanted.Spec) && maps.Equal(old.Labels, wanted.Labels) {
-			grown = 0 // an earlier version has written it without its size
+		if agentspec.IsBundle(b) || old != nil && !isFromWorkspace(old, cluster.Namespace) {
+			size = 0 // the Bundle of an agent is for one Cluster, and prepare reports a foreign BundleDeployment
 		}
-		err = d.reserve(cluster, fmt.Sprintf("what Bundle %s has in options and Helm values", keyOf(b)), size, grown)
-		d.noteLimit(keyOf(b), keyOf(cluster), err)
-		if err != nil {
+		if err := d.reserveDeployment(ctx, cluster, size, old, wanted); err != nil {
+			noteExcess(limited, err, wanted)
 			keep(old)
 			failures = append(failures, err)
 			continue
@@ -204,8 +205,10 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	}
 
 	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
-	copiedSecrets, configMaps, copyFailures := d.copySources(ctx, cluster, prepared, kept)
+	copiedSecrets, configMaps, limitedCopies, copyFailures := d.copySources(ctx, cluster, prepared, kept)
 	failures = append(failures, copyFailures...)
+	maps.Copy(limited, limitedCopies)
+	d.noteLimits(keyOf(cluster), limited)
 	if err := d.roles.AllowObjects(ctx, cluster, append(secretNames, copiedSecrets...), configMaps); err != nil {
 		for _, a := range prepared {
 			keepUnwritten(a)
@@ -315,7 +318,7 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 	if d.isOutdated(a.existing) {
 		return a.existing, nil
 	}
-	if maps.Equal(a.existing.Labels, a.wanted.Labels) && isSpecEqual(&a.existing.Spec, &a.wanted.Spec) {
+	if isAsWanted(a.existing, a.wanted) {
 		return a.existing, nil // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
@@ -335,6 +338,19 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 		d.written.Wrote(latest)
 	}
 	return latest, nil
+}
+
+// isAsWanted reports whether a BundleDeployment has the wanted spec and labels. Its size does not matter: Fleet's hub writes none, and a move from
+// that hub must not change all BundleDeployments.
+func isAsWanted(existing, wanted *fleet.BundleDeployment) bool {
+	labels := wanted.Labels
+	if size := existing.Labels[fleet.SizeLabel]; size != labels[fleet.SizeLabel] {
+		labels = maps.Clone(labels)
+		if delete(labels, fleet.SizeLabel); size != "" {
+			labels[fleet.SizeLabel] = size
+		}
+	}
+	return maps.Equal(existing.Labels, labels) && isSpecEqual(&existing.Spec, &wanted.Spec)
 }
 
 // isOutdated reports whether a BundleDeployment is being deleted, or older than the version that this hub wrote last. The event of its next version
@@ -378,7 +394,8 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
-// isCacheCurrent reports whether the caches have the current version of a Bundle and, if its targets select ClusterGroups, of the groups. A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
+// isCacheCurrent reports whether the caches have the current version of a Bundle and, if its targets select ClusterGroups, of the groups. A cached
+// Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
 func (d *Deployer) isCacheCurrent(ctx context.Context, bundle key) (bool, error) {
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -147,7 +147,7 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	_, helmOp := digestOf(b.Spec.HelmOpOptions, nil)
 	p.commonSize = dependsOn + helmOp
 	var invalid []error
-	if p.commonSize += p.labelSize; p.labelSize > maxLabels {
+	if p.commonSize += p.labelSize; p.labelSize > maxLabels && agentspec.ClusterOfBundle(b) == "" { // that of an agent has one
 		invalid = append(invalid, fmt.Errorf("metadata.labels has %d bytes; each BundleDeployment has the labels of its Bundle, and they may have %d",
 			p.labelSize, maxLabels))
 	}
@@ -377,6 +377,9 @@ func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels m
 	options.Helm = &helm
 	values, err := takeValues(&options)
 	digest, size := digestOf(options, options.DownstreamResources)
+	if !options.KeepResources { // the hub sets it for the removal of a Cluster, which the limit must not refuse
+		size += len(`"keepResources":true,`)
+	}
 	return variant{options: options, digest: digest, size: size + len(values), values: values, deploymentID: id}, err
 }
 

@@ -138,6 +138,7 @@ func TestVariant_keepWorkloads(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, kept.options.KeepResources)
 			assert.False(t, other.options.KeepResources)
+			assert.Equal(t, other.size, kept.size, "the limit of the workspace does not keep a Cluster from being removed")
 			assert.NotEqual(t, kept.deploymentID, other.deploymentID)
 
 			b.Annotations = map[string]string{apply.LabelID: registration.SetIDManageAgent}

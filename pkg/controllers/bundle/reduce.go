@@ -18,13 +18,15 @@ import (
 )
 
 // Reduce replaces the fields of the spec of a BundleDeployment that users fill by their digests. Every Cluster of a workspace has a
-// BundleDeployment of each Bundle, so a Bundle of a megabyte would take a thousand megabytes of the hub.
+// BundleDeployment of each Bundle, so a Bundle of a megabyte would take a thousand megabytes of the hub. It computes no digests if the spec has them.
 func Reduce(spec *fleet.BundleDeploymentSpec) {
-	// The Helm values that an earlier release wrote into the options are taken out when the BundleDeployment is written again.
-	if spec.Digests != nil || hasValues(spec.Options) || hasValues(spec.StagedOptions) {
+	// The Helm values that older versions of Fleet's hub wrote into the options are taken out when the BundleDeployment is written again.
+	if hasValues(spec.Options) || hasValues(spec.StagedOptions) {
 		return
 	}
-	spec.Digests = digestsOf(spec)
+	if spec.Digests == nil {
+		spec.Digests = digestsOf(spec)
+	}
 	for _, f := range userFields {
 		f.clear(spec)
 	}

@@ -107,7 +107,7 @@ func TestReduceKeepsTheSources(t *testing.T) {
 	assert.Equal(t, *deployment.Spec.Digests, *again.Spec.Digests, "equal specs have equal digests")
 }
 
-// Without the values that an earlier release wrote into the options, nothing could be written to the Secret.
+// Without the values that older versions of Fleet's hub wrote into the options, nothing could be written to the Secret.
 func TestReduceKeepsValues(t *testing.T) {
 	spec := someSpec()
 	spec.Options.Helm.Values = &fleet.GenericMap{Data: map[string]any{"a": "b"}}

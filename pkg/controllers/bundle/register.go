@@ -80,8 +80,8 @@ type Deployer struct {
 	changedAt map[key]time.Time
 	// rollouts has, by Bundle and Cluster, the last decision about each Cluster that is not updated yet.
 	rollouts map[key]map[key]rolloutStep
-	// limited has, by Bundle and Cluster, what the limit of the workspace keeps from the Cluster: see noteLimit.
-	limited map[key]map[key]string
+	// limited has, by Cluster and Bundle, what the limit of the workspace keeps from the Cluster: see noteLimits.
+	limited map[key]map[key]excess
 
 	sizes storedBytes
 }
@@ -116,7 +116,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		seen:            map[key]revision{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
-		limited:         map[key]map[key]string{},
+		limited:         map[key]map[key]excess{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
@@ -145,8 +145,8 @@ func (d *Deployer) Wait() { d.contents.running.Wait() }
 func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	d.plans.memory.forgetCluster(key{Namespace: namespace, Name: name})
-	d.sizes.set(namespace, registration.ClusterNamespace(namespace, name), func() int64 { return 0 })
-	d.forgetLimits(key{Namespace: namespace, Name: name})
+	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name))
+	d.noteLimits(key{Namespace: namespace, Name: name}, nil)
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -1,11 +1,15 @@
 package bundle
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"strconv"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -15,107 +19,170 @@ import (
 // freeSize is the size up to which a BundleDeployment does not count: most are of a few kB, and a large workspace has many thousands of them.
 const freeSize = 16 << 10
 
-// storedBytes has, by workspace and cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies. A Bundle that a user
-// writes once is stored for each Cluster, and the database of the API server serves all workspaces. A workspace is counted when its first large
-// BundleDeployment or copy is written.
+// storedBytes has the workspaces in which the hub has stored a large BundleDeployment or a copy. A Bundle that a user writes once is stored for each
+// Cluster, and the database of the API server serves all workspaces.
 type storedBytes struct {
 	mu         sync.Mutex
 	workspaces map[string]*workspaceSizes
 }
 
+// workspaceSizes has, by cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies.
 type workspaceSizes struct {
+	counted sync.Once // from the caches
+
+	mu          sync.Mutex
 	total       int64
 	byNamespace map[string]int64
 }
 
-func (w *workspaceSizes) set(namespace string, size int64) {
+// of returns the sizes of a workspace, which may not be counted yet.
+func (s *storedBytes) of(workspace string) *workspaceSizes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workspaces[workspace] == nil {
+		put(&s.workspaces, workspace, &workspaceSizes{byNamespace: map[string]int64{}})
+	}
+	return s.workspaces[workspace]
+}
+
+// find returns the sizes of a workspace, or nil if it has nothing that counts.
+func (s *storedBytes) find(workspace string) *workspaceSizes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.workspaces[workspace]
+}
+
+// forget drops the number of a deleted Cluster, and the workspace if nothing is stored there any more.
+func (s *storedBytes) forget(workspace, namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.workspaces[workspace]; w != nil && w.set(namespace, 0) == 0 {
+		delete(s.workspaces, workspace)
+	}
+}
+
+// set corrects the number of a cluster namespace, and returns the new total.
+func (w *workspaceSizes) set(namespace string, size int64) (total int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.total += size - w.byNamespace[namespace]
 	if w.byNamespace[namespace] = size; size == 0 {
 		delete(w.byNamespace, namespace)
 	}
+	return w.total
 }
 
-// set corrects the number of a cluster namespace, if the workspace is counted.
-func (s *storedBytes) set(workspace, namespace string, size func() int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w := s.workspaces[workspace]; w != nil {
-		w.set(namespace, size())
-		if w.total == 0 {
-			delete(s.workspaces, workspace)
-		}
-	}
-}
-
-// add counts bytes that are about to be stored, and returns false if the workspace would exceed the limit with them. count returns the numbers of
-// a workspace that is not counted yet.
-func (s *storedBytes) add(workspace, namespace string, size, limit int64, count func() map[string]int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.workspaces[workspace]
-	if w == nil {
-		w = &workspaceSizes{byNamespace: map[string]int64{}}
-		for namespace, size := range count() {
-			w.set(namespace, size)
-		}
-		if s.workspaces == nil {
-			s.workspaces = map[string]*workspaceSizes{}
-		}
-		s.workspaces[workspace] = w
-	}
+// add counts bytes that are about to be stored, and returns false if the workspace would exceed the limit with them.
+func (w *workspaceSizes) add(namespace string, size, limit int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.total+size > limit {
 		return false
 	}
-	w.set(namespace, w.byNamespace[namespace]+size)
+	w.total += size
+	w.byNamespace[namespace] += size
 	return true
+}
+
+// excess is the size that the limit refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
+type excess struct {
+	size   int64
+	source copySource
 }
 
 // limitError reports that the hub does not store what a Bundle asks for.
 type limitError struct {
-	what  string // what would be stored, and for which Bundle
-	size  int64
+	bundle key
+	excess
 	limit int64
 }
 
 // Error names the Bundle, the size, the limit and what to do.
 func (e *limitError) Error() string {
-	return fmt.Sprintf("%s takes %d kB for each Cluster, and all that the hub stores of such a size for the Clusters of the workspace would take more than "+
-		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", e.what, (e.size+1023)>>10, e.limit>>20)
+	what := fmt.Sprintf("what Bundle %s has in options and Helm values", e.bundle)
+	if e.source != (copySource{}) {
+		what = fmt.Sprintf("%s, which Bundle %s names in %s,", e.source, e.bundle, e.source.field())
+	}
+	return fmt.Sprintf("%s takes %d kB for each Cluster, and the large BundleDeployments and copies of this workspace would take more than "+
+		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
 }
 
-// reserve counts bytes that the hub is about to store in the namespace of a Cluster, in addition to what is there. grown is negative or zero if they
-// replace as many. Nothing that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that
-// needs no more.
-func (d *Deployer) reserve(cluster *fleet.Cluster, what string, size, grown int64) error {
+// noteExcess adds the size to those of the Bundles, if an error is that of the limit.
+func noteExcess(limited map[key]excess, err error, users ...*fleet.BundleDeployment) {
+	var limit *limitError
+	if errors.As(err, &limit) {
+		for _, user := range users {
+			limited[bundleOf(user)] = limit.excess
+		}
+	}
+}
+
+// reserve counts what the hub is about to store in the namespace of a Cluster in place of something of which it has counted so many bytes. Nothing
+// that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that needs no more. stored
+// returns the size of what Fleet's hub has stored there, which this hub has not counted. It is called only at the limit, because it sends requests.
+func (d *Deployer) reserve(cluster *fleet.Cluster, bundle key, wanted excess, counted int64, stored func() (int64, error)) error {
+	grown := wanted.size - counted
 	if grown <= 0 {
 		return nil
 	}
-	limit := d.Config.Get().Bundles.WorkspaceLimit()
-	count := func() map[string]int64 { return d.countStored(cluster.Namespace) }
-	if !d.sizes.add(cluster.Namespace, registration.ClusterNamespace(cluster.Namespace, cluster.Name), grown, limit, count) {
-		return &limitError{what, size, limit}
+	sizes, limit := d.sizes.of(cluster.Namespace), d.Config.Get().Bundles.WorkspaceLimit()
+	sizes.counted.Do(func() { d.countStored(cluster.Namespace, sizes) })
+	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	if sizes.add(namespace, grown, limit) {
+		return nil
 	}
-	return nil
+	if counted == 0 {
+		size, err := stored()
+		if err != nil {
+			return err
+		}
+		if size > 0 && toCount(wanted.size, size) <= size {
+			sizes.add(namespace, grown, math.MaxInt64)
+			return nil
+		}
+	}
+	return &limitError{bundle, wanted, limit}
+}
+
+// reserveDeployment counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
+func (d *Deployer) reserveDeployment(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
+	return d.reserve(cluster, bundleOf(wanted), excess{size: size}, storedSize(existing), func() (int64, error) {
+		switch {
+		case existing == nil:
+			return 0, nil
+		case isAsWanted(existing, wanted): // it is not written
+			return size, nil
+		}
+		return d.readSize(ctx, existing)
+	})
+}
+
+// toCount returns the size to count for something of which so many bytes are counted. It does not count an update that needs little more, so that the
+// limit does not refuse it. The next update is compared with the number that was counted, so that the sum of many updates is not larger.
+func toCount(size, counted int64) int64 {
+	if size > counted && size <= counted+min(counted, freeSize) {
+		return counted
+	}
+	return size
 }
 
 // recount corrects the number of a Cluster, at the beginning of a pass: something was deleted, or the pass before has not written all that it had
 // counted.
 func (d *Deployer) recount(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) {
-	d.sizes.set(cluster.Namespace, registration.ClusterNamespace(cluster.Namespace, cluster.Name), func() int64 { return d.storedIn(cluster, deployments) })
+	if sizes := d.sizes.find(cluster.Namespace); sizes != nil {
+		sizes.set(registration.ClusterNamespace(cluster.Namespace, cluster.Name), d.storedIn(cluster, deployments))
+	}
 }
 
-// countStored returns what is stored for a workspace according to the caches, by cluster namespace.
-func (d *Deployer) countStored(workspace string) map[string]int64 {
-	stored := map[string]int64{}
+// countStored counts what is stored for a workspace according to the caches. It does not count the BundleDeployments and copies of Fleet's hub, which
+// have no size; the pass over their Cluster does.
+func (d *Deployer) countStored(workspace string, sizes *workspaceSizes) {
 	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 	for _, cluster := range clusters {
 		namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 		deployments, _ := d.deploymentCache.List(namespace, labels.Everything())
-		if size := d.storedIn(cluster, deployments); size > 0 {
-			stored[namespace] = size
-		}
+		sizes.set(namespace, d.storedIn(cluster, deployments))
 	}
-	return stored
 }
 
 // storedIn returns the size of the BundleDeployments of a Cluster, and of the copies that they name.
@@ -149,67 +216,75 @@ func storedSize(deployment *fleet.BundleDeployment) int64 {
 	return max(0, size)
 }
 
-// wantedSize returns the size of a BundleDeployment with its Helm values, which it will have: the options and the values are in it twice. While it is
+// readSize returns the size of a BundleDeployment without a size, as the API server has it, with its Helm values.
+func (d *Deployer) readSize(ctx context.Context, deployment *fleet.BundleDeployment) (int64, error) {
+	live, err := d.FleetClient.BundleDeployments(deployment.Namespace).Get(ctx, deployment.Name, metav1.GetOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("reading BundleDeployment %s for its size: %w", keyOf(deployment), err)
+	}
+	size := 0
+	for _, f := range userFields {
+		_, n := digestOf(f.value(&live.Spec), nil)
+		size += n
+	}
+	if live.Spec.ValuesHash == "" {
+		return int64(size), nil
+	}
+	values, err := d.values.read(ctx, keyOf(deployment))
+	return int64(size + len(values.current) + len(values.staged)), err
+}
+
+// wantedSize returns the size to count for a BundleDeployment with its Helm values: the options and the values are in it twice. While it is
 // postponed, one of the two is what it has now.
 func (p *plan) wantedSize(v variant, isPostponed bool, existing *fleet.BundleDeployment) int64 {
-	size := int64(p.commonSize + 2*v.size)
+	size, counted := int64(p.commonSize+2*v.size), storedSize(existing)
 	if size <= freeSize {
 		size = 0
 	}
 	if isPostponed {
-		size = max(size, storedSize(existing))
+		size = max(size, counted)
 	}
-	return size
+	return toCount(size, counted)
 }
 
-// noteLimit remembers whether the limit keeps a Cluster from a Bundle. The status of the Bundle reports it.
-func (d *Deployer) noteLimit(bundle, cluster key, err error) {
+// noteLimits remembers, by Bundle, what the limit keeps from a Cluster. The statuses of the Bundles report it.
+func (d *Deployer) noteLimits(cluster key, now map[key]excess) {
 	d.mu.Lock()
-	before, now := d.limited[bundle][cluster], ""
-	if err != nil {
-		now = err.Error()
-	}
-	switch {
-	case now == "" && before != "":
-		delete(d.limited[bundle], cluster)
-		if len(d.limited[bundle]) == 0 {
-			delete(d.limited, bundle)
-		}
-	case now != "":
-		if d.limited[bundle] == nil {
-			d.limited[bundle] = map[key]string{}
-		}
-		d.limited[bundle][cluster] = now
+	before := d.limited[cluster]
+	if d.limited[cluster] = now; len(now) == 0 {
+		delete(d.limited, cluster)
 	}
 	d.mu.Unlock()
-	if now != before {
-		d.bundleChanged(bundle)
+	for bundle := range before {
+		if now[bundle] != before[bundle] {
+			d.bundleChanged(bundle)
+		}
 	}
-}
-
-// forgetLimits drops what noteLimit has remembered of a deleted Cluster.
-func (d *Deployer) forgetLimits(cluster key) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for bundle, clusters := range d.limited {
-		if delete(clusters, cluster); len(clusters) == 0 {
-			delete(d.limited, bundle)
+	for bundle := range now {
+		if _, known := before[bundle]; !known {
+			d.bundleChanged(bundle)
 		}
 	}
 }
 
-// limitedClusters returns the Clusters that the limit keeps from a Bundle, each with the error.
-func (d *Deployer) limitedClusters(bundle key) map[key]string {
+// limits returns, by Cluster, what the limit keeps from the Clusters that a Bundle targets. A quarantined Cluster gets nothing anyway.
+func (d *Deployer) limits(bundle key, matches []match) map[key]*limitError {
+	limit, found := d.Config.Get().Bundles.WorkspaceLimit(), map[key]*limitError{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return maps.Clone(d.limited[bundle])
+	for _, m := range matches {
+		if e, limited := d.limited[keyOf(m.cluster)][bundle]; limited && !m.cluster.Spec.Quarantined {
+			found[keyOf(m.cluster)] = &limitError{bundle, e, limit}
+		}
+	}
+	return found
 }
 
-// limitProblem returns the problem of a Bundle that the limit keeps from one of the Clusters that it targets, or nil.
-func limitProblem(limited map[key]string, matches []match) *problem {
+// limitProblem returns the problem of a Bundle that the limit keeps from one of its Clusters, or nil.
+func limitProblem(limits map[key]*limitError) *problem {
 	message := ""
-	for _, m := range matches {
-		if text := limited[keyOf(m.cluster)]; text != "" && (message == "" || text < message) { // the same in each pass
+	for _, e := range limits {
+		if text := e.Error(); message == "" || text < message { // the same in each pass
 			message = text
 		}
 	}

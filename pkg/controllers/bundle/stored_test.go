@@ -42,6 +42,32 @@ func limited(t *testing.T, clusters int) *stage {
 	return s
 }
 
+func (s *stage) limitProblem(b *fleet.Bundle) *problem {
+	return limitProblem(s.limits(keyOf(b), s.matching(b)))
+}
+
+// hasStored fills the workspace up to its limit.
+func (s *stage) hasStored() {
+	sizes := s.sizes.of("ws")
+	sizes.counted.Do(func() {})
+	sizes.set("cluster-of-another", 1<<20)
+}
+
+// hasOfFleet puts a BundleDeployment of Fleet's hub, which has no size, into the cache and on the API server.
+func (s *stage) hasOfFleet(t *testing.T, b *fleet.Bundle, cluster *fleet.Cluster) {
+	t.Helper()
+	d := deployed(t, b, cluster)
+	s.live[keyOf(d).String()] = d.DeepCopy()
+	s.has(t, d)
+	values, err := planOf(b).variant([]int{0}, cluster)
+	require.NoError(t, err)
+	if len(values.values) > 0 {
+		secret := valuesSecret(string(values.values), string(values.values))
+		secret.Namespace = d.Namespace
+		s.hasSecret(t, secret)
+	}
+}
+
 // deploysTo reconciles the Clusters, one after the other, and returns how many of them got a BundleDeployment of a Bundle. The cache
 // receives what the hub writes.
 func (s *stage) deploysTo(t *testing.T, b *fleet.Bundle, clusters int) (made int) {
@@ -79,8 +105,8 @@ func TestWorkspaceLimit(t *testing.T) {
 			assert.Contains(t, out.Message, "what Bundle ws/app has in options and Helm values takes 201 kB for each Cluster")
 			assert.Contains(t, out.Message, "more than 1 MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub")
 			assert.Contains(t, s.shown(b), "Cluster ws/c-9: what Bundle ws/app has in options")
-			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, limitProblem(s.limitedClusters(appKey), s.matching(b)).reason)
-			assert.Nil(t, limitProblem(s.limitedClusters(appKey), nil), "of Clusters that it no longer targets")
+			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.limitProblem(b).reason)
+			assert.Nil(t, limitProblem(s.limits(appKey, nil)), "of Clusters that it no longer targets")
 
 			t.Run("after a restart", func(t *testing.T) {
 				s.sizes = storedBytes{}
@@ -90,7 +116,7 @@ func TestWorkspaceLimit(t *testing.T) {
 				smaller := everywhereOfSize(field, 50<<10)
 				smaller.Generation = 2
 				assert.Equal(t, 10, s.deploysTo(t, smaller, 10))
-				assert.Nil(t, limitProblem(s.limitedClusters(appKey), s.matching(b)))
+				assert.Nil(t, s.limitProblem(b))
 			})
 			t.Run("and not grow", func(t *testing.T) {
 				larger := everywhereOfSize(field, 400<<10)
@@ -107,13 +133,36 @@ func TestWorkspaceLimitDoesNotCount(t *testing.T) {
 		s := limited(t, 100)
 		assert.Equal(t, 100, s.deploysTo(t, everywhereOfSize("options", 7<<10), 100))
 	})
-	t.Run("those of an earlier version that stay", func(t *testing.T) {
-		s, b := limited(t, 10), everywhereOfSize("values", 200<<10)
+	t.Run("those of an agent, of which there is one for each Cluster", func(t *testing.T) {
+		s := limited(t, 10)
 		for i := range 10 {
-			s.has(t, deployed(t, b, clusterNamed(fmt.Sprint("c-", i))))
+			cluster := clusterNamed(fmt.Sprint("c-", i))
+			b := everywhereOfSize("values", 200<<10)
+			b.Name, b.Annotations, b.Labels = registration.AgentBundleName(cluster.Name), manageAgent, map[string]string{"a": strings.Repeat("x", maxLabels)}
+			b.Spec.Targets = []fleet.BundleTarget{{ClusterName: cluster.Name}}
+			s.has(t, b)
+			_, out := s.reconcile(t, cluster)
+			require.NoError(t, out.Err)
+			assert.Contains(t, strings.Join(s.taken(), "\n"), "create cluster-ws-"+cluster.Name)
 		}
-		s.deploysTo(t, b, 10)
-		assert.Nil(t, limitProblem(s.limitedClusters(appKey), s.matching(b)))
+	})
+	t.Run("a name that another owner has", func(t *testing.T) {
+		s, b := limited(t, 10), everywhereOfSize("values", 200<<10)
+		for i := range 8 {
+			foreign := deployed(t, b, clusterNamed(fmt.Sprint("c-", i)))
+			foreign.Labels = nil
+			s.has(t, foreign)
+			_, out := s.reconcile(t, clusterNamed(fmt.Sprint("c-", i)))
+			assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+		}
+		s.has(t, b)
+		for i := range 8 {
+			_, out := s.reconcile(t, clusterNamed(fmt.Sprint("c-", i)))
+			assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+		}
+		s.taken()
+		s.reconcile(t, clusterNamed("c-8"))
+		assert.Contains(t, strings.Join(s.taken(), "\n"), "create cluster-ws-c-8")
 	})
 }
 
@@ -175,4 +224,223 @@ func TestWorkspaceLimitAfterFailures(t *testing.T) {
 	s.Forget("ws/c-0")
 	s.Forget("ws/c-1")
 	assert.Empty(t, s.sizes.workspaces)
+}
+
+// At the limit, what is stored already may change.
+func TestWorkspaceLimitAllowsSmallChanges(t *testing.T) {
+	for name, change := range map[string]func(*fleet.Bundle, *fleet.Cluster){
+		"the removal of the Cluster": func(_ *fleet.Bundle, c *fleet.Cluster) {
+			c.Annotations = map[string]string{fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}
+		},
+		"a pause":      func(b *fleet.Bundle, _ *fleet.Cluster) { b.Spec.Paused = true },
+		"another text": func(b *fleet.Bundle, _ *fleet.Cluster) { b.Spec.TargetNamespace = "another" },
+	} {
+		for _, field := range []string{"options", "values", "target"} {
+			for _, ofFleet := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, ", ", field, ", of Fleet: ", ofFleet), func(t *testing.T) {
+					s, b, cluster := limited(t, 1), everywhereOfSize(field, 100<<10), clusterNamed("c-0")
+					if ofFleet {
+						s.hasOfFleet(t, b, cluster)
+					} else {
+						assert.Equal(t, 1, s.deploysTo(t, b, 1))
+					}
+					s.hasStored()
+					b = b.DeepCopy()
+					b.Generation = 2
+					change(b, cluster)
+					s.has(t, b)
+					s.taken()
+					_, out := s.reconcile(t, cluster)
+					require.NoError(t, out.Err)
+					assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason, out.Message)
+					assert.Contains(t, strings.Join(s.taken(), "\n"), "patch cluster-ws-c-0")
+				})
+			}
+		}
+	}
+	t.Run("many of them are not allowed", func(t *testing.T) {
+		s, b := limited(t, 1), everywhereOfSize("options", 100<<10)
+		s.deploysTo(t, b, 1)
+		s.hasStored()
+		refused := 0
+		for n := range 5 {
+			b = everywhereOfSize("options", 100<<10+(n+1)*6<<10)
+			b.Generation = int64(n + 2)
+			old, err := s.deploymentCache.Get(registration.ClusterNamespace("ws", "c-0"), "app")
+			require.NoError(t, err)
+			s.has(t, b)
+			if _, out := s.reconcile(t, clusterNamed("c-0")); out.Reason == fleet.ReasonWorkspaceLimitReached {
+				refused++
+				continue
+			}
+			v, err := s.plans.of(b).variant([]int{0}, clusterNamed("c-0"))
+			require.NoError(t, err)
+			s.has(t, withSize(deployed(t, b, clusterNamed("c-0")), s.plans.of(b).wantedSize(v, false, old)))
+		}
+		assert.Equal(t, 4, refused)
+	})
+	t.Run("what of Fleet's hub grows much is refused", func(t *testing.T) {
+		s, b, cluster := limited(t, 1), everywhereOfSize("values", 100<<10), clusterNamed("c-0")
+		s.hasOfFleet(t, b, cluster)
+		s.hasStored()
+		b = everywhereOfSize("values", 200<<10)
+		b.Generation = 2
+		s.has(t, b)
+		_, out := s.reconcile(t, cluster)
+		assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+	})
+}
+
+// A move from Fleet's hub writes no BundleDeployment again. What that hub has stored counts nevertheless.
+func TestWorkspaceLimitCountsThoseOfFleet(t *testing.T) {
+	s, b := limited(t, 10), everywhereOfSize("values", 200<<10)
+	for i := range 9 {
+		s.hasOfFleet(t, b, clusterNamed(fmt.Sprint("c-", i)))
+	}
+	s.errors = map[string]error{"get cluster-": errInternal} // nothing is read for its size
+	assert.Equal(t, 0, s.deploysTo(t, b, 10), "the last has none")
+	assert.Equal(t, []string{"c-9"}, slices.Collect(func(yield func(string) bool) {
+		for cluster := range s.limits(appKey, s.matching(b)) {
+			yield(cluster.Name)
+		}
+	}))
+	assert.Greater(t, s.sizes.of("ws").total, int64(9*400<<10))
+}
+
+// The limit keeps no agent from a copy that Fleet's hub has made.
+func TestWorkspaceLimitOfCopiesOfFleet(t *testing.T) {
+	old, large := strings.Repeat("o", 30<<10), strings.Repeat("x", 300<<10)
+	copied := func(annotation, content string) *corev1.Secret {
+		secret := copyOf(annotation, content)
+		if annotation == "" {
+			secret.Annotations = nil
+		}
+		return secret
+	}
+	for name, row := range map[string]struct {
+		source, target *corev1.Secret
+		isRefused      bool
+	}{
+		"the same content":            {credential("ws", "5", old), copied("", old), false},
+		"a little more":               {credential("ws", "5", old+"more"), copied("", old), false},
+		"much more":                   {credential("ws", "5", large), copied("", old), true},
+		"our copy without a size":     {credential("ws", "6", old+"more"), copied("1 source/5", old), false},
+		"our copy with a little more": {credential("ws", "6", old+"more"), copied("1 source/5 30728", old), false},
+		"our copy with much more":     {credential("ws", "6", large), copied("1 source/5 30728", old), true},
+		"the source does not exist":   {nil, copied("", old), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := limited(t, 0)
+			b := copying("Secret", "cred")
+			s.has(t, clusterNamed("alice"), b, deployed(t, b))
+			for _, secret := range []*corev1.Secret{row.source, row.target} {
+				if secret != nil {
+					s.hasSecret(t, secret)
+				}
+			}
+			s.hasStored()
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, row.isRefused, out.Reason == fleet.ReasonWorkspaceLimitReached, out.Message)
+			assert.Equal(t, []string{"cred"}, s.rights.secrets[0], "the agent goes on reading it")
+		})
+	}
+	t.Run("the agent may not read an object of somebody else", func(t *testing.T) {
+		s := limited(t, 0)
+		b := copying("Secret", "cred")
+		s.has(t, clusterNamed("alice"), b, deployed(t, b))
+		s.hasSecret(t, credential("ws", "5", large))
+		s.hasSecret(t, credential(home, "9", large))
+		s.hasStored()
+		_, out := s.reconcile(t, clusterNamed("alice"))
+		assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+		assert.Empty(t, s.rights.secrets[0])
+	})
+}
+
+func TestCopies_sizeOf(t *testing.T) {
+	s, source := newStage(t), copySource{kind: configMapKind, name: "settings"}
+	size := func(of int64) {
+		t.Helper()
+		got, err := s.copies.sizeOf(t.Context(), source, home)
+		require.NoError(t, err)
+		assert.Equal(t, of, got)
+		assert.Equal(t, of > 0, s.copies.exists(t.Context(), source, home))
+	}
+	size(0)
+	configMap := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "settings"},
+		Data:       map[string]string{"a": "12"}, BinaryData: map[string][]byte{"b": []byte("345")},
+	}
+	require.NoError(t, s.ConfigMaps.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: configMap.ObjectMeta}))
+	size(0) // deleted
+	require.NoError(t, s.kubernetes.Tracker().Add(configMap))
+	size(0) // of somebody else
+	configMap.OwnerReferences = copyOf("", "").OwnerReferences
+	require.NoError(t, s.kubernetes.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), configMap, home))
+	size(7)
+}
+
+// The status of each Bundle that names a refused copy reports it, as long as it is refused.
+func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
+	s := limited(t, 1)
+	s.hasStored()
+	s.hasSecret(t, credential("ws", "5", strings.Repeat("x", 300<<10)))
+	one, two := copying("Secret", "cred"), copying("Secret", "cred")
+	two.Name = "two"
+	for _, b := range []*fleet.Bundle{one, two} {
+		b.Spec.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+		d := deployed(t, b, clusterNamed("c-0"))
+		s.has(t, b, d)
+	}
+	s.reconcile(t, clusterNamed("c-0"))
+	assert.Contains(t, s.taken(), "enqueue Bundle two in 1s")
+	for _, b := range []*fleet.Bundle{one, two} {
+		require.NotNil(t, s.limitProblem(b))
+		assert.Contains(t, s.limitProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes 301 kB for each Cluster, "+
+			"and the large BundleDeployments and copies of this workspace would take more than 1 MiB")
+	}
+	s.reconcile(t, clusterNamed("c-0"))
+	assert.NotContains(t, s.taken(), "enqueue Bundle two in 1s", "nothing has changed")
+	s.sizes.of("ws").set("cluster-of-another", 0)
+	s.reconcile(t, clusterNamed("c-0"))
+	assert.Nil(t, s.limitProblem(one))
+	assert.Nil(t, s.limitProblem(two))
+}
+
+// A Bundle reports the limit only as long as it is the reason.
+func TestWorkspaceLimitNoLongerReported(t *testing.T) {
+	for name, change := range map[string]func(*fleet.Bundle, *fleet.Cluster){
+		"invalid": func(b *fleet.Bundle, _ *fleet.Cluster) { b.Spec.TargetCustomizationMode = "invalid" },
+		"a template": func(b *fleet.Bundle, _ *fleet.Cluster) {
+			b.Spec.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ fail }"}}
+		},
+		"quarantined": func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Quarantined = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, b, cluster := limited(t, 1), everywhereOfSize("options", 100<<10), clusterNamed("c-0")
+			s.hasStored()
+			s.has(t, b)
+			s.reconcile(t, cluster)
+			require.NotNil(t, s.limitProblem(b))
+			b = b.DeepCopy()
+			b.Generation = 2
+			change(b, cluster)
+			s.has(t, b, cluster)
+			s.reconcile(t, cluster)
+			assert.Empty(t, s.limits(appKey, s.matching(b)))
+		})
+	}
+}
+
+// A workspace is counted once, also if nothing fits into its limit, and does not wait for another one.
+func TestStoredBytes(t *testing.T) {
+	s := limited(t, 2)
+	assert.Equal(t, 0, s.deploysTo(t, everywhereOfSize("values", 600<<10), 2))
+	sizes := s.sizes.find("ws")
+	require.NotNil(t, sizes)
+	sizes.counted.Do(func() { t.Error("it is counted again") })
+
+	s.sizes.of("slow").mu.Lock()
+	defer s.sizes.of("slow").mu.Unlock()
+	assert.True(t, s.sizes.of("other").add("cluster-x", 1, 1))
 }

@@ -110,7 +110,7 @@ func TestNonReadyListsResources(t *testing.T) {
 	}}
 	s := newStage(t)
 	s.has(t, clusterNamed("alice"), toAlice(), d)
-	summary, _, _ := s.summarize(toAlice(), planOf(toAlice()), s.matching(toAlice()))
+	summary, _, _ := s.summarize(toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
 	want[0].Name = "ws/alice"
 	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
 	cluster, _ := s.reconcile(t, clusterNamed("alice"))

@@ -42,9 +42,6 @@ const StatusAnnotation = "muster.fleet.cattle.io/status"
 // that it has created on the member, and whose token is in the kubeconfig. The hub ignores it.
 const MemberAccountAnnotation = "muster.fleet.cattle.io/member-account"
 
-// SizeLabel is set by the hub on a BundleDeployment of more than 16 KiB to its bytes with its Helm values, as they are stored.
-const SizeLabel = "muster.fleet.cattle.io/size"
-
 // CopyAnnotation is set by the hub on a Secret or ConfigMap that it copies into a cluster namespace because a Bundle names it in
 // downstreamResources: "<generation> <UID of the source>/<version of the source> <bytes>".
 const CopyAnnotation = "muster.fleet.cattle.io/copied-from"

@@ -55,6 +55,8 @@ const (
 
 	// ContentNameLabel, on a BundleDeployment, has the name of its Content.
 	ContentNameLabel = "fleet.cattle.io/content-name"
+	// SizeLabel, on a BundleDeployment of more than 16 KiB, has the bytes that the hub counts for it with its Helm values.
+	SizeLabel = "muster.fleet.cattle.io/size"
 	// CommitLabel, on a Bundle made from a git repository and on its BundleDeployments, holds the commit.
 	CommitLabel = "fleet.cattle.io/commit"
 

@@ -253,8 +253,8 @@ const (
 	ReasonUnsupported = "Unsupported"
 	// ReasonBundleInvalid (False): a field of the Bundle has an invalid value; the message names it.
 	ReasonBundleInvalid = "BundleInvalid"
-	// ReasonWorkspaceLimitReached (False): the hub does not store what the Bundle needs for a Cluster, because all that it stores for the Clusters
-	// of the workspace would take more than bundles.workspaceLimitMiB.
+	// ReasonWorkspaceLimitReached (False): the hub does not store what the Bundle needs for a Cluster, because the large BundleDeployments and
+	// copies of the workspace would take more than bundles.workspaceLimitMiB.
 	ReasonWorkspaceLimitReached = "WorkspaceLimitReached"
 )
 
