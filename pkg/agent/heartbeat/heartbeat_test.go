@@ -120,6 +120,7 @@ func TestReport(t *testing.T) {
 		}
 		assert.Contains(t, patch["hub"], "pending")
 		assert.Nil(t, patch["hub"].(map[string]any)["pending"])
+		assert.NotContains(t, patch, "keptReleases", "an agent that starts does not know them yet, and must not clear them")
 		assert.NotContains(t, patch, "lastSeen", "send sets it for the status, and a Lease has another field for it")
 	})
 }
