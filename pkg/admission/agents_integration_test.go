@@ -220,8 +220,8 @@ func TestAgentPolicies(t *testing.T) {
 		account := func(namespace string) user {
 			return s.account(namespace, "issuer", rule("", "serviceaccounts/token", "create"))
 		}
-		for _, who := range []user{s.admin, account(s.namespace), account("cluster-api-" + s.namespace)} {
-			_, err := who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), "default",
+		for _, who := range []user{account(s.namespace), account("cluster-api-" + s.namespace), s.admin} {
+			_, err := who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), "issuer",
 				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}, ExpirationSeconds: lasting(30 * 24 * time.Hour).ExpirationSeconds}},
 				metav1.CreateOptions{})
 			require.NoError(t, err, who.name)
