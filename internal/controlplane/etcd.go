@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -79,25 +80,36 @@ func (e *etcdClient) apply(ctx context.Context, operations []etcdOperation) (rev
 }
 
 func (e *etcdClient) call(ctx context.Context, method string, question, answer any) error {
-	body, err := json.Marshal(question)
+	reply, err := e.post(ctx, "kv/"+method, question)
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd/v3/kv/"+method, bytes.NewReader(body))
+	defer reply.Close()
+	body, err := io.ReadAll(reply)
 	if err != nil {
 		return err
+	}
+	return json.Unmarshal(body, answer)
+}
+
+// post returns the body of the response, which the caller closes.
+func (e *etcdClient) post(ctx context.Context, method string, question any) (io.ReadCloser, error) {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd/v3/"+method, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
 	response, err := e.http.Do(request)
 	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("etcd answers %s to %s: %s", response.Status, method, body)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return nil, errors.Join(fmt.Errorf("etcd answers %s to %s: %s", response.Status, method, text), err)
 	}
-	return json.Unmarshal(body, answer)
+	return response.Body, nil
 }

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 // Snapshot writes a backup of etcd to a file, while the control plane runs.
@@ -22,21 +20,17 @@ func (c *ControlPlane) Snapshot(ctx context.Context, path string) (err error) {
 	}()
 	etcd := newEtcdClient(c.dir)
 	defer etcd.http.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd/v3/maintenance/snapshot", strings.NewReader("{}"))
+	reply, err := etcd.post(ctx, "maintenance/snapshot", struct{}{})
 	if err != nil {
 		return err
 	}
-	response, err := etcd.http.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
+	defer reply.Close()
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	for parts := json.NewDecoder(response.Body); ; {
+	for parts := json.NewDecoder(reply); ; {
 		var part struct {
 			Result struct {
 				Blob []byte `json:"blob"`
