@@ -181,11 +181,7 @@ func (w *interner) intern(before, object any) any {
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.string(o.Spec.DeploymentID), w.string(o.Spec.StagedDeploymentID)
 		o.Status.AppliedDeploymentID = w.string(o.Status.AppliedDeploymentID)
-		if d, isDeployment := before.(*fleet.BundleDeployment); isDeployment && d != nil {
-			o.Spec.Digests = w.specDigests(d.Spec.Digests, o.Spec.Digests)
-		} else {
-			o.Spec.Digests = w.specDigests(nil, o.Spec.Digests)
-		}
+		o.Spec.Digests = w.specDigests(o.Spec.Digests)
 	}
 	return object
 }
@@ -211,13 +207,10 @@ func (w *interner) helmOptions(options *fleet.HelmOptions) *fleet.HelmOptions {
 	return w.helm
 }
 
-// specDigests returns before if it is equal, and otherwise one pointer for all equal digests: most Clusters have the same options of a Bundle.
-func (w *interner) specDigests(before, digests *fleet.SpecDigests) *fleet.SpecDigests {
-	switch {
-	case digests == nil:
+// specDigests returns one pointer for all equal digests: most Clusters have the same options of a Bundle.
+func (w *interner) specDigests(digests *fleet.SpecDigests) *fleet.SpecDigests {
+	if digests == nil {
 		return nil
-	case before != nil && *before == *digests:
-		return before
 	}
 	if equal, ok := w.digests.get(*digests); ok {
 		return equal
