@@ -31,23 +31,18 @@ func newRenewals(lease resourcelock.Interface) *renewals {
 // Get ends the term if another process holds the Lease that this one had acquired, or if the Lease is older than the last renewal.
 func (r *renewals) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := r.Interface.Get(ctx)
-	if err == nil && r.wasAcquired() && r.isLost(record) {
+	if err == nil && r.isLost(record) {
 		r.once.Do(func() { close(r.taken) })
 	}
 	return record, raw, err
 }
 
-func (r *renewals) wasAcquired() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.last.IsZero()
-}
-
+// isLost reports whether this process had acquired the Lease, and does not hold it as it has written it.
 func (r *renewals) isLost(record *resourcelock.LeaderElectionRecord) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	isTaken := record.HolderIdentity != "" && record.HolderIdentity != r.Identity()
-	return isTaken || record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond)) // a Lease stores microseconds
+	return !r.last.IsZero() && (isTaken || record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond))) // a Lease stores microseconds
 }
 
 // Create records when the Lease was acquired.

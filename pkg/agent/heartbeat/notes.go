@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -35,11 +36,10 @@ func (n *Notes) SetKeptReleases(releases []string) {
 	text, _ := json.Marshal(kept) // cannot fail
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	wasNone := len(n.keptReleases) == 0 || string(n.keptReleases) == "null"
-	isChanged := string(n.keptReleases) != string(text) && !(wasNone && kept == nil)
-	if n.keptReleases = text; isChanged {
+	if cmp.Or(string(n.keptReleases), "null") != string(text) {
 		n.sendNow()
 	}
+	n.keptReleases = text
 }
 
 // SetPendingEndpoint reports why the agent cannot switch to another endpoint; empty if no switch is pending. A new topic is

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"strconv"
 	"sync"
@@ -198,7 +197,7 @@ func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleD
 			copied[s.String()] = s
 		}
 	}
-	for s := range maps.Values(copied) {
+	for _, s := range copied {
 		if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known != nil {
 			version, _ := parseCopyVersion(known)
 			size += version.size
