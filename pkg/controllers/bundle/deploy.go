@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/metadata"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -137,8 +138,8 @@ func (d *Deployer) deploy(
 		})
 	}
 
-	// Keep a BundleDeployment that no Bundle asks for unless the API server confirms that the caches are current: at a takeover they may
-	// lag behind those of the previous hub, and the agent uninstalls what is deleted.
+	// Keep a BundleDeployment that no Bundle asks for unless the API server confirms it: at a takeover the caches may lag behind those of the
+	// previous hub, and the agent uninstalls what is deleted.
 	wanted := map[string]bool{}
 	for _, a := range assignments {
 		wanted[a.bundle.Name] = true
@@ -154,11 +155,11 @@ func (d *Deployer) deploy(
 		if err := ctx.Err(); err != nil {
 			return current, after, err
 		}
-		isCurrent, err := d.isCacheCurrent(ctx, bundleOf(old))
+		isUntargeted, err := d.isUntargeted(ctx, cluster, bundleOf(old))
 		if err != nil {
 			failures = append(failures, err)
 		}
-		if !isCurrent {
+		if !isUntargeted {
 			keep(old)
 			after = expectations.Timeout // a Bundle whose status is up to date enqueues no Clusters when the cache receives it
 		}
@@ -394,41 +395,65 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
-// isCacheCurrent reports whether the caches have the current version of a Bundle and, if its targets select ClusterGroups, of the groups. A cached
-// Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
-func (d *Deployer) isCacheCurrent(ctx context.Context, bundle key) (bool, error) {
+// isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
+// are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
+// A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
+func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (bool, error) {
+	failed := func(err error) (bool, error) {
+		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
+	}
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, err
+		return failed(err)
 	}
 	isCached := err == nil
 	if isCached && cached.DeletionTimestamp != nil {
 		return true, nil
 	}
+	groups := d.groupsOf(cluster.Namespace)
+
 	// The metadata is enough: a Bundle may be as large as the API server permits.
-	resource := fleet.SchemeGroupVersion.WithResource
-	live, err := d.Metadata.Resource(resource("bundles")).Namespace(bundle.Namespace).Get(ctx, bundle.Name, metav1.GetOptions{})
+	resource := func(name string) metadata.ResourceInterface {
+		return d.Metadata.Resource(fleet.SchemeGroupVersion.WithResource(name)).Namespace(cluster.Namespace)
+	}
+	liveBundle, err := resource("bundles").Get(ctx, bundle.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && live.DeletionTimestamp != nil:
+	case apierrors.IsNotFound(err) || err == nil && liveBundle.DeletionTimestamp != nil:
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
-	case !isCached || live.UID != cached.UID || live.Generation != cached.Generation:
+		return failed(err)
+	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation:
 		return false, nil
-	case !d.plans.of(cached).selectsGroups():
+	}
+	plan := d.plans.of(cached)
+	if plan.problem != nil || len(plan.choose(cached, d.candidateOf(cluster, groups))) > 0 {
+		return false, nil // the Bundle or a group has changed since the pass has decided
+	}
+	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
+	if err != nil {
+		return failed(err)
+	}
+	if liveCluster.UID != cluster.UID || !maps.Equal(liveCluster.Labels, cluster.Labels) {
+		return false, nil
+	}
+	if !plan.selectsGroups() {
 		return true, nil
 	}
-	groups, err := d.Metadata.Resource(resource("clustergroups")).Namespace(bundle.Namespace).List(ctx, metav1.ListOptions{})
+	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: listing the ClusterGroups: %w", bundle, err)
+		return failed(fmt.Errorf("listing the ClusterGroups: %w", err))
 	}
-	for _, group := range groups.Items {
-		known, err := d.groupCache.Get(group.Namespace, group.Name)
-		if err != nil || known.UID != group.UID || known.Generation != group.Generation || !maps.Equal(known.Labels, group.Labels) {
-			return false, nil //nolint:nilerr // a group that is not in the cache
-		}
+	isCurrent := len(liveGroups.Items) == len(groups.list())
+	for _, live := range liveGroups.Items {
+		i, known := groups.positions()[live.Name]
+		isCurrent = isCurrent && known && isSameGroup(groups.list()[i], &live)
 	}
-	return true, nil
+	return isCurrent, nil
+}
+
+// isSameGroup reports whether two versions of a ClusterGroup select the same Clusters, and are selected by the same targets.
+func isSameGroup(a *fleet.ClusterGroup, b *metav1.PartialObjectMetadata) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels)
 }
 
 // delete deletes a BundleDeployment, once.

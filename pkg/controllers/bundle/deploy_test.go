@@ -172,11 +172,18 @@ func TestReconcileDeletes(t *testing.T) {
 func TestReconcileConfirmsDeletions(t *testing.T) {
 	ofGroup := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterGroup: "edge"}} })
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
+	ofLabel := bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}}
+	})
+	labelled, again := clusterNamed("alice"), clusterNamed("alice")
+	labelled.Labels = map[string]string{"env": "prod"}
+	again.UID = "another"
 	newer, deleting := toAlice(), toAlice()
 	newer.Generation, deleting.DeletionTimestamp = 2, &metav1.Time{Time: noon}
 	group := func(generation int64, ownLabels map[string]string) *fleet.ClusterGroup {
 		return &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "uid", Generation: generation, Labels: ownLabels}}
 	}
+	toCluster, toGroups := []string{"confirm alice", "confirm app"}, []string{"confirm alice", "confirm app", "confirm groups"}
 	for name, row := range map[string]struct {
 		cached, uncached []metav1.Object
 		errors           map[string]error
@@ -186,19 +193,22 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 		"the Bundle is not in the cache yet":     {nil, []metav1.Object{toAlice()}, nil, []string{"confirm app"}, false},
 		"the Bundle targets the Cluster now":     {[]metav1.Object{elsewhere}, []metav1.Object{newer}, nil, []string{"confirm app"}, false},
 		"the API server does not answer":         {nil, nil, map[string]error{"confirm": errInternal}, []string{"confirm app"}, false},
-		"the Bundle targets another Cluster":     {[]metav1.Object{elsewhere}, nil, nil, []string{"confirm app"}, true},
+		"the Bundle targets another Cluster":     {[]metav1.Object{elsewhere}, nil, nil, toCluster, true},
+		"the Cluster has a label now":            {[]metav1.Object{ofLabel}, []metav1.Object{labelled}, nil, toCluster, false},
+		"the Cluster is another of that name":    {[]metav1.Object{ofLabel}, []metav1.Object{again}, nil, toCluster, false},
+		"the Cluster cannot be read":             {[]metav1.Object{ofLabel}, nil, map[string]error{"confirm alice": errInternal}, toCluster, false},
 		"the Bundle is being deleted":            {nil, []metav1.Object{deleting}, nil, []string{"confirm app"}, true},
 		"the cache has the deletion":             {[]metav1.Object{deleting}, nil, nil, nil, true},
-		"the ClusterGroup is not in the cache":   {[]metav1.Object{ofGroup}, []metav1.Object{group(1, nil)}, nil, []string{"confirm app", "confirm groups"}, false},
-		"the ClusterGroup selects another label": {[]metav1.Object{ofGroup, group(1, nil)}, nil, nil, []string{"confirm app", "confirm groups"}, true},
+		"the ClusterGroup is not in the cache":   {[]metav1.Object{ofGroup}, []metav1.Object{group(1, nil)}, nil, toGroups, false},
+		"the ClusterGroup selects another label": {[]metav1.Object{ofGroup, group(1, nil)}, nil, nil, toGroups, true},
 		"the selector of the group has changed": {
-			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(2, nil)}, nil, []string{"confirm app", "confirm groups"}, false,
+			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(2, nil)}, nil, toGroups, false,
 		},
 		"the labels of the group have changed": {
-			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(1, map[string]string{"a": "b"})}, nil, []string{"confirm app", "confirm groups"}, false,
+			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(1, map[string]string{"a": "b"})}, nil, toGroups, false,
 		},
 		"the groups cannot be listed": {
-			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errInternal}, []string{"confirm app", "confirm groups"}, false,
+			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errInternal}, toGroups, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -219,6 +229,37 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
+func TestReconcileDecidesOnDeletionWithWhatIsConfirmed(t *testing.T) {
+	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
+	newer := toAlice()
+	newer.Generation = 2
+	removed := toAlice()
+	removed.Name, removed.UID = "abandoned", "uid-of-abandoned"
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), elsewhere, deployed(t, toAlice()), deployed(t, removed))
+	s.after = map[string]func(){"confirm abandoned": func() { s.has(t, newer) }}
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	log := s.taken()
+	assert.Len(t, log, 3)
+	assert.Equal(t, []string{"confirm abandoned", "confirm app"}, log[:2])
+	assert.Contains(t, log[2], "delete "+home+"/abandoned ")
+	assert.Equal(t, expectations.Timeout, out.After)
+}
+
+func TestReconcileKeepsWhatADeletedGroupExcludes(t *testing.T) {
+	group := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "uid", Generation: 1}}
+	group.Spec.Selector = &metav1.LabelSelector{}
+	butEdge := bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterGroup: "edge", DoNotDeploy: true}, {ClusterSelector: &metav1.LabelSelector{}}}
+	})
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), group, butEdge, isReady(deployed(t, toAlice())))
+	s.after = map[string]func(){"confirm alice": func() { s.lost(t, group) }}
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Equal(t, []string{"confirm alice", "confirm app", "confirm groups"}, s.taken())
 }
 
 func TestReconcileQuarantinedCluster(t *testing.T) {

@@ -65,9 +65,10 @@ type stage struct {
 	mu     sync.Mutex
 	log    []string
 	errors map[string]error                   // the answer to a request, by the beginning of its line in the log
+	after  map[string]func()                  // what happens once after a request, by its line in the log
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 	bundle *fleet.Bundle                      // what the API server has
-	// uncached are the Bundles and ClusterGroups that the API server has beside those in the caches.
+	// uncached are the Bundles, Clusters and ClusterGroups that the API server has beside those in the caches.
 	uncached []metav1.Object
 }
 
@@ -164,9 +165,9 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 	return true, nil, fmt.Errorf("unexpected request %v", action)
 }
 
-// answerMetadata answers requests for the metadata of Bundles and ClusterGroups, which are in the caches or in uncached.
+// answerMetadata answers requests for the metadata of Bundles, Clusters and ClusterGroups, which are in the caches or in uncached.
 func (s *stage) answerMetadata(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
-	kind := map[string]string{"bundles": "*v1alpha1.Bundle", "clustergroups": "*v1alpha1.ClusterGroup"}[action.GetResource().Resource]
+	kind := map[string]string{"bundles": "*v1alpha1.Bundle", "clusters": "*v1alpha1.Cluster", "clustergroups": "*v1alpha1.ClusterGroup"}[action.GetResource().Resource]
 	live := map[string]metav1.PartialObjectMetadata{}
 	for _, object := range s.indexers[kind].List() {
 		o := object.(metav1.Object)
@@ -199,6 +200,10 @@ func (s *stage) note(format string, args ...any) error {
 	defer s.mu.Unlock()
 	line := fmt.Sprintf(format, args...)
 	s.log = append(s.log, line)
+	if happens := s.after[line]; happens != nil {
+		delete(s.after, line)
+		happens()
+	}
 	for prefix, err := range s.errors {
 		if strings.HasPrefix(line, prefix) {
 			return err
