@@ -322,7 +322,7 @@ func (a *Agents) renewal(agent Agent, b Beats) []byte {
 			APIServer: &fleet.AgentAPIServer{Ready: true}, Instance: instance, Registration: agent.Request,
 			Hub: &fleet.AgentHub{APIServerURL: a.values.APIServerURL, APIServerCAHash: registration.CAHash([]byte(a.values.APIServerCA))},
 		})
-		patch["metadata"] = map[string]any{"annotations": map[string]string{registration.LeaseReport: string(report)}}
+		patch["metadata"] = map[string]any{"annotations": map[string]string{registration.LeaseReport: string(report)}, "managedFields": []any{struct{}{}}}
 	}
 	return mustJSON(patch)
 }

@@ -83,7 +83,10 @@ func TestHostileLease(t *testing.T) {
 			require.NoError(t, s.Hub.ClientFor(t, hostile.Bearer()).Kubernetes.CoordinationV1().RESTClient().Get().
 				Namespace(hostile.ClusterNamespace()).Resource("leases").Name(hostile.Account()).Do(t.Context()).Error())
 
-			require.NoError(t, patch(hostile, `{"metadata":{"annotations":{"`+registration.LeaseReport+`":"[]"}}}`))
+			lease, err := thief.Leases(hostile.ClusterNamespace()).Patch(t.Context(), hostile.Account(), types.MergePatchType,
+				[]byte(`{"metadata":{"annotations":{"`+registration.LeaseReport+`":"[]"}}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			assert.Empty(t, lease.ManagedFields, "an agent's report ends the record of field managers, and other writes do not begin it again")
 			testenv.Eventually(t, func() (bool, string) {
 				events, err := s.Hub.Kubernetes.CoreV1().Events(s.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + fleet.ReasonInvalidReport})
 				return err == nil && len(events.Items) > 0 && events.Items[0].Type == corev1.EventTypeWarning, "no event about the report"
@@ -103,7 +106,7 @@ func TestHostileLease(t *testing.T) {
 // renewalOf is a heartbeat of an agent of this version.
 func renewalOf(version string, at time.Time) string {
 	report := fmt.Sprintf(`{"version":"%s","namespace":"cattle-fleet-system"}`, version)
-	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"renewTime":%q,"holderIdentity":"i"}}`,
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q},"managedFields":[{}]},"spec":{"renewTime":%q,"holderIdentity":"i"}}`,
 		registration.LeaseReport, report, at.UTC().Format(metav1.RFC3339Micro))
 }
 

@@ -118,6 +118,7 @@ func TestHeartbeat_send(t *testing.T) {
 		require.Len(t, hub.patches, 2)
 		assert.Contains(t, hub.patches[0], registration.LeaseReport)
 		assert.Contains(t, hub.patches[0], renewal)
+		assert.Contains(t, hub.patches[0], `"managedFields":[{}]`)
 		assert.Equal(t, `lease {"metadata":{"annotations":{"muster.fleet.cattle.io/possession-proof":null}},`+renewal+`}`, hub.patches[1])
 
 		h.Version = "next"
@@ -133,6 +134,7 @@ func TestHeartbeat_send(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Contains(t, hub.annotations, registration.LeaseReport)
+		assert.Contains(t, hub.patches[len(hub.patches)-1], `"managedFields":[{}]`, "the hub's new Lease has managers again")
 	})
 	t.Run("the status where the hub makes no Lease", func(t *testing.T) {
 		hub, h := newRecordingHub(t, ""), agent(t)
