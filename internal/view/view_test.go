@@ -42,7 +42,7 @@ func TestClusterState(t *testing.T) {
 		"it is registered":               {with(condition("Processed", yes, ""), condition("Imported", yes, "Imported"), condition("Registered", yes, "Registered")), StateRegistered, ""},
 		"registered, re-import fails":    {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
 		"registered, no heartbeat":       {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
-		"releases without a Bundle":      {with(condition("Registered", yes, "Registered"), condition("ReleasesManaged", no, "HubRestored")), StateRegistered, "HubRestored"},
+		"releases without a Bundle":      {with(condition("Registered", yes, "Registered"), condition("ReleasesManaged", no, "BundlesMissing")), StateRegistered, "BundlesMissing"},
 		"registered and connected":       {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
 		"assigned to another controller": {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
 		"quarantined": {func(c *fleet.Cluster) {

@@ -83,7 +83,7 @@ func TestHubRestoredFromABackup(t *testing.T) {
 
 	testenv.EventuallyThere(t, configMaps(target).Get, "before") // as in the backup
 	got := hub.WaitCondition(t, testenv.KindCluster, workspace, "one", fleet.ConditionReleasesManaged, "False")
-	assert.Contains(t, got, fleet.ReasonHubRestored)
+	assert.Contains(t, got, fleet.ReasonBundlesMissing)
 	assert.Contains(t, got, "which the agent keeps (1): "+target+"/after;")
 	testenv.RequireThere(t, configMaps(target).Get, "after")
 

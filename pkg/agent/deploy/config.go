@@ -32,6 +32,8 @@ type Config struct {
 	Hub, Watching versioned.Interface
 	// HubCore reads on the hub the Secrets with Helm values and with logins for downloads, and the Secrets and ConfigMaps to copy.
 	HubCore kubernetes.Interface
+	// HubID identifies the hub. If it differs from that of the last run, releases whose BundleDeployment is missing stay.
+	HubID string
 	// Namespace is the namespace of the BundleDeployments on the hub.
 	Namespace string
 	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
@@ -55,8 +57,8 @@ type Config struct {
 	// record of the agent on that report; an agent that is killed in between must find its own record. If BeginUninstall fails, nothing is
 	// reported. nil does nothing.
 	BeginUninstall func(context.Context) error
-	// ReportKept is called with the releases that stay because the hub was restored from a backup and has no BundleDeployment for them, as
-	// namespace/name in alphabetical order; it may be called again with the same ones. nil does nothing.
+	// ReportKept is called with the releases that stay because the hub was restored from a backup, or is another one, and has no BundleDeployment for
+	// them, as namespace/name in alphabetical order; it may be called again with the same ones. nil does nothing.
 	ReportKept func(releases []string)
 	// Log, Clock and Timing have defaults.
 	Log    logrus.FieldLogger

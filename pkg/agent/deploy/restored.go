@@ -26,6 +26,9 @@ import (
 // records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has uninstalled
 // the releases.
 //
+// The agent does the same after it has registered at another hub, which may not have the Bundles yet. It cannot tell one from a new address or CA
+// of the same hub, so the releases that are missing then stay as well.
+//
 // Without --bump-revision, the agent detects the restore only if it reads from the hub before the resourceVersion has passed the recorded one.
 
 // maxAdvance is the largest number of versions by which a hub is ahead of the recorded version without a restore. The documentation of etcd
@@ -33,16 +36,23 @@ import (
 // connected agent is at most one resync interval old.
 const maxAdvance = 500_000_000
 
-// hubVersionAnnotation is the annotation of Secret registration.HistoryKeySecret with the highest resourceVersion of the hub that the agent has
-// seen. registration.KeptAnnotation is beside it.
-const hubVersionAnnotation = "muster.fleet.cattle.io/hub-resource-version"
+// The annotations of Secret registration.HistoryKeySecret with the highest resourceVersion of the hub that the agent has seen, and with
+// Config.HubID at that time. registration.KeptAnnotation is beside them.
+const (
+	hubVersionAnnotation = "muster.fleet.cattle.io/hub-resource-version"
+	hubIDAnnotation      = "muster.fleet.cattle.io/hub-id"
+)
 
 // hubRecord is what the agent has recorded about the hub.
 type hubRecord struct {
 	sync.Mutex
+	hub     string           // "" if none is recorded
 	version uint64           // 0 if none is recorded
 	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
 }
+
+// isOther reports whether the record is of another hub.
+func (r *hubRecord) isOther(hub string) bool { return r.hub != "" && r.hub != hub }
 
 func isRestored(recorded, current uint64) bool {
 	return recorded != 0 && (current < recorded || isBumped(recorded, current))
@@ -56,7 +66,7 @@ func (d *reconciler) readRecord(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the recorded resourceVersion of the hub: %w", err)
 	}
-	d.record.version = number(secret.Annotations[hubVersionAnnotation])
+	d.record.hub, d.record.version = secret.Annotations[hubIDAnnotation], number(secret.Annotations[hubVersionAnnotation])
 	d.record.kept = registration.KeptDeployments(secret)
 	return nil
 }
@@ -64,7 +74,8 @@ func (d *reconciler) readRecord(ctx context.Context) error {
 // writeRecord is called with the lock held.
 func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.Set[string]) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		hubVersionAnnotation: strconv.FormatUint(version, 10), registration.KeptAnnotation: strings.Join(sets.List(kept), " "),
+		hubIDAnnotation: d.HubID, hubVersionAnnotation: strconv.FormatUint(version, 10),
+		registration.KeptAnnotation: strings.Join(sets.List(kept), " "),
 	}}})
 	if err != nil {
 		return err
@@ -74,7 +85,7 @@ func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.
 	if err != nil && !apierrors.IsNotFound(err) { // a deleted Secret is created again at the next start
 		return fmt.Errorf("recording the resourceVersion of the hub: %w", err)
 	}
-	d.record.version, d.record.kept = version, kept
+	d.record.hub, d.record.version, d.record.kept = d.HubID, version, kept
 	return nil
 }
 
@@ -84,7 +95,7 @@ func (d *reconciler) recordVersion(ctx context.Context, ofObject string) error {
 	defer d.record.Unlock()
 	version := max(number(d.seenVersion()), number(ofObject))
 	switch {
-	case isBumped(d.record.version, version):
+	case d.record.isOther(d.HubID) || isBumped(d.record.version, version):
 		return d.keepMissing(ctx) // with a later record, the restore would not be detected any more
 	case version > d.record.version:
 		return d.writeRecord(ctx, version, d.record.kept)
@@ -114,40 +125,44 @@ func (d *reconciler) followHub(ctx context.Context) {
 	d.reportKept()
 }
 
-// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored. It must return nil before a release is removed
+// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored or is another one. It must return nil before a release is removed
 // because its BundleDeployment is missing.
 func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	d.record.Lock()
 	defer d.record.Unlock()
-	if !isRestored(d.record.version, number(d.seenVersion())) {
-		return nil
+	if d.record.isOther(d.HubID) || isRestored(d.record.version, number(d.seenVersion())) {
+		return d.keepMissing(ctx)
 	}
-	return d.keepMissing(ctx)
+	return nil
 }
 
-// keepMissing asks the hub whether it was restored, and records the missing BundleDeployments with the resourceVersion of the restored hub. It is
-// called with the lock held.
+// keepMissing asks the hub whether it was restored, unless it is another one, and records the missing BundleDeployments with the resourceVersion of
+// the hub. It is called with the lock held.
 func (d *reconciler) keepMissing(ctx context.Context) error {
 	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("asking the hub whether it was restored from a backup: %w", err)
 	}
-	recorded, restored := d.record.version, number(list.ResourceVersion)
-	if !isRestored(recorded, restored) {
+	recorded, current := d.record.version, number(list.ResourceVersion)
+	switch {
+	case d.record.isOther(d.HubID):
+		d.Log.Warn("The agent is connected to another hub, or to a new address of its hub. Releases without a BundleDeployment stay")
+	case isRestored(recorded, current):
+		d.Log.Warnf("The hub was restored from a backup: its resourceVersion was %d and is %d. Releases without a BundleDeployment stay", recorded, current)
+	default:
 		// One of several API servers is behind the others, or has not been restarted since the restore.
-		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), restored)
+		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), current)
 	}
-	d.Log.Warnf("The hub was restored from a backup: its resourceVersion was %d and is %d. Releases without a BundleDeployment stay", recorded, restored)
 	missing := sets.New(d.index.keys()...).Insert(d.states.keys()...).Delete(d.ownKey)
 	for _, bd := range list.Items {
 		missing.Delete(registration.LabelValue(bd.Name))
 	}
-	if err := d.writeRecord(ctx, restored, d.record.kept.Union(missing)); err != nil {
+	if err := d.writeRecord(ctx, current, d.record.kept.Union(missing)); err != nil {
 		return err
 	}
 	for _, name := range d.reportKept() {
 		namespace, name, _ := strings.Cut(name, "/")
-		d.Log.Warnf("Helm release %s/%s stays: the restored hub has no BundleDeployment for it. To remove it, run: helm uninstall --namespace %s %s",
+		d.Log.Warnf("Helm release %s/%s stays: the hub has no BundleDeployment for it. To remove it, run: helm uninstall --namespace %s %s",
 			namespace, name, namespace, name)
 	}
 	return nil
@@ -166,8 +181,8 @@ func (d *reconciler) endKept(ctx context.Context, key, ofObject string) error {
 	d.record.Lock()
 	defer d.record.Unlock()
 	version := max(d.record.version, number(ofObject))
-	if isBumped(d.record.version, version) {
-		return errors.New("the hub was restored from a backup again: waiting for its list of BundleDeployments")
+	if d.record.isOther(d.HubID) || isBumped(d.record.version, version) {
+		return errors.New("the hub is another one or was restored from a backup again: waiting for its list of BundleDeployments")
 	}
 	if err := d.writeRecord(ctx, version, d.record.kept.Difference(sets.New(key))); err != nil {
 		return err

@@ -124,6 +124,36 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 	}
 }
 
+// An agent that comes to another hub keeps the releases that are not there, and forgets nothing of it at its next start.
+func TestRun_anotherHub(t *testing.T) {
+	s := onStage(t)
+	at := func(hub string) func(*deploy.Config) { return func(c *deploy.Config) { c.HubID = hub } }
+	stop := s.run(at("one"))
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	for _, name := range []string{"there", "missing", "removed"} {
+		s.put(name, configMap(name, "one"))
+		s.state(name, fleet.Ready)
+	}
+	require.NoError(t, stop())
+	s.remove("removed")
+	stop = s.run(at("one"))
+	s.gone("removed")
+
+	require.NoError(t, stop())
+	s.remove("missing")
+	kept := &keptReleases{}
+	stop = s.run(at("two"), kept.receive)
+	kept.require(t, s.target+"/missing")
+	s.remove("there")
+	s.gone("there")
+	require.NoError(t, stop())
+	kept = &keptReleases{}
+	stop = s.run(at("two"), kept.receive)
+	kept.require(t, s.target+"/missing")
+	s.value("missing", "one")
+	require.NoError(t, stop())
+}
+
 // rollBack stores another revision of a release, with the labels of the previous one, as Helm does it.
 func rollBack(t *testing.T, s *stage, name string) {
 	t.Helper()

@@ -11,7 +11,7 @@
 //	decide.go    the decision as a pure function, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
-//	restored.go  keeping releases after the hub was restored from a backup
+//	restored.go  keeping releases that a restored hub, or another hub, does not know
 //	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
 //	caches.go    the releases and their objects, and the memory of the run
 //	config.go    Config and its defaults

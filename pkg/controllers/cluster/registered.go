@@ -66,9 +66,9 @@ func releasesManaged(cluster *fleet.Cluster) (out result.Result, exists bool) {
 		exists = fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReleasesManaged).Status != ""
 		return result.Done(fleet.ReasonReleasesManaged, ""), exists
 	}
-	return result.Stalled(fleet.ReasonHubRestored, fmt.Sprintf(
-		"the hub was restored from a backup, and no Bundle deploys these Helm releases any more, which the agent keeps (%d): %s; create their "+
-			"Bundles again, or uninstall the releases on the member with helm", kept.Count, kept.Names)), true
+	return result.Stalled(fleet.ReasonBundlesMissing, fmt.Sprintf(
+		"the hub was restored from a backup, or the agent has come from another hub, and no Bundle deploys these Helm releases, which the agent "+
+			"keeps (%d): %s; create their Bundles again, or uninstall the releases on the member with helm", kept.Count, kept.Names)), true
 }
 
 // recordRegistered records an event and a metric for the first heartbeat after a registration. It records nothing for a Cluster that had other

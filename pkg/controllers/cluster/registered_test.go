@@ -366,7 +366,7 @@ func TestReleasesManaged(t *testing.T) {
 	out, exists := releasesManaged(c)
 	require.True(t, exists)
 	assert.Equal(t, corev1.ConditionFalse, out.Status())
-	assert.Equal(t, fleet.ReasonHubRestored, out.Reason)
+	assert.Equal(t, fleet.ReasonBundlesMissing, out.Reason)
 	assert.Contains(t, out.Message, "(2): shop/cart, shop/search; create their Bundles again")
 
 	result.Set(&c.Status.Conditions, fleet.ConditionReleasesManaged, out, noon)

@@ -403,7 +403,7 @@ type AgentStatus struct {
 	Registration string `json:"registration,omitempty"`
 
 	// KeptReleases is set by the agent while it keeps Helm releases for which the hub has no BundleDeployment, because the hub was restored from
-	// a backup that is older than their Bundles.
+	// a backup that is older than their Bundles, or is not the hub that deployed them.
 	// +optional
 	KeptReleases *AgentKeptReleases `json:"keptReleases,omitempty"`
 }

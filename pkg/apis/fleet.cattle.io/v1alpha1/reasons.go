@@ -129,8 +129,9 @@ const (
 const (
 	// ReasonReleasesManaged (True): the agent keeps no release without a BundleDeployment.
 	ReasonReleasesManaged = "ReleasesManaged"
-	// ReasonHubRestored (False): the agent keeps releases whose Bundles the restored hub does not have.
-	ReasonHubRestored = "HubRestored"
+	// ReasonBundlesMissing (False): the agent keeps releases whose Bundles the hub does not have, because it was restored from a backup or is
+	// not the hub that deployed them.
+	ReasonBundlesMissing = "BundlesMissing"
 )
 
 // Reasons of the condition OriginProved.
