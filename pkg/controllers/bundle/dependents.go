@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,27 +76,53 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 	}
 }
 
-// enqueueDependentsOfGroups enqueues the Clusters that one of the ClusterGroups selects or selected, and the Bundles that a group may assign
-// to other partitions.
+// groupVersion is a version of a ClusterGroup. The selector is nil if it selects no Cluster.
+type groupVersion struct {
+	selector labels.Selector
+	labels   map[string]string
+}
+
+func newGroupVersion(group *fleet.ClusterGroup) groupVersion {
+	selector, err := clustergroup.Compile(group)
+	if err != nil {
+		return groupVersion{}
+	}
+	return groupVersion{selector, group.Labels}
+}
+
+// isSameFor reports whether two versions are the same for targets that select Clusters by groups.
+func (v groupVersion) isSameFor(cluster *fleet.Cluster, other groupVersion) bool {
+	selects := func(v groupVersion) bool { return v.selector != nil && v.selector.Matches(labels.Set(cluster.Labels)) }
+	if !selects(v) {
+		return !selects(other)
+	}
+	return selects(other) && maps.Equal(v.labels, other.labels)
+}
+
+// enqueueDependentsOfGroups enqueues the Clusters that a ClusterGroup began or ceased to select, or selects with other labels, and the Bundles
+// that a group may assign to other partitions.
 func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
 	end, err := d.Matching.Begin(ctx, workspace)
 	defer end()
 	groups.All = groups.All || err != nil
-	var selectors []labels.Selector
-	for name, versions := range groups.ByName {
-		if current, err := d.groupCache.Get(workspace, name); err == nil {
-			versions = append(versions, current)
+	var changes [][]groupVersion // the versions of each group, the current one first
+	for name, earlier := range groups.ByName {
+		current := groupVersion{} // of a deleted group
+		if group, err := d.groupCache.Get(workspace, name); err == nil {
+			current = newGroupVersion(group)
 		}
-		for _, group := range versions {
-			if selector, err := clustergroup.Compile(group); err == nil {
-				selectors = append(selectors, selector)
-			}
+		versions := []groupVersion{current}
+		for _, group := range earlier {
+			versions = append(versions, newGroupVersion(group))
 		}
+		changes = append(changes, versions)
 	}
 	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 	for _, cluster := range clusters {
-		selects := func(s labels.Selector) bool { return s.Matches(labels.Set(cluster.Labels)) }
-		if groups.All || ctx.Err() != nil || slices.ContainsFunc(selectors, selects) {
+		depends := func(versions []groupVersion) bool {
+			return slices.ContainsFunc(versions[1:], func(v groupVersion) bool { return !v.isSameFor(cluster, versions[0]) })
+		}
+		if groups.All || ctx.Err() != nil || slices.ContainsFunc(changes, depends) {
 			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 		}
 	}

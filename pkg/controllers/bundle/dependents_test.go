@@ -139,7 +139,7 @@ func TestDependents_deadline(t *testing.T) {
 	assert.Equal(t, []string{"enqueue Bundle a in 1s", "enqueue Bundle app in 1s"}, s.taken()[:2])
 
 	c = changedObjects{}
-	c.groups.Add("g", group("g", nil, selector("env", "y")), 1, sameSpec)
+	c.groups.Add("g", group("g", nil, selector("env", "y")), 1, isSameGroupVersion)
 	s.enqueueDependents(ctx, "ws", c)
 	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
 

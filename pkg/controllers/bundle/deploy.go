@@ -446,14 +446,9 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	isCurrent := len(liveGroups.Items) == len(groups.list())
 	for _, live := range liveGroups.Items {
 		i, known := groups.positions()[live.Name]
-		isCurrent = isCurrent && known && isSameGroup(groups.list()[i], &live)
+		isCurrent = isCurrent && known && isSameGroupVersion(groups.list()[i], &live)
 	}
 	return isCurrent, nil
-}
-
-// isSameGroup reports whether two versions of a ClusterGroup select the same Clusters, and are selected by the same targets.
-func isSameGroup(a *fleet.ClusterGroup, b *metav1.PartialObjectMetadata) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels)
 }
 
 // delete deletes a BundleDeployment, once.

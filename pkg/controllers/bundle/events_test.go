@@ -152,6 +152,19 @@ func TestGroupEvents(t *testing.T) {
 	labelled.Labels = map[string]string{"a": "b"}
 	groups.OnUpdate(reported, labelled)
 	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.takenByPass(t))
+	wider := labelled.DeepCopy()
+	wider.Generation, wider.Spec.Selector = 3, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "env", Operator: metav1.LabelSelectorOpIn, Values: []string{"dev", "stage"}},
+	}}
+	s.has(t, wider)
+	groups.OnUpdate(labelled, wider)
+	assert.Empty(t, s.takenByPass(t), "the group selects the same Clusters")
+	s.has(t, labelled)
+	groups.OnUpdate(labelled, version(4, "5", "prod"))
+	s.has(t, labelled)
+	groups.OnUpdate(version(4, "5", "prod"), labelled)
+	s.has(t, labelled)
+	assert.Equal(t, []string{"enqueue Cluster dev in 0s", "enqueue Cluster prod in 0s"}, s.takenByPass(t), "a pass may have seen the version between")
 	s.lost(t, labelled)
 	groups.OnDelete(labelled)
 	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.takenByPass(t))

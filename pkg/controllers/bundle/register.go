@@ -231,18 +231,18 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 	note := func(before *fleet.ClusterGroup) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) {
-			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation}, Spec: before.Spec}
-			c.groups.Add(before.Name, version, clustergroup.Size(before), sameSpec)
+			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation, Labels: before.Labels}, Spec: before.Spec}
+			c.groups.Add(before.Name, version, clustergroup.Size(before)+len(before.Labels), isSameGroupVersion)
 		})
 	}
 	return eventHandler[*fleet.ClusterGroup]{
 		added: func(group *fleet.ClusterGroup, atStart bool) {
-			if !atStart {
-				note(group)
+			if !atStart { // a group that did not exist selected no Cluster
+				note(&fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: group.Namespace, Name: group.Name}})
 			}
 		},
 		changed: func(before, after *fleet.ClusterGroup) {
-			if !sameSpec(before, after) || !maps.Equal(before.Labels, after.Labels) {
+			if !isSameGroupVersion(before, after) {
 				note(before)
 			}
 		},
@@ -250,7 +250,10 @@ func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
 	}
 }
 
-func sameSpec(a, b *fleet.ClusterGroup) bool { return a.UID == b.UID && a.Generation == b.Generation }
+// isSameGroupVersion reports whether two versions of a ClusterGroup select the same Clusters, and are selected by the same targets.
+func isSameGroupVersion[A, B metav1.Object](a A, b B) bool {
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && maps.Equal(a.GetLabels(), b.GetLabels())
+}
 
 // contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the
 // BundleDeployment that names it. It enqueues the Clusters that need a deleted Content, so that it is created again.
