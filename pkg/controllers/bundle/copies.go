@@ -124,10 +124,9 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 
 // copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
 // of a copy has changed, and deletes copies that none names any more. It returns the names of the copies, and by Bundle
-// what the limit keeps from the Cluster. BundleDeployments that stay as they are keep their copies. A Secret or ConfigMap that does not exist
-// delays the agent, and not the hub.
+// what the limit keeps from the Cluster. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
 func (d *Deployer) copySources(
-	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
+	ctx context.Context, cluster *fleet.Cluster, assignments []assignment,
 ) (secrets, configMaps []string, limited map[key]excess, failures []error) {
 	limited = map[key]excess{}
 	users, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
@@ -138,11 +137,6 @@ func (d *Deployer) copySources(
 		}
 		for _, s := range sourcesOf(a.wanted) {
 			users[s] = append(users[s], a.wanted)
-		}
-	}
-	for _, deployment := range kept {
-		for _, s := range sourcesOf(deployment) {
-			users[s] = append(users[s], deployment)
 		}
 	}
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -140,6 +141,53 @@ func TestReconcileCopies(t *testing.T) {
 			require.NoError(t, err)
 			live := object.(*corev1.Secret)
 			assert.Equal(t, []any{row.copied.Data, row.copied.Annotations, row.copied.OwnerReferences}, []any{live.Data, live.Annotations, live.OwnerReferences})
+		})
+	}
+}
+
+// A BundleDeployment whose Bundle cannot be deployed any more gets changed copies.
+func TestReconcileCopies_ofARefusedBundle(t *testing.T) {
+	for name, change := range map[string]func(*fleet.Bundle){
+		"too large": func(b *fleet.Bundle) { b.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true} },
+		"invalid":   func(b *fleet.Bundle) { b.Spec.TargetCustomizationMode = "Some" },
+		"too many sources": func(b *fleet.Bundle) {
+			for i := range maxSources {
+				b.Spec.DownstreamResources = append(b.Spec.DownstreamResources, fleet.DownstreamResource{Kind: "Secret", Name: fmt.Sprint(i)})
+			}
+		},
+		"larger than the limit": func(b *fleet.Bundle) {
+			b.Spec.NamespaceAnnotations = map[string]string{"a": strings.Repeat("x", 1<<20)}
+		},
+		"a template that fails": func(b *fleet.Bundle) {
+			b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": "${ .ClusterLabels.none }"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			before := copying("Secret", "cred")
+			before.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1}}}
+			s.Config = config.NewStore(config.Hub{Bundles: config.Bundles{WorkspaceLimitMiB: 1}})
+			existing := withSize(deployed(t, before), 2*freeSize)
+			existing.Spec.DownstreamResourcesGeneration = 4
+			refused := before.DeepCopy()
+			refused.Generation = 2
+			change(refused)
+			s.has(t, clusterNamed("alice"), clusterNamed("bob"), refused, existing)
+			source := credential("ws", "6", "two")
+			s.hasSecret(t, source)
+			s.hasSecret(t, copyOf("4 source/5 11", "one"))
+
+			s.copyEvents(secretKind).OnUpdate(
+				&metav1.PartialObjectMetadata{ObjectMeta: credential("ws", "5", "").ObjectMeta}, &metav1.PartialObjectMetadata{ObjectMeta: source.ObjectMeta},
+			)
+			assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.takenByPass(t))
+			cluster, _ := s.reconcile(t, clusterNamed("alice"))
+			require.NotEmpty(t, s.log)
+			assert.Equal(t, `patch `+atHome+` [{"op":"replace","path":"/metadata/resourceVersion","value":"5"},`+
+				`{"op":"add","path":"/spec/downstreamResourcesGeneration","value":5}]`, s.log[len(s.log)-1])
+			assert.Equal(t, []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, s.requests())
+			assert.Equal(t, []string{"app", "cred"}, s.rights.secrets[0])
+			assert.Equal(t, "0/1", cluster.Status.Display.ReadyBundles)
 		})
 	}
 }

@@ -134,17 +134,33 @@ func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace stri
 	}
 }
 
-// enqueueClustersOfSources enqueues the Clusters of the Bundles that name one of the Secrets and ConfigMaps.
+// enqueueClustersOfSources enqueues the Clusters of the Bundles that name one of the Secrets and ConfigMaps. If a Bundle has a problem, these are the
+// Clusters with a BundleDeployment that names it.
 func (d *Deployer) enqueueClustersOfSources(ctx context.Context, workspace string, sources enqueue.EarlierVersions[copySource]) {
-	bundles := map[string]*fleet.Bundle{}
+	keys, changed := []string{unknownSourcesKey(workspace)}, map[string]bool{}
 	for _, versions := range sources.ByName {
-		found, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))
+		keys = append(keys, sourceKey(workspace, versions[0]))
+		changed[versions[0].String()] = true
+	}
+	bundles := map[string]*fleet.Bundle{}
+	for _, k := range keys {
+		found, _ := d.bundleCache.GetByIndex(bySource, k)
 		for _, b := range found {
 			bundles[b.Name] = b
 		}
 	}
 	for _, b := range bundles {
-		matches, err := d.matches(ctx, b, d.plans.of(b))
+		p := d.plans.of(b)
+		if p.problem != nil {
+			deployments, _ := d.deploymentsOfBundle(keyOf(b))
+			for _, deployment := range deployments {
+				if slices.ContainsFunc(sourcesOf(deployment), func(s copySource) bool { return changed[s.String()] }) {
+					d.enqueueCluster(deployment.Namespace, 0)
+				}
+			}
+			continue
+		}
+		matches, err := d.matches(ctx, b, p)
 		if err != nil {
 			sources.All = true
 			break

@@ -166,7 +166,7 @@ func (d *Deployer) deploy(
 	}
 
 	var secretNames []string
-	kept := slices.Clone(current)
+	kept := unchanged(current)
 	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFromWorkspace(deployment, cluster.Namespace) })
 	for _, deployment := range slices.Concat(current, foreign) {
 		secretNames = append(secretNames, secretsOf(deployment)...)
@@ -206,7 +206,8 @@ func (d *Deployer) deploy(
 	}
 
 	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
-	copiedSecrets, configMaps, limitedCopies, copyFailures := d.copySources(ctx, cluster, prepared, kept)
+	// BundleDeployments that stay as they are get changed copies, too.
+	copiedSecrets, configMaps, limitedCopies, copyFailures := d.copySources(ctx, cluster, slices.Concat(kept, prepared))
 	failures = append(failures, copyFailures...)
 	maps.Copy(limited, limitedCopies)
 	d.noteLimits(keyOf(cluster), limited)
@@ -215,6 +216,14 @@ func (d *Deployer) deploy(
 			keepUnwritten(a)
 		}
 		return current, after, joinErrors(append(failures, err)...)
+	}
+	for i, a := range kept { // the first ones of current
+		deployment, err := d.write(ctx, a)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		current[i] = deployment
 	}
 	for _, a := range prepared {
 		if err := ctx.Err(); err != nil {
@@ -312,6 +321,16 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 		a.existing, a.wanted = made, withSize(desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made), a.size)
 	}
 	return a, d.values.ensure(ctx, a.existing, a.values)
+}
+
+// unchanged returns assignments of BundleDeployments that stay as they are, for example because their Bundle is invalid. copySources may raise their
+// downstreamResourcesGeneration.
+func unchanged(deployments []*fleet.BundleDeployment) (kept []assignment) {
+	for _, existing := range deployments {
+		wanted := *existing
+		kept = append(kept, assignment{existing: existing, wanted: &wanted, values: helmValues{unread: existing.Spec.ValuesHash}})
+	}
+	return kept
 }
 
 // write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.

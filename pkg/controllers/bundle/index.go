@@ -28,7 +28,7 @@ var (
 const (
 	// byBundle finds the other BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
-	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey.
+	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey and unknownSourcesKey.
 	bySource = "muster.fleet.cattle.io/bundles-by-source"
 	// byContent finds BundleDeployments by the name of a Content that they need.
 	byContent = "muster.fleet.cattle.io/deployments-by-content"
@@ -40,8 +40,8 @@ func (d *Deployer) addIndexes() {
 	bundlesByTarget.AddTo(d.bundleCache)
 	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
 		sources := sourcesOfBundle(b)
-		if len(sources) > maxSources {
-			return nil, nil // it is not deployed
+		if b.Spec.TooLarge || len(sources) > maxSources {
+			return []string{unknownSourcesKey(b.Namespace)}, nil
 		}
 		for _, r := range sources {
 			keys = append(keys, sourceKey(b.Namespace, r))
@@ -127,6 +127,9 @@ func anyKey(namespace string) string { return index.Key(namespace, "*") }
 
 // sourceKey returns the key of the Bundles that name a Secret or ConfigMap of their namespace.
 func sourceKey(namespace string, s copySource) string { return index.Key(namespace, s.kind+"/"+s.name) }
+
+// unknownSourcesKey returns the key of the Bundles of a namespace that are not deployed, and whose BundleDeployments may name any source.
+func unknownSourcesKey(namespace string) string { return index.Key(namespace, "*") }
 
 // key is the namespace and name of an object.
 type key = types.NamespacedName

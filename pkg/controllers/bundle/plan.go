@@ -137,8 +137,8 @@ func (p *plan) read(b *fleet.Bundle) {
 func (p *plan) readSpec(b *fleet.Bundle) {
 	if b.Spec.TooLarge {
 		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf(
-			"the spec takes more than %d MiB of memory without its resources, so that nothing of it is deployed; "+
-				"use several Bundles, or fewer targets and values", MaxSpecMemory>>20)}
+			"the spec takes more than %d MiB of memory without its resources, so that nothing of it is deployed, and what was deployed before stays "+
+				"as it is; use several Bundles, or fewer targets and values", MaxSpecMemory>>20)}
 		return
 	}
 	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsBundle(b)
