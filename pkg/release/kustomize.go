@@ -1,8 +1,10 @@
 package release
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -63,9 +65,6 @@ func (k kustomization) build(rendered []*unstructured.Unstructured) (objects []*
 			objects, err = nil, invalid("kustomize failed on a malformed kustomization or manifest: %v", p)
 		}
 	}()
-	if err := k.checkLocal(); err != nil {
-		return nil, err
-	}
 	files := filesys.MakeFsInMemory()
 	for _, file := range k.files {
 		if err := files.WriteFile(path.Join(kustomizeRoot, path.Join("/", file.Name)), []byte(file.Content)); err != nil {
@@ -82,10 +81,10 @@ func (k kustomization) build(rendered []*unstructured.Unstructured) (objects []*
 	kustomizing.Lock()
 	defer kustomizing.Unlock()
 	defer openapi.ResetOpenAPI()
-	counting := &countingFiles{FileSystem: files}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(counting, folder)
-	if counting.kustomizations > kustomizationsMax { // kustomize says that a file is missing
-		return nil, invalid("the kustomization includes more than %d others; check for bases that are included many times", kustomizationsMax)
+	checked := &checkedFiles{FileSystem: files}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(checked, folder)
+	if checked.refused != nil { // kustomize says that a file is missing
+		return nil, checked.refused
 	}
 	if err != nil {
 		return nil, invalid("%s", strings.ReplaceAll(err.Error(), kustomizeRoot+"/", ""))
@@ -123,21 +122,29 @@ func addResource(files filesys.FileSystem, folder string, objects []*unstructure
 	return files.WriteFile(path.Join(folder, renderedFile), manifests.Bytes())
 }
 
-// countingFiles hides all kustomizations after the first kustomizationsMax.
-type countingFiles struct {
+// checkedFiles refuses kustomizations after the first kustomizationsMax, and files that name files outside of the Bundle. It refuses nothing that
+// kustomize does not read: a folder of the Bundle may be for other programs.
+type checkedFiles struct {
 	filesys.FileSystem
 	kustomizations int
+	refused        error // the first one
 }
 
 // ReadFile returns the content of a file.
-func (c *countingFiles) ReadFile(name string) ([]byte, error) {
+func (c *checkedFiles) ReadFile(name string) ([]byte, error) {
 	if isKustomization(name) {
-		c.kustomizations++
+		if c.kustomizations++; c.kustomizations > kustomizationsMax {
+			c.refused = cmp.Or(c.refused, invalid("the kustomization includes more than %d others; check for bases that are included many times", kustomizationsMax))
+		}
 	}
-	if c.kustomizations > kustomizationsMax {
+	data, err := c.FileSystem.ReadFile(name)
+	if err == nil {
+		c.refused = cmp.Or(c.refused, checkLocal(strings.TrimPrefix(name, kustomizeRoot+"/"), data))
+	}
+	if c.refused != nil {
 		return nil, fs.ErrPermission
 	}
-	return c.FileSystem.ReadFile(name)
+	return data, err
 }
 
 // remote matches the names that kustomize takes for a URL or a git repository.
@@ -149,24 +156,19 @@ var pathFields = []string{
 	"patchesStrategicMerge", "path", "paths", "files", "env", "envs",
 }
 
-// checkLocal refuses a kustomization that names files outside of the Bundle: kustomize would download them without limits, or
-// run git.
-func (k kustomization) checkLocal() error {
-	for _, file := range k.files {
-		if !isKustomization(file.Name) && !isManifest(path.Base(file.Name), nil) {
+// checkLocal refuses a kustomization, or a generator or transformer, that names files outside of the Bundle: kustomize would download them without
+// limits, or run git.
+func checkLocal(name string, data []byte) error {
+	documents, err := decodeObjects(data)
+	if err != nil {
+		return nil //nolint:nilerr // kustomize returns an error if it needs the objects
+	}
+	for _, d := range documents {
+		if !isKustomization(name) && d.GetAPIVersion() != "builtin" {
 			continue
 		}
-		documents, err := decodeObjects([]byte(file.Content))
-		if err != nil {
-			continue // kustomize returns an error if it uses the file
-		}
-		for _, d := range documents {
-			if !isKustomization(file.Name) && d.GetAPIVersion() != "builtin" {
-				continue
-			}
-			if found := remotePath(d.Object, false); found != "" {
-				return &UnsupportedError{Field: "kustomize", Why: fmt.Sprintf("%s names %s; put the files into the Bundle", file.Name, found)}
-			}
+		if found := remotePath(d.Object, false); found != "" {
+			return &UnsupportedError{Field: "kustomize", Why: fmt.Sprintf("%s names %s; put the files into the Bundle", name, found)}
 		}
 	}
 	return nil
@@ -180,8 +182,8 @@ func isKustomization(name string) bool {
 func remotePath(value any, isPath bool) string {
 	switch value := value.(type) {
 	case map[string]any:
-		for key, field := range value {
-			if found := remotePath(field, slices.Contains(pathFields, key)); found != "" {
+		for _, key := range slices.Sorted(maps.Keys(value)) { // the same error in each attempt
+			if found := remotePath(value[key], slices.Contains(pathFields, key)); found != "" {
 				return found
 			}
 		}
