@@ -31,6 +31,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
@@ -138,7 +139,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	return op, nil
 }
 
-// fieldManager replaces the field manager in every write by the one of the action, except registration.FieldManager. Helm takes the name
+// fieldManager replaces the field manager in every write by the one of the action, except those of this package. Helm takes the name
 // from a package variable, or from the name of the program; both belong to the whole process, which may be an embedding program.
 type fieldManager struct {
 	op   *helmAction
@@ -147,7 +148,9 @@ type fieldManager struct {
 
 // RoundTrip sends a copy of the request if it names another field manager.
 func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
-	if query := req.URL.Query(); query.Has("fieldManager") && query.Get("fieldManager") != registration.FieldManager {
+	query := req.URL.Query()
+	isOurs := query.Get("fieldManager") == registration.FieldManager || strings.HasPrefix(query.Get("fieldManager"), namespaceManager)
+	if query.Has("fieldManager") && !isOurs {
 		query.Set("fieldManager", f.op.manager)
 		req = req.Clone(req.Context())
 		req.URL.RawQuery = query.Encode()

@@ -128,7 +128,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := checkReleaseOwner(r, last(revisions), mayTakeOver); err != nil {
 		return Deployed{}, err
 	}
-	if err := errors.Join(op.ensureNamespace(ctx, r.Options), op.failInterrupted(revisions)); err != nil {
+	if err := errors.Join(op.ensureNamespace(ctx, r), op.failInterrupted(revisions)); err != nil {
 		return Deployed{}, err
 	}
 	if err := op.writeCopies(ctx, r); err != nil {

@@ -78,11 +78,29 @@ func mayWrite(rule authorizationv1.ResourceRule) bool {
 	return slices.ContainsFunc(rule.APIGroups, isOther) && slices.ContainsFunc(rule.Verbs, isWrite)
 }
 
+// namespaceManager begins the field managers of labels and annotations of namespaces.
+const namespaceManager = registration.FieldManager + "-namespace-"
+
+// LabelNamespace applies the namespaceLabels and namespaceAnnotations of a request to the namespace of its release, which is deployed. A deployment
+// does the same; those of a target are no part of the deployment ID, so that a change of them is no new deployment.
+func (c *Client) LabelNamespace(ctx context.Context, r Request) error {
+	account, err := c.serviceAccount(ctx, r)
+	if err != nil {
+		return err
+	}
+	op, err := c.newAction(ctx, r.Namespace, account)
+	if err != nil {
+		return err
+	}
+	return op.ensureNamespace(ctx, r)
+}
+
 // ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the
 // labels and annotations of the options. It reads with the client's own identity and writes with the identity of the operation. Labels
-// and annotations of other field managers stay; those of earlier options are removed.
-func (o *helmAction) ensureNamespace(ctx context.Context, options fleet.BundleDeploymentOptions) error {
-	name := o.namespace
+// and annotations of other field managers stay; those of earlier options are removed. Each BundleDeployment has a field manager, so that one without
+// labels does not remove those of another in the same namespace.
+func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
+	name, options, manager := o.namespace, r.Options, namespaceManager+registration.LabelValue(r.BundleDeployment)
 	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
@@ -102,7 +120,7 @@ func (o *helmAction) ensureNamespace(ctx context.Context, options fleet.BundleDe
 			return fmt.Errorf("creating namespace %s of the release: %w", name, err)
 		}
 	}
-	applied, err := applycorev1.ExtractNamespace(existing, registration.FieldManager)
+	applied, err := applycorev1.ExtractNamespace(existing, manager)
 	if err != nil {
 		return err
 	}
@@ -110,7 +128,7 @@ func (o *helmAction) ensureNamespace(ctx context.Context, options fleet.BundleDe
 		return nil
 	}
 	changed := applycorev1.Namespace(name).WithLabels(wanted).WithAnnotations(annotations)
-	_, err = o.member.CoreV1().Namespaces().Apply(ctx, changed, metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
+	_, err = o.member.CoreV1().Namespaces().Apply(ctx, changed, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	if err != nil {
 		return fmt.Errorf("setting namespaceLabels and namespaceAnnotations of namespace %s: %w", name, err)
 	}

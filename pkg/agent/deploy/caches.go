@@ -47,6 +47,9 @@ type deploymentState struct {
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
 	dependenciesMet string
 
+	// labelled are the namespaceOptions that this run has applied last; "" if it has applied none.
+	labelled string
+
 	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well
 	// deployed is the release; nil until it was deployed or read.
 	deployed *release.Deployed

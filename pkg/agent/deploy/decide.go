@@ -34,6 +34,9 @@ type facts struct {
 	OldCopies bool
 	// Leftovers means that failed attempts have left objects beside the release.
 	Leftovers bool
+	// OldNamespace means that the labels or annotations that the options set on the namespace of the release have changed, or that this run has not
+	// applied them yet.
+	OldNamespace bool
 	// WaitsFor names the Bundles that must be ready first; "" if none is missing.
 	WaitsFor string
 	// WaitsForValues means that the hub has not written the Secret with the Helm values yet.
@@ -52,6 +55,7 @@ const (
 	deploy                // install or upgrade
 	correct               // roll the release back to its deployed revision, to undo drift
 	sweep                 // remove the objects that failed attempts left
+	relabel               // apply the labels and annotations of the namespace
 	await                 // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
 	remove                // uninstall
 	forget                // remove the history, keep the objects
@@ -77,6 +81,8 @@ func decide(f facts) action {
 		return deploy
 	case f.Current && f.Leftovers:
 		return sweep
+	case f.Current && f.OldNamespace:
+		return relabel
 	case f.Current:
 		return observe
 	case f.WaitsFor != "" || f.WaitsForValues:

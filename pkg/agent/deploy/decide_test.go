@@ -41,6 +41,11 @@ func TestDecide(t *testing.T) {
 		"copied objects changed on the hub":      {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
 		"copied objects changed, without values": {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), observe},
 		"copied objects changed, tried just now": {with(func(f *facts) { f.OldCopies, f.TooEarly = true, true }), observe},
+		"other labels of the namespace":          {with(func(f *facts) { f.OldNamespace = true }), relabel},
+		"other labels, paused":                   {with(func(f *facts) { f.OldNamespace, f.Paused = true, true }), await},
+		"other labels, tried just now":           {with(func(f *facts) { f.OldNamespace, f.TooEarly = true, true }), observe},
+		"other labels and leftovers":             {with(func(f *facts) { f.OldNamespace, f.Leftovers = true, true }), sweep},
+		"other labels before the deployment":     {facts{Wanted: true, OldNamespace: true}, deploy},
 		"leftovers, with drift":                  {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
 		"leftovers, with drift to be corrected":  {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
 		"leftovers, tried just now":              {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
@@ -95,5 +100,5 @@ func TestUnmet(t *testing.T) {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "await", "remove", "forget", "ignore"}[a]
+	return [...]string{"observe", "deploy", "correct", "sweep", "relabel", "await", "remove", "forget", "ignore"}[a]
 }

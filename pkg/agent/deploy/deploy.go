@@ -59,7 +59,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	}
 
-	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
+	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespace && drift.none() {
 		state.endConflict()
 		state.failedID, state.failure = "", nil // a correction failed, and the drift was undone by another writer
 	}
@@ -77,9 +77,22 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
 	}
 
+	if action == relabel {
+		err := d.relabel(ctx, bd)
+		if err == nil {
+			state.labelled = namespaceOptions(bd)
+			d.queue.Add(key) // the next pass ends the failure of an earlier attempt
+		} else if ctx.Err() == nil {
+			d.failed(key, bd, state, action, err)
+		}
+	}
+
 	// Install, upgrade, undo drift, or remove leftovers.
 	if action == deploy || action == correct || action == sweep {
 		made, err := d.carryOut(ctx, key, bd, action)
+		if err == nil && action == deploy {
+			state.labelled = namespaceOptions(bd)
+		}
 		if err == nil {
 			d.succeeded(key, state, made, action, action == correct || f.Replaced)
 		} else if ctx.Err() == nil {
@@ -171,6 +184,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
+	f.OldNamespace = state.labelled != namespaceOptions(bd)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
@@ -365,6 +379,26 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	return d.releases.Deploy(ctx, request)
 }
 
+// relabel applies the labels and annotations that the options set on the namespace of the release.
+func (d *reconciler) relabel(ctx context.Context, bd *fleet.BundleDeployment) error {
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation)
+	defer cancel()
+	return d.releases.LabelNamespace(ctx, release.Request{
+		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Options: bd.Spec.Options, ServiceAccountNamespace: d.AgentNamespace,
+	})
+}
+
+// namespaceOptions returns a text that changes with the labels and annotations that the options set on the namespace of the release; "" if they set
+// none.
+func namespaceOptions(bd *fleet.BundleDeployment) string {
+	o := bd.Spec.Options
+	if len(o.NamespaceLabels)+len(o.NamespaceAnnotations) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%q %q", o.NamespaceLabels, o.NamespaceAnnotations)
+}
+
 // otherReleases returns the releases of a BundleDeployment under other names, from before its options changed.
 func otherReleases(releases []release.Found, namespace, name string) []release.Found {
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
@@ -395,7 +429,9 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 }
 
 func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {
-	what := map[action]string{deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left"}[tried]
+	what := map[action]string{
+		deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left", relabel: "Labelling the namespace",
+	}[tried]
 	d.log(key).Warnf("%s failed: %s", what, release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
 		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)

@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -125,4 +127,50 @@ func TestRun_valuesThatComeLater(t *testing.T) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.state("app", fleet.Ready)
+}
+
+// The labels of the namespace that a target sets are no part of the deployment ID. Another Bundle deploys to the same namespace.
+func TestRun_namespaceLabels(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	with := func(labels map[string]string) func(*fleet.BundleDeployment) {
+		return func(bd *fleet.BundleDeployment) { bd.Spec.Options.NamespaceLabels = labels }
+	}
+	requireLabels := func(want map[string]string) {
+		t.Helper()
+		testenv.EventuallyIs(t, s.Kubernetes.CoreV1().Namespaces().Get, s.target, func(namespace *corev1.Namespace) (bool, string) {
+			got := maps.Clone(namespace.Labels)
+			maps.DeleteFunc(got, func(key, _ string) bool { return !strings.HasPrefix(key, "of-") })
+			return maps.Equal(got, want), fmt.Sprint(got)
+		})
+	}
+	change := func(name string, labels map[string]string) {
+		t.Helper()
+		require.NoError(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+			bd := s.get(name)
+			bd.Spec.Options.NamespaceLabels = labels
+			_, err := s.Fleet.BundleDeployments(s.hub).Update(t.Context(), bd, metav1.UpdateOptions{})
+			return err
+		}))
+	}
+	s.put("app", configMap("a", "one"), with(map[string]string{"of-app": "one"}))
+	deployed := s.state("app", fleet.Ready).Status.Release
+	requireLabels(map[string]string{"of-app": "one"})
+
+	s.put("other", configMap("b", "one"))
+	s.state("other", fleet.Ready)
+	requireLabels(map[string]string{"of-app": "one"})
+
+	change("app", map[string]string{"of-app": "two"})
+	requireLabels(map[string]string{"of-app": "two"})
+	change("other", map[string]string{"of-other": "x"})
+	requireLabels(map[string]string{"of-app": "two", "of-other": "x"})
+	change("app", nil)
+	requireLabels(map[string]string{"of-other": "x"})
+
+	require.NoError(t, stop())
+	change("app", map[string]string{"of-app": "three"})
+	s.run()
+	requireLabels(map[string]string{"of-app": "three", "of-other": "x"})
+	assert.Equal(t, deployed, s.state("app", fleet.Ready).Status.Release, "no new revision")
 }
