@@ -421,7 +421,8 @@ func (c *planCache) forgetRendered(k key) {
 var extended = [][2]string{{"helm", "valuesFrom"}, {"diff", "comparePatches"}, {"yaml", "overlays"}}
 
 // mergeOptions overrides options as JSON: objects are merged, the lists in extended are appended, and other values are replaced. A field that
-// an override does not set keeps its value.
+// an override does not set keeps its value. correctDrift is replaced as a whole: JSON leaves out what is false in it, and an override must be able to
+// turn it off.
 func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
 	all := map[string]any{}
 	for _, o := range append([]fleet.BundleDeploymentOptions{base}, overrides...) {
@@ -440,6 +441,9 @@ func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleD
 			if added, _ := after[path[1]].([]any); len(earlier) > 0 && len(added) > 0 {
 				after[path[1]] = append(earlier, added...)
 			}
+		}
+		if fields["correctDrift"] != nil {
+			delete(all, "correctDrift")
 		}
 		all = data.MergeMaps(all, fields)
 	}

@@ -100,6 +100,23 @@ func TestMergeOptions_lists(t *testing.T) {
 	assert.Equal(t, with("c"), merged)
 }
 
+func TestMergeOptions_correctDrift(t *testing.T) {
+	forced, off := &fleet.CorrectDrift{Enabled: true, Force: true}, &fleet.CorrectDrift{}
+	for name, row := range map[string]struct{ base, override, want *fleet.CorrectDrift }{
+		"of the Bundle":           {forced, nil, forced},
+		"of the target":           {nil, forced, forced},
+		"turned off for a target": {forced, off, off},
+		"without force":           {forced, &fleet.CorrectDrift{Enabled: true}, &fleet.CorrectDrift{Enabled: true}},
+		"neither":                 {nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			merged, err := mergeOptions(fleet.BundleDeploymentOptions{CorrectDrift: row.base}, fleet.BundleDeploymentOptions{CorrectDrift: row.override})
+			require.NoError(t, err)
+			assert.Equal(t, row.want, merged.CorrectDrift)
+		})
+	}
+}
+
 func TestVariant(t *testing.T) {
 	b := bundleWith(func(s *fleet.BundleSpec) {
 		s.DefaultNamespace = "base"
