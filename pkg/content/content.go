@@ -19,11 +19,11 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// encodingBase64Gzip is the encoding of a resource that is not plain text.
-const encodingBase64Gzip = "base64+gz"
-
-// encodingBase64 is the encoding of a small resource that is not plain text. This hub does not write it.
-const encodingBase64 = "base64"
+// Encodings of a resource that is not plain text.
+const (
+	encodingBase64Gzip = "base64+gz"
+	encodingBase64     = "base64" // of a small resource
+)
 
 const (
 	namePrefix = "s-"
@@ -215,8 +215,10 @@ func unpack(data []byte, limit int) ([]byte, error) {
 }
 
 // isKnown reports whether a Bundle may have resources with this encoding.
-func isKnown(encoding string) bool { return encoding == "" || encoding == encodingBase64Gzip }
+func isKnown(encoding string) bool {
+	return encoding == "" || encoding == encodingBase64Gzip || encoding == encodingBase64
+}
 
 func unknownEncoding(r fleet.BundleResource) error {
-	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, encodingBase64Gzip)
+	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty, %s or %s", r.Name, r.Encoding, encodingBase64Gzip, encodingBase64)
 }

@@ -84,11 +84,17 @@ func TestEqualResourcesShareOneContent(t *testing.T) {
 func TestAResourceMayBePackedItself(t *testing.T) {
 	packed, err := pack([]byte("kind: A"))
 	require.NoError(t, err)
-	c, err := Encode([]fleet.BundleResource{{Name: "a", Content: base64.StdEncoding.EncodeToString(packed), Encoding: "base64+gz"}})
-	require.NoError(t, err)
-	out, err := Decode(c)
-	require.NoError(t, err)
-	assert.Equal(t, []fleet.BundleResource{{Name: "a", Content: "kind: A"}}, out)
+	for encoding, data := range map[string][]byte{"base64+gz": packed, "base64": []byte("kind: A")} {
+		resources := []fleet.BundleResource{{Name: "a", Content: base64.StdEncoding.EncodeToString(data), Encoding: encoding}}
+		name, _, err := Digest(resources) // for a Bundle
+		require.NoError(t, err)
+		c, err := Encode(resources)
+		require.NoError(t, err)
+		assert.Equal(t, name, c.Name)
+		out, err := Decode(c)
+		require.NoError(t, err)
+		assert.Equal(t, []fleet.BundleResource{{Name: "a", Content: "kind: A"}}, out)
+	}
 }
 
 func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
