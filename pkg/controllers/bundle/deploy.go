@@ -240,6 +240,9 @@ func (d *Deployer) deploy(
 	// The agents of this project set the display of their BundleDeployments themselves.
 	if agentspec.IsOfFleet(cluster.Status.Agent) {
 		for i, deployment := range current {
+			if cluster.Status.Agent.LastSeen.IsZero() && len(deployment.Status.Conditions) == 0 {
+				continue // the agent may be one of this project that has not checked in yet
+			}
 			if current[i], err = d.setDisplay(ctx, deployment); err != nil {
 				failures = append(failures, err)
 			}
@@ -399,10 +402,10 @@ func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeplo
 	return latest, nil
 }
 
-// lacksDisplay reports whether a BundleDeployment has another display than its conditions imply. Without a report it needs none, and an agent that
-// writes other reasons into the conditions than Fleet's agent sets the display itself.
+// lacksDisplay reports whether a BundleDeployment has another display than its conditions imply. Without a report it needs none, unless it is paused:
+// Fleet's agent reports nothing then. An agent that writes other reasons into the conditions than Fleet's agent sets the display itself.
 func lacksDisplay(deployment *fleet.BundleDeployment) bool {
-	if len(deployment.Status.Conditions) == 0 {
+	if len(deployment.Status.Conditions) == 0 && !deployment.Spec.Paused && !deployment.Spec.OffSchedule {
 		return false
 	}
 	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {

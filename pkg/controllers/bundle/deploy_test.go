@@ -493,6 +493,38 @@ func TestReconcile_display(t *testing.T) {
 	}
 }
 
+// Fleet's agent writes no status of a BundleDeployment that is paused before its first deployment.
+func TestReconcile_displayWhilePaused(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*fleet.Cluster)
+		shows  bool
+	}{
+		"Fleet's agent":            {func(c *fleet.Cluster) { c.Status.Agent.LastSeen = metav1.NewTime(noon) }, true},
+		"no agent yet":             {func(*fleet.Cluster) {}, false},
+		"an agent of this project": {func(c *fleet.Cluster) { c.Status.Agent.LastSeen, c.Status.Agent.Version = metav1.NewTime(noon), "v1" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			b, alice := toAlice(), clusterNamed("alice")
+			b.Spec.Paused = true
+			row.change(alice)
+			v, err := planOf(b).variant([]int{0}, alice)
+			require.NoError(t, err)
+			d := desired(b, v, helmValues{}, true, alice, nil)
+			d.UID, d.ResourceVersion = "uid-of-app", "5"
+			s.has(t, alice, b, d)
+			s.reconcile(t, alice)
+			writes := slices.DeleteFunc(s.taken(), func(line string) bool { return !strings.HasPrefix(line, "patch ") })
+			if row.shows {
+				require.Len(t, writes, 1)
+				assert.Contains(t, writes[0], `{"resourceVersion":"5","uid":"uid-of-app"},"status":{"display":{"state":"NotReady"},`)
+			} else {
+				assert.Empty(t, writes)
+			}
+		})
+	}
+}
+
 // The response to the patch that adds the finalizer has the whole spec, which the cache has dropped.
 func TestOnBundle_tooLarge(t *testing.T) {
 	s := newStage(t)
