@@ -301,11 +301,14 @@ func TestReconcileDeletesCopies(t *testing.T) {
 
 func TestCopyEvents(t *testing.T) {
 	s := newStage(t)
-	s.has(t, clusterNamed("alice"), copying("secret", "cred"))
+	s.has(t, clusterNamed("alice"), clusterNamed("bob"), copying("secret", "cred"))
 	source, copied := &metav1.PartialObjectMetadata{ObjectMeta: credential("ws", "5", "").ObjectMeta}, &metav1.PartialObjectMetadata{ObjectMeta: copyOf("1 source/5", "").ObjectMeta}
 	handler := s.copyEvents(secretKind)
 	handler.OnAdd(source, true)
 	assert.Empty(t, s.taken(), "at its start the hub enqueues all Clusters")
+	handler.OnAdd(source, false)
+	assert.Empty(t, s.takenByPass(t), "nothing is deployed with it")
+	s.has(t, deployed(t, copying("secret", "cred")))
 	handler.OnAdd(source, false)
 	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.takenByPass(t))
 	handler.OnDelete(copied)

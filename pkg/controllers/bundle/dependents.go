@@ -36,7 +36,7 @@ func (d *Deployer) enqueueDependents(ctx context.Context, workspace string, c ch
 		d.enqueueDependentsOfGroups(ctx, workspace, c.groups)
 	}
 	if c.sources.All || len(c.sources.ByName) > 0 {
-		d.enqueueClustersOfSources(ctx, workspace, c.sources)
+		d.enqueueClustersOfSources(workspace, c.sources)
 	}
 }
 
@@ -134,47 +134,36 @@ func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace stri
 	}
 }
 
-// enqueueClustersOfSources enqueues the Clusters of the Bundles that name one of the Secrets and ConfigMaps. If a Bundle has a problem, these are the
-// Clusters with a BundleDeployment that names it.
-func (d *Deployer) enqueueClustersOfSources(ctx context.Context, workspace string, sources enqueue.EarlierVersions[copySource]) {
-	keys, changed := []string{unknownSourcesKey(workspace)}, map[string]bool{}
-	for _, versions := range sources.ByName {
-		keys = append(keys, sourceKey(workspace, versions[0]))
-		changed[versions[0].String()] = true
-	}
-	bundles := map[string]*fleet.Bundle{}
-	for _, k := range keys {
-		found, _ := d.bundleCache.GetByIndex(bySource, k)
-		for _, b := range found {
-			bundles[b.Name] = b
-		}
-	}
-	for _, b := range bundles {
-		p := d.plans.of(b)
-		if p.problem != nil {
-			deployments, _ := d.deploymentsOfBundle(keyOf(b))
-			for _, deployment := range deployments {
-				if slices.ContainsFunc(sourcesOf(deployment), func(s copySource) bool { return changed[s.String()] }) {
-					d.enqueueCluster(deployment.Namespace, 0)
-				}
-			}
-			continue
-		}
-		matches, err := d.matches(ctx, b, p)
-		if err != nil {
-			sources.All = true
-			break
-		}
-		for _, m := range matches {
-			d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
-		}
-	}
+// enqueueClustersOfSources enqueues the Clusters with a BundleDeployment of a Bundle that names one of the Secrets and ConfigMaps. A Cluster that gets
+// a BundleDeployment later reads the sources then. So the work depends on what is deployed, and not on the number of targets.
+func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.EarlierVersions[copySource]) {
 	if sources.All {
 		clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 		for _, cluster := range clusters {
 			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 		}
+		return
 	}
+	enqueueUsers := func(bundles []*fleet.Bundle, uses func(*fleet.BundleDeployment) bool) {
+		for _, b := range bundles {
+			deployments, _ := d.deploymentsOfBundle(keyOf(b))
+			for _, deployment := range deployments {
+				if uses(deployment) {
+					d.enqueueCluster(deployment.Namespace, 0)
+				}
+			}
+		}
+	}
+	changed := map[string]bool{}
+	for _, versions := range sources.ByName {
+		changed[versions[0].String()] = true
+		naming, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))
+		enqueueUsers(naming, func(*fleet.BundleDeployment) bool { return true })
+	}
+	unknown, _ := d.bundleCache.GetByIndex(bySource, unknownSourcesKey(workspace))
+	enqueueUsers(unknown, func(deployment *fleet.BundleDeployment) bool {
+		return slices.ContainsFunc(sourcesOf(deployment), func(s copySource) bool { return changed[s.String()] })
+	})
 }
 
 func hasPartitionOfGroup(s *fleet.RolloutStrategy) bool {

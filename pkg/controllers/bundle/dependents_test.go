@@ -104,6 +104,7 @@ func TestManyEventsOfOneWorkspace(t *testing.T) {
 			copying := copying("secret", "cred")
 			copying.Name = "copying"
 			s.has(t, clusterIn("alice", "current", "2"), clusterIn("bob", "current", "2"), selecting("prod", "prod"), selecting("dev", "dev"), copying)
+			s.has(t, deployed(t, copying))
 			counted := countLists(s)
 			for n := range events {
 				row.event(s, n)
@@ -140,11 +141,6 @@ func TestDependents_deadline(t *testing.T) {
 
 	c = changedObjects{}
 	c.groups.Add("g", group("g", nil, selector("env", "y")), 1, isSameGroupVersion)
-	s.enqueueDependents(ctx, "ws", c)
-	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
-
-	c = changedObjects{}
-	c.sources.Add("Secret/cred", copySource{kind: secretKind, name: "cred"}, 0, func(_, _ copySource) bool { return false })
 	s.enqueueDependents(ctx, "ws", c)
 	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
 }
