@@ -3,7 +3,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os/exec"
@@ -52,7 +51,6 @@ func (p *program) app() *cli.App {
 			return o
 		}),
 		{Name: "fleet-table", Usage: "print the tables of docs/scaling.md: the kept figures of fleets, and their predictions", Flags: []cli.Flag{resultsFlag()}, Action: p.fleetTable},
-		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
@@ -208,30 +206,6 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 		return fmt.Errorf("over budget: %s", strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-// charts prints the charts of the run with the most clusters, and of the newest one if several runs have as many.
-func (p *program) charts(c *cli.Context) error {
-	all, err := figures.Records(c.String("results"))
-	if err != nil {
-		return err
-	}
-	var best []figures.Chart
-	largest := 0.
-	for _, r := range all {
-		for _, chart := range figures.Charts(r.Figures) {
-			points := chart.Lines[0].Points
-			if size := points[len(points)-1].X; size >= largest {
-				best, largest = figures.Charts(r.Figures), size
-			}
-		}
-	}
-	if len(best) == 0 {
-		return fmt.Errorf("no run in %s has curves", c.String("results"))
-	}
-	encoder := json.NewEncoder(p.out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(best)
 }
 
 // fleet measures and keeps the figures, and prints their predictions.

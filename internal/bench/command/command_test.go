@@ -177,18 +177,6 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestCharts(t *testing.T) {
-	c := newConsole(t)
-	require.ErrorContains(t, c.run("charts"), "no run")
-	memory := func(clusters string, value float64) figures.Figure { return count("growth/"+clusters+"/memory", value) }
-	for _, measured := range [][]figures.Figure{{memory("100", 80), memory("10000", 390)}, {memory("100", 80), memory("300", 91)}, nil} {
-		c.measured = measured
-		require.NoError(t, c.run("run"))
-	}
-	require.NoError(t, c.run("charts"))
-	assert.Contains(t, c.out.String(), `"y": 390`)
-}
-
 func TestVersion(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub")
 	of := func(script string) string {

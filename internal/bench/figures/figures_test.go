@@ -130,19 +130,3 @@ func TestRecords(t *testing.T) {
 	_, err = Keep(filepath.Join(dir, "x.json"), kept[0])
 	require.Error(t, err, "a directory that is a file")
 }
-
-func TestCharts(t *testing.T) {
-	charts := Charts([]Figure{
-		{Row: "growth/1000/memory", Value: 118},
-		{Row: "growth/100/memory", Value: 88},
-		{Row: "storm/memory", Value: 90},
-		{Row: "growth/100/cpu", Value: 8},
-		{Row: "growth/many/etcd", Value: 1},
-		{Row: "growth/100/etcd", Value: 1},
-	})
-	assert.Equal(t, []Chart{{
-		Title: "Peak memory of the hub", X: "clusters", Y: "MiB",
-		Lines: []ChartLine{{Points: []ChartPoint{{X: 100, Y: 88}, {X: 1000, Y: 118}}}},
-	}}, charts, "figures at one size only are left out")
-	assert.Empty(t, Charts(nil))
-}

@@ -1,13 +1,11 @@
 package figures
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -123,52 +121,4 @@ func Compare(before, now []Figure) (changes []Change) {
 		changes = append(changes, Change{Row: f.Row, Unit: f.Unit, Before: earlier.Value, Now: f.Value, Worse: worse})
 	}
 	return changes
-}
-
-// Chart shows how figures grow with the number of clusters. hack/curves draws it.
-type Chart struct {
-	Title string      `json:"title"`
-	X     string      `json:"x"`
-	Y     string      `json:"y"`
-	Lines []ChartLine `json:"lines"`
-}
-
-// ChartLine is one line of a chart, from left to right.
-type ChartLine struct {
-	Name   string       `json:"name,omitempty"`
-	Points []ChartPoint `json:"points"`
-}
-
-// ChartPoint is one figure at one number of clusters.
-type ChartPoint struct {
-	X float64 `json:"x"`
-	Y float64 `json:"y"`
-}
-
-// Charts returns a chart for each figure below that was measured at two or more numbers of clusters.
-func Charts(all []Figure) (charts []Chart) {
-	for _, c := range []struct{ what, title, unit string }{
-		{"memory", "Peak memory of the hub", "MiB"},
-		{"cpu", "CPU of the hub for one more registration", "ms"},
-		{"apiserver-cpu", "CPU of the API server for one more registration", "ms"},
-		{"heartbeat-apiserver-cpu", "CPU of the API server for one heartbeat", "ms"},
-		{"requests", "Requests of the hub for one more registration", "requests"},
-		{"restart-reads", "Reads of the hub after a restart", "requests"},
-		{"etcd", "Size of etcd", "MiB"},
-		{"idle", "Requests of an idle hub", "requests"},
-	} {
-		var points []ChartPoint
-		for _, f := range all {
-			size, grows := strings.CutPrefix(f.Row, "growth/")
-			size, same := strings.CutSuffix(size, "/"+c.what)
-			if clusters, err := strconv.Atoi(size); grows && same && err == nil {
-				points = append(points, ChartPoint{X: float64(clusters), Y: f.Value})
-			}
-		}
-		if len(points) > 1 {
-			slices.SortFunc(points, func(a, b ChartPoint) int { return cmp.Compare(a.X, b.X) })
-			charts = append(charts, Chart{Title: c.title, X: "clusters", Y: c.unit, Lines: []ChartLine{{Points: points}}})
-		}
-	}
-	return charts
 }
