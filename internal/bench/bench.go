@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,45 +23,45 @@ const (
 
 // Options are the parts to measure and their sizes.
 type Options struct {
-	// Hub is the fleetcontroller program to start. Required.
+	// Hub is the fleetcontroller program to start.
 	Hub string
-	// Agent is the fleetagent program of part deployments; empty means the one in the directory of Hub.
+	// Agent is the fleetagent program of part deployments.
 	Agent string
 	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means the one that this repository builds.
 	Binaries string
-	// Parts are the names of the parts to measure; none means the parts of a whole run.
+	// Parts are the names of the parts to measure.
 	Parts []string
-	// Log receives the progress. Required.
+	// Log receives the progress.
 	Log io.Writer
 	Sizes
 }
 
 // Sizes are the amounts of work.
 type Sizes struct {
-	// Storm is the number of agents that register at the same time; 0 means 1000.
+	// Storm is the number of agents that register at the same time.
 	Storm int
-	// InFlight is the number of concurrent requests of agents; 0 means 200.
+	// InFlight is the number of concurrent requests of agents.
 	InFlight int
-	// Idle is the number of agents that register one after the other; 0 means 50.
+	// Idle is the number of agents that register one after the other.
 	Idle int
-	// Imports is the number of clusters that are imported at the same time; 0 means 200.
+	// Imports is the number of clusters that are imported at the same time.
 	Imports int
-	// Clusters are the numbers of clusters at which growth is measured, in ascending order; none means 100, 300 and 1000.
+	// Clusters are the numbers of clusters at which growth is measured, in ascending order.
 	Clusters []int
-	// Window is how long an idle hub is observed; 0 means 10 s.
+	// Window is how long an idle hub is observed.
 	Window time.Duration
-	// Hour is the time into which an hour of heartbeats is compressed; 0 means 5 minutes.
+	// Hour is the time into which an hour of heartbeats is compressed.
 	Hour time.Duration
-	// Spread is the time over which agents come back after an outage; 0 means 5 minutes, the longest pause between two attempts of an
-	// agent with the default check-in interval.
+	// Spread is the time over which agents come back after an outage.
 	Spread time.Duration
-	// Takeovers is how often a leader is killed, and how often it is stopped; 0 means 3.
+	// Takeovers is how often a leader is killed, and how often it is stopped.
 	Takeovers int
-	// Bundles is the number of Bundles that are deployed to one member; 0 means 200.
+	// Bundles is the number of Bundles that are deployed to one member.
 	Bundles int
 }
 
-// Whole returns the sizes of a whole run that ends with the given number of clusters.
+// Whole returns the sizes of a whole run that ends with the given number of clusters. Agents come back over the longest pause between two attempts
+// of an agent with the default check-in interval.
 func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
@@ -72,28 +71,17 @@ func Whole(clusters int) Sizes {
 
 // Small returns the sizes of the run in CI, which are sufficient for counting requests.
 func Small() Sizes {
-	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second, Takeovers: 1, Bundles: 20}
-}
-
-func (o Options) withDefaults() Options {
-	whole := Whole(1000)
-	o.Storm, o.InFlight, o.Idle, o.Imports = cmp.Or(o.Storm, whole.Storm), cmp.Or(o.InFlight, whole.InFlight), cmp.Or(o.Idle, whole.Idle), cmp.Or(o.Imports, whole.Imports)
-	o.Window, o.Hour, o.Spread, o.Takeovers = cmp.Or(o.Window, whole.Window), cmp.Or(o.Hour, whole.Hour), cmp.Or(o.Spread, whole.Spread), cmp.Or(o.Takeovers, whole.Takeovers)
-	o.Bundles, o.Agent = cmp.Or(o.Bundles, whole.Bundles), cmp.Or(o.Agent, filepath.Join(filepath.Dir(o.Hub), "fleetagent"))
-	if len(o.Clusters) == 0 {
-		o.Clusters = whole.Clusters
+	return Sizes{
+		Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100},
+		Window: 3 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 1, Bundles: 20,
 	}
-	if len(o.Parts) == 0 {
-		o.Parts = WholeParts()
-	}
-	return o
 }
 
 func (o Options) validate() error {
 	switch {
 	case o.Hub == "":
 		return fmt.Errorf("no hub: pass a program to start")
-	case !slices.IsSorted(o.Clusters):
+	case len(o.Clusters) == 0 || !slices.IsSorted(o.Clusters):
 		return fmt.Errorf("the numbers of clusters %v are not in ascending order", o.Clusters)
 	case o.Clusters[0] < o.Idle:
 		return fmt.Errorf("there must be at least %d clusters, the number that registers one after the other", o.Idle)
@@ -117,7 +105,6 @@ func (o Options) hubRequests() func(audit.Request) bool {
 
 // Settings describes the sizes. Only runs with the same description are compared.
 func (o Options) Settings() string {
-	o = o.withDefaults()
 	return fmt.Sprintf("%d at once, %d in flight; %d one by one; %d imports; growth to %v; idle %s; hour %s; spread %s",
 		o.Storm, o.InFlight, o.Idle, o.Imports, o.Clusters, o.Window, o.Hour, o.Spread)
 }
@@ -159,7 +146,6 @@ func WholeParts() (names []string) {
 
 // Run measures the requested parts. If a part fails, it returns the error together with the figures measured so far.
 func Run(ctx context.Context, o Options) (all []figures.Figure, err error) {
-	o = o.withDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

@@ -118,14 +118,14 @@ func TestOptionsValidate(t *testing.T) {
 		options Options
 		problem string
 	}{
-		"a program":                  {Options{Hub: "hub"}, ""},
+		"a program":                  {Options{Hub: "hub", Sizes: Whole(1000)}, ""},
 		"no hub":                     {Options{}, "no hub"},
-		"an unknown part":            {Options{Hub: "hub", Parts: []string{"imports", "exports"}}, `no part "exports"; the parts are [registrations`},
+		"an unknown part":            {Options{Hub: "hub", Sizes: Whole(1000), Parts: []string{"imports", "exports"}}, `no part "exports"; the parts are [registrations`},
 		"numbers in the wrong order": {Options{Hub: "hub", Sizes: Sizes{Clusters: []int{10, 5}}}, "ascending order"},
 		"too few clusters":           {Options{Hub: "hub", Sizes: Sizes{Idle: 50, Clusters: []int{40}}}, "at least 50"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := test.options.withDefaults().validate()
+			err := test.options.validate()
 			if test.problem == "" {
 				require.NoError(t, err)
 				return
@@ -141,13 +141,12 @@ func TestOptionsValidate(t *testing.T) {
 
 // The kept records must stay comparable.
 func TestSettings(t *testing.T) {
-	assert.Equal(t, "1000 at once, 200 in flight; 50 one by one; 200 imports; growth to [100 300 1000]; idle 10s; hour 5m0s; spread 5m0s", Options{}.Settings())
-	assert.Equal(t, Options{}.Settings(), Options{Sizes: Whole(1000)}.Settings())
-	assert.NotEqual(t, Options{}.Settings(), Options{Sizes: Small()}.Settings())
+	assert.Equal(t, "1000 at once, 200 in flight; 50 one by one; 200 imports; growth to [100 300 1000]; idle 10s; hour 5m0s; spread 5m0s", Options{Sizes: Whole(1000)}.Settings())
+	assert.NotEqual(t, Options{Sizes: Whole(1000)}.Settings(), Options{Sizes: Small()}.Settings())
 	assert.Equal(t, []int{100, 300, 10000}, Whole(10000).Clusters)
 	assert.Equal(t, []int{100, 200}, Whole(200).Clusters)
 	assert.Equal(t, []int{100}, Whole(100).Clusters)
-	rows, _, err := figures.Baseline("../../bench/results", Options{}.Settings())
+	rows, _, err := figures.Baseline("../../bench/results", Options{Sizes: Whole(1000)}.Settings())
 	require.NoError(t, err)
 	_, found := figures.Find(rows, "storm/writes-with-bundle")
 	assert.True(t, found)

@@ -2,12 +2,13 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -58,14 +59,13 @@ func (p *program) app() *cli.App {
 	return app
 }
 
-func whole(clusters int) bench.Options { return bench.Options{Sizes: bench.Whole(clusters)} }
+func whole(clusters int) bench.Options {
+	return bench.Options{Sizes: bench.Whole(clusters), Parts: bench.WholeParts()}
+}
 
 func (p *program) command(name, usage string, action func(*cli.Context, bench.Options) error, defaults func(clusters int) bench.Options) *cli.Command {
 	return &cli.Command{Name: name, Usage: usage, Flags: flags(), Action: func(c *cli.Context) error {
-		o, err := options(c, defaults)
-		if err != nil {
-			return err
-		}
+		o := options(c, defaults)
 		o.Log = p.err
 		return action(c, o)
 	}}
@@ -79,29 +79,23 @@ func flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
 		&cli.StringFlag{Name: "agent", Usage: "`PROGRAM` of the agent of part deployments; default: fleetagent in the directory of the hub"},
-		&cli.IntFlag{Name: "clusters", EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters; default: 1000"},
-		&cli.StringFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
+		&cli.IntFlag{Name: "clusters", Value: 1000, EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters"},
+		&cli.IntSliceFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
 		&cli.IntFlag{Name: "storm", EnvVars: []string{"BENCH_STORM"}, Usage: "`NUMBER` of agents that register at once; default: 1000"},
 		&cli.IntFlag{Name: "in-flight", EnvVars: []string{"BENCH_IN_FLIGHT"}, Usage: "`NUMBER` of concurrent requests of agents; default: 200"},
 		&cli.IntFlag{Name: "imports", EnvVars: []string{"BENCH_IMPORTS"}, Usage: "`NUMBER` of clusters that are imported at once; default: 200"},
 		&cli.DurationFlag{Name: "hour", EnvVars: []string{"BENCH_HOUR"}, Usage: "`DURATION` into which an hour of heartbeats is compressed; default: 5m"},
 		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` over which agents come back after an outage; default: 5m"},
-		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: the parts of the command"},
+		&cli.StringSliceFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: the parts of the command"},
 		resultsFlag(),
 	}
 }
 
 // options combines the flags with the defaults of a command.
-func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench.Options, err error) {
-	clusters := c.Int("clusters")
-	if clusters < 0 {
-		return o, fmt.Errorf("--clusters is %d: it must not be negative", clusters)
-	}
-	if clusters == 0 {
-		clusters = 1000
-	}
-	o = defaults(clusters)
-	o.Hub, o.Agent = c.String("hub"), c.String("agent")
+func options(c *cli.Context, defaults func(clusters int) bench.Options) bench.Options {
+	o := defaults(c.Int("clusters"))
+	o.Hub = c.String("hub")
+	o.Agent = cmp.Or(c.String("agent"), filepath.Join(filepath.Dir(o.Hub), "fleetagent"))
 	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
 		if n := c.Int(name); n > 0 {
 			*value = n
@@ -112,23 +106,14 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 			*value = d
 		}
 	}
-	if parts := words(c.String("parts")); len(parts) > 0 {
+	if parts := c.StringSlice("parts"); len(parts) > 0 {
 		o.Parts = parts
 	}
-	if sizes := words(c.String("sizes")); len(sizes) > 0 {
-		o.Clusters = nil
-		for _, word := range sizes {
-			n, err := strconv.Atoi(word)
-			if err != nil || n <= 0 {
-				return o, fmt.Errorf("--sizes: %q must be a number above 0", word)
-			}
-			o.Clusters = append(o.Clusters, n)
-		}
+	if sizes := c.IntSlice("sizes"); len(sizes) > 0 {
+		o.Clusters = sizes
 	}
-	return o, nil
+	return o
 }
-
-func words(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
 
 // run measures, prints the figures with their targets, and keeps them.
 func (p *program) run(c *cli.Context, o bench.Options) error {
