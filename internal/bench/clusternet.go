@@ -78,8 +78,8 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		figures.Processor("clusternet/cpu", title("CPU of the hub for each"), registered.hubCPU, o.Storm),
 		figures.Seconds("clusternet/settled", title("until the hub's last request"), registered.duration()),
 		figures.Counted("clusternet/agent-requests", title("requests of each agent until its first heartbeat, without waiting for the answer"), perAgent(sent.Count("")-polls)),
-		figures.Counted("clusternet/agent-polls", title("requests of each agent that waits for the answer"), perAgent(polls)))
-	all = append(all, figures.Processor("clusternet/apiserver-cpu", title("CPU of the API server for each"), registered.apiServerCPU, o.Storm))
+		figures.Counted("clusternet/agent-polls", title("requests of each agent that waits for the answer"), perAgent(polls)),
+		figures.Processor("clusternet/apiserver-cpu", title("CPU of the API server for each"), registered.apiServerCPU, o.Storm))
 
 	// Heartbeats.
 	before := sent.Count("")

@@ -73,14 +73,14 @@ func hourFigures(clusters, returned, heartbeats int, c cost, p99 time.Duration) 
 	title := func(what string) string {
 		return fmt.Sprintf("an hour of %d clusters, %d of which are disconnected for most of it: %s", clusters, returned, what)
 	}
-	all := []figures.Figure{
+	return []figures.Figure{
 		figures.Counted("day/hour-writes", title("writes of the hub for each that was disconnected"), float64(c.Writes)/float64(max(returned, 1))).
 			WithNote(c.PerItem(max(returned, 1))),
 		figures.Counted("day/hour-reads", title("reads of the hub"), float64(c.Reads)),
 		figures.Processor("day/beat-cpu", title("CPU of the hub for a heartbeat"), c.hubCPU, heartbeats),
 		figures.Milliseconds("day/hour-p99", title("p99 of the API server"), p99),
+		figures.Processor("day/beat-apiserver-cpu", title("CPU of the API server for a heartbeat"), c.apiServerCPU, heartbeats),
 	}
-	return append(all, figures.Processor("day/beat-apiserver-cpu", title("CPU of the API server for a heartbeat"), c.apiServerCPU, heartbeats))
 }
 
 // split returns one in oneIn numbers, and the other numbers.

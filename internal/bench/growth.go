@@ -144,8 +144,8 @@ func (g *growing) atSize(ctx context.Context, size int) error {
 		figures.Processor(row(size, "cpu"), titleAt(size, "CPU of the hub for one more registration"), c.hubCPU, g.Idle),
 		figures.Milliseconds(row(size, "p50"), titleAt(size, "one more registration, p50"), took.Quantile(.5)),
 		figures.Counted(row(size, "requests"), titleAt(size, "requests of the hub for one more registration"), float64(c.Requests())/float64(g.Idle)),
+		figures.Processor(row(size, "apiserver-cpu"), titleAt(size, "CPU of the API server for one more registration"), c.apiServerCPU, g.Idle),
 	)
-	g.rows = append(g.rows, figures.Processor(row(size, "apiserver-cpu"), titleAt(size, "CPU of the API server for one more registration"), c.apiServerCPU, g.Idle))
 	if err := g.heartbeatsSince(ctx, len(g.agents.Registered)-g.Idle); err != nil {
 		return err
 	}
@@ -237,8 +237,8 @@ func (g *growing) heartbeats(ctx context.Context, size int) error {
 	g.add(
 		figures.Counted(row(size, "heartbeat-requests"), titleAt(size, fmt.Sprintf("requests of the hub after %d heartbeats", sent)), float64(c.Requests())).WithNote(c.PerItem(1)),
 		figures.Processor(row(size, "heartbeat-cpu"), titleAt(size, "CPU of the hub for one heartbeat"), c.hubCPU, sent),
+		figures.Processor(row(size, "heartbeat-apiserver-cpu"), titleAt(size, "CPU of the API server for one heartbeat"), c.apiServerCPU, sent),
 	)
-	g.rows = append(g.rows, figures.Processor(row(size, "heartbeat-apiserver-cpu"), titleAt(size, "CPU of the API server for one heartbeat"), c.apiServerCPU, sent))
 	return nil
 }
 

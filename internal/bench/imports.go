@@ -80,13 +80,13 @@ func imports(ctx context.Context, o Options) ([]figures.Figure, error) {
 
 func importFigures(count int, rate float64, hub cost, member audit.Counts) []figures.Figure {
 	perImport := func(n int) float64 { return float64(n) / float64(count) }
-	all := []figures.Figure{
+	return []figures.Figure{
 		figures.Rate("imports/rate", fmt.Sprintf("%d clusters of one member imported at once: imports per second", count), rate),
 		figures.Counted("imports/hub-requests", "requests to the hub's API server for one import", perImport(hub.Requests())).WithNote(hub.PerItem(count)),
 		figures.Counted("imports/member-requests", "requests to the member for one import", perImport(member.Requests())).WithNote(member.PerItem(count)),
 		figures.Processor("imports/cpu", "CPU of the hub for one import", hub.hubCPU, count),
+		figures.Processor("imports/apiserver-cpu", "CPU of the hub's API server for one import", hub.apiServerCPU, count),
 	}
-	return append(all, figures.Processor("imports/apiserver-cpu", "CPU of the hub's API server for one import", hub.apiServerCPU, count))
 }
 
 // silence measures a few imports alone, and then the same number beside imports of members that accept connections and never answer. These are

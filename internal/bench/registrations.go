@@ -152,7 +152,7 @@ func (s storm) figures(part string) []figures.Figure {
 		unit = "agents per second"
 	}
 	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
-	all := []figures.Figure{
+	return []figures.Figure{
 		figures.Rate(part+"/rate", title(unit), s.rate),
 		figures.Seconds(part+"/p99", title("from the first request to the last, p99"), s.took.Quantile(.99)),
 		figures.Processor(part+"/cpu", title("CPU of the hub for each"), s.cost.hubCPU, s.count),
@@ -160,8 +160,8 @@ func (s storm) figures(part string) []figures.Figure {
 		figures.Counted(part+"/reads", title("reads of the hub for each"), perAgent(s.cost.Reads)),
 		figures.Counted(part+"/failed", title("failed requests of the hub"), float64(s.cost.Failed)).WithNote(s.cost.PerItem(s.count)),
 		figures.Bytes(part+"/memory", title("peak memory of the hub"), s.peak),
+		figures.Processor(part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost.apiServerCPU, s.count),
 	}
-	return append(all, figures.Processor(part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost.apiServerCPU, s.count))
 }
 
 // firstHeartbeats sends the first heartbeat of each agent of a storm, and measures how the hub then creates their Bundles.
@@ -176,14 +176,14 @@ func (e *environment) firstHeartbeats(ctx context.Context, agents *sim.Agents, s
 func (s storm) heartbeatFigures(c cost) []figures.Figure {
 	const title = "after the first heartbeat of an agent"
 	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
-	all := []figures.Figure{
+	return []figures.Figure{
 		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", perAgent(s.cost.Writes+c.Kinds["create bundles"])),
 		figures.Counted("beat/writes", "writes of the hub "+title+", for its Bundle", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
 		figures.Counted("beat/reads", "reads of the hub "+title, perAgent(c.Reads)),
 		figures.Counted("beat/failed", "failed requests of the hub after the first heartbeats", float64(c.Failed)),
 		figures.Processor("beat/cpu", "CPU of the hub "+title, c.hubCPU, s.count),
+		figures.Processor("beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c.apiServerCPU, s.count),
 	}
-	return append(all, figures.Processor("beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c.apiServerCPU, s.count))
 }
 
 // floor is the cost of the writes of a registration without a hub, see sim.PlainClient.
