@@ -52,9 +52,7 @@ func TestProcessReleasesItsLeaseOnSIGTERM(t *testing.T) {
 	plane := controlplane.Shared(t, "member")
 	core, err := kubernetes.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
-	namespace, err := core.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	namespace := testenv.Create(t, core.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}})
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(kubeconfig, plane.Kubeconfig(), 0o600))
 

@@ -144,9 +144,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 	},
 	"import-rights": func(t *testing.T, h *hall) Inputs {
 		namespace := h.Member.Namespace(t)
-		_, err := h.Member.Kubernetes.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
-			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, h.Member.Kubernetes.CoreV1().ServiceAccounts(namespace).Create, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}})
 		token := h.Member.TokenOf(t, namespace, "powerless")
 		h.kubeconfig(t, func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) {
 			*user = clientcmdapi.AuthInfo{Token: token}
@@ -191,10 +189,9 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 	},
 	"agent-config": func(t *testing.T, h *hall) Inputs {
 		namespace := h.installed(t)
-		_, err := h.Member.Kubernetes.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
+		testenv.Create(t, h.Member.Kubernetes.CoreV1().ConfigMaps(namespace).Create, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: registration.AgentConfigMap}, Data: map[string]string{registration.ConfigKey: "agentTLSMode: loose"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 		return h.across(namespace)
 	},
 	"agent-credential": func(t *testing.T, h *hall) Inputs {
@@ -233,9 +230,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 	"token-ready": func(t *testing.T, h *hall) Inputs {
 		in := h.inputs("")
 		in.Token = "new"
-		_, err := h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace).Create(t.Context(),
-			&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: in.Token}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace).Create, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: in.Token}})
 		return in
 	},
 	"token-lives": func(t *testing.T, h *hall) Inputs {
@@ -274,8 +269,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 	},
 	"way-authorised": func(t *testing.T, h *hall) Inputs {
 		own := registration.ClusterNamespace(h.Namespace, "west")
-		roles, err := h.Hub.Kubernetes.RbacV1().Roles(own).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		roles := testenv.List(t, h.Hub.Kubernetes.RbacV1().Roles(own).List, metav1.ListOptions{})
 		for _, role := range roles.Items {
 			h.withoutRights(t, own, role.Name)
 		}
@@ -292,18 +286,16 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		return in
 	},
 	"request-granted": func(t *testing.T, h *hall) Inputs {
-		request, err := h.Hub.Fleet.ClusterRegistrations(h.Namespace).Create(t.Context(), &fleet.ClusterRegistration{
+		request := testenv.Create(t, h.Hub.Fleet.ClusterRegistrations(h.Namespace).Create, &fleet.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Name: "north"}, Spec: fleet.ClusterRegistrationSpec{ClientID: "north", ClientRandom: "north"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 		t.Cleanup(func() {
 			require.NoError(t, h.Hub.Fleet.ClusterRegistrations(h.Namespace).Delete(contextOf(t), "north", metav1.DeleteOptions{}))
 		})
 		request.Status.Conditions = []testenv.Generic{{
 			Type: fleet.ConditionGranted, Status: corev1.ConditionUnknown, Reason: fleet.ReasonWaitingForApproval, Message: "the token requires an approval",
 		}}
-		_, err = h.Hub.Fleet.ClusterRegistrations(h.Namespace).UpdateStatus(t.Context(), request, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		testenv.Update(t, h.Hub.Fleet.ClusterRegistrations(h.Namespace).UpdateStatus, request)
 		return h.inputs("north")
 	},
 	"cluster-registered": func(t *testing.T, h *hall) Inputs {
@@ -427,9 +419,7 @@ func TestCheckWithoutRights(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
 	namespace := hub.Namespace(t)
-	_, err := hub.Kubernetes.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, hub.Kubernetes.CoreV1().ServiceAccounts(namespace).Create, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}})
 	powerless := rest.AnonymousClientConfig(hub.RESTConfig())
 	powerless.BearerToken = hub.TokenOf(t, namespace, "powerless")
 	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})

@@ -59,8 +59,7 @@ func newHall(t *testing.T) *hall {
 	t.Helper()
 	h := &hall{Stage: testenv.NewStage(t)}
 	for _, name := range []string{westNamespace, eastNamespace} {
-		_, err := h.Member.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, h.Member.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	h.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "west"}, Spec: fleet.ClusterSpec{ClientID: "west"}})
 	values := h.Token(t, "westward")
@@ -80,16 +79,14 @@ func newHall(t *testing.T) *hall {
 
 	// Hubs of tests need no Lease. Agents of tests check in every second.
 	now := metav1.NewMicroTime(time.Now())
-	_, err := h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace).Create(t.Context(), &coordinationv1.Lease{
+	testenv.Create(t, h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace).Create, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: hubLease},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("fleet-controller-0"), RenewTime: &now, LeaseDurationSeconds: ptr.To[int32](3600)},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	for _, name := range []string{"west", "east"} {
 		testenv.Merge(t, h.Hub.Fleet.Clusters(h.Namespace).Patch, name, `{"status":{"agent":{"checkinInterval":"15m0s"}}}`, "status")
 	}
-	_, err = h.Member.Kubernetes.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, h.Member.Kubernetes.CoreV1().Nodes().Create, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	return h
 }
 
@@ -112,8 +109,7 @@ func (h *hall) installed(t *testing.T, change ...func(*appsv1.Deployment, *corev
 	namespace = h.Member.Namespace(t)
 	core := h.Member.Kubernetes.CoreV1()
 	secret := testenv.RequireThere(t, core.Secrets(westNamespace).Get, registration.CredentialSecret)
-	_, err := core.Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name}, Data: secret.Data}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, core.Secrets(namespace).Create, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name}, Data: secret.Data})
 	labels := map[string]string{"app": registration.AgentName}
 	containers := []corev1.Container{{Name: registration.AgentName, Image: "registry.example.com/fleet-agent:v1"}}
 	deployment := &appsv1.Deployment{
@@ -136,16 +132,13 @@ func (h *hall) installed(t *testing.T, change ...func(*appsv1.Deployment, *corev
 	for _, f := range change {
 		f(deployment, pod)
 	}
-	_, err = h.Member.Kubernetes.AppsV1().Deployments(namespace).Create(t.Context(), deployment, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, h.Member.Kubernetes.AppsV1().Deployments(namespace).Create, deployment)
 	if pod.Name == "" {
 		return namespace
 	}
-	created, err := core.Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := testenv.Create(t, core.Pods(namespace).Create, pod)
 	created.Status = pod.Status
-	_, err = core.Pods(namespace).UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, core.Pods(namespace).UpdateStatus, created)
 	return namespace
 }
 
@@ -242,8 +235,7 @@ func (h *hall) probed(t *testing.T, status func(*corev1.Pod), output func(Inputs
 	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(output(in)) }))
 	t.Cleanup(kubelet.Close)
 	core := h.Member.Kubernetes.CoreV1()
-	created, err := core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probed-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := testenv.Create(t, core.Nodes().Create, &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probed-"}})
 	port := int32(kubelet.Listener.Addr().(*net.TCPAddr).Port)
 	testenv.Merge(t, core.Nodes().Patch, created.Name, fmt.Sprintf(
 		`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, port), "status")

@@ -105,12 +105,10 @@ func TestImport(t *testing.T) {
 	require.Equal(t, "Cluster "+p.namespace+"/east created, with Secret east-kubeconfig.\nCluster "+p.namespace+"/east is registered.\n", out)
 	require.Contains(t, progress, "s  Registered")
 
-	cluster, err := p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
-	require.NoError(t, err)
+	cluster := testenv.RequireThere(t, p.hub.Fleet.Clusters(p.namespace).Get, "east")
 	require.Equal(t, "east-kubeconfig", cluster.Spec.KubeConfigSecret)
 	require.Equal(t, map[string]string{"env": "prod", "region": "eu"}, cluster.Labels)
-	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
 	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data[registration.KubeconfigValue])
 	require.NoError(t, err)
 	require.Equal(t, member.URL(), config.Host)
@@ -169,10 +167,9 @@ func TestImportWithServiceAccount(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 
 	// A user of the member without these rights cannot give them, and nothing is created.
-	_, err = member.Kubernetes.CoreV1().ServiceAccounts(account.Namespace).Create(t.Context(), &corev1.ServiceAccount{
+	testenv.Create(t, member.Kubernetes.CoreV1().ServiceAccounts(account.Namespace).Create, &corev1.ServiceAccount{
 		ObjectMeta: metav1.ObjectMeta{Name: "nobody-" + p.namespace},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	powerless := filepath.Join(t.TempDir(), "powerless.yaml")
 	require.NoError(t, os.WriteFile(powerless, member.UserKubeconfig(member.TokenOf(t, account.Namespace, "nobody-"+p.namespace)), 0o600))
 	_, _, err = p.run("import", "east", "--member-kubeconfig", powerless, "--create-service-account")
@@ -241,8 +238,7 @@ func TestImportKeepsAnExistingSecret(t *testing.T) {
 	p.hub.WriteSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
 	_, _, err := p.run("import", "east", "--member-kubeconfig", memberConfig(t, p.hub))
 	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig already exists")
-	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
 	require.Equal(t, "precious", string(secret.Data["value"]))
 	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
@@ -298,8 +294,7 @@ func TestImportWithTwoKubeconfigs(t *testing.T) {
 	require.ErrorContains(t, err, "no cluster to import")
 	_, _, err = muster(t, "import", "east", "--kubeconfig", hub, "--member-kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")), "-n", p.namespace)
 	require.NoError(t, err)
-	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
-	require.NoError(t, err)
+	testenv.RequireThere(t, p.hub.Fleet.Clusters(p.namespace).Get, "east")
 }
 
 func TestTokens(t *testing.T) {
@@ -307,11 +302,10 @@ func TestTokens(t *testing.T) {
 	out := p.mustRun("token", "create", "west", "--timeout", "5m", "--ttl", "2h", "--chart", "oci://example.com/agent")
 	require.Contains(t, out, "Token "+p.namespace+"/west is ready")
 	require.Contains(t, out, "fleet-agent oci://example.com/agent")
-	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "west", metav1.GetOptions{})
-	require.NoError(t, err)
+	token := testenv.RequireThere(t, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get, "west")
 	require.Equal(t, 2*time.Hour, token.Spec.TTL.Duration)
 
-	_, _, err = p.run("token", "create", "west")
+	_, _, err := p.run("token", "create", "west")
 	require.ErrorContains(t, err, "already exists")
 	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +0 +west +Ready`, p.mustRun("token", "list"))
 	var all items[view.Token]
@@ -337,8 +331,7 @@ func TestBearerTokensArePrintedOnRequestOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, decoded.Token)
 	require.Equal(t, p.namespace, decoded.Workspace)
-	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "loud", metav1.GetOptions{})
-	require.NoError(t, err)
+	token := testenv.RequireThere(t, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get, "loud")
 	require.Nil(t, token.Spec.TTL, "0 means that it does not expire")
 
 	for _, args := range [][]string{

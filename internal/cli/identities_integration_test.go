@@ -72,8 +72,7 @@ func TestTokenLimits(t *testing.T) {
 	_, _, err := p.run("token", "create", "again", "--cluster", "east")
 	require.ErrorContains(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` lists all Clusters")
 	clusters := p.hub.Fleet.Clusters(p.namespace)
-	_, err = clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "nameless"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, clusters.Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "nameless"}})
 	_, _, err = p.run("token", "create", "again", "--cluster", "nameless")
 	require.ErrorContains(t, err, "Cluster "+p.namespace+"/nameless has no clientID yet")
 }

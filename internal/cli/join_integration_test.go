@@ -47,8 +47,7 @@ func TestJoin(t *testing.T) {
 	member := testenv.BorrowedCluster(t, "member")
 	kubeconfig, namespace := memberConfig(t, member), registration.DefaultSystemNamespace
 	installed := func() bool {
-		deployments, err := member.Kubernetes.AppsV1().Deployments(namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		deployments := testenv.List(t, member.Kubernetes.AppsV1().Deployments(namespace).List, metav1.ListOptions{})
 		return len(deployments.Items) > 0
 	}
 	narrow, _ := p.valuesFile("narrow", "--client-id", "somebody-else")
@@ -77,8 +76,7 @@ func TestJoin(t *testing.T) {
 	require.False(t, installed())
 
 	// The hub refuses the agent: the command says so, and how to undo what it has made.
-	_, err = member.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, member.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	member.Agent(t, namespace) // the process of the pods that the Deployment would have
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

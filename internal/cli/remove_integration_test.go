@@ -31,12 +31,11 @@ func TestRemove(t *testing.T) {
 	// Only a Cluster whose Bundles are all applied with keepResources is removed with --keep-workloads.
 	bundles, onMember := p.hub.Fleet.Bundles(p.namespace), member.Kubernetes.CoreV1()
 	workloads := member.Namespace(t)
-	_, err = bundles.Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "hello"}, Spec: fleet.BundleSpec{
+	testenv.Create(t, bundles.Create, &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "hello"}, Spec: fleet.BundleSpec{
 		BundleDeploymentOptions: fleet.BundleDeploymentOptions{TargetNamespace: workloads},
 		Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: stays}\n"}},
 		Targets:                 []fleet.BundleTarget{{ClusterName: "east"}},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	}})
 	testenv.EventuallyThere(t, onMember.ConfigMaps(workloads).Get, "stays")
 	testenv.Merge(t, bundles.Patch, "hello", `{"spec":{"paused":true}}`)
 	deployments := p.hub.Fleet.BundleDeployments(registration.ClusterNamespace(p.namespace, "east"))
@@ -61,8 +60,7 @@ func TestRemove(t *testing.T) {
 	testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
 	testenv.RequireGone(t, member.Kubernetes.CoreV1().Secrets(registration.DefaultSystemNamespace).Get, "Secret", registration.CredentialSecret)
 	testenv.RequireThere(t, onMember.ConfigMaps(workloads).Get, "stays")
-	history, err := onMember.Secrets(workloads).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-	require.NoError(t, err)
+	history := testenv.List(t, onMember.Secrets(workloads).List, metav1.ListOptions{LabelSelector: "owner=helm"})
 	require.Empty(t, history.Items)
 
 	_, _, err = p.run("remove", "east", "--yes")
@@ -107,15 +105,13 @@ func TestRotateWithTheMember(t *testing.T) {
 	_, _, err := p.run("rotate", cluster)
 	require.EqualError(t, err, "the hub has no kubeconfig of Cluster "+p.namespace+"/"+cluster+": pass the kubeconfig of the member with --member-kubeconfig")
 	p.rotates(cluster, "--member-kubeconfig", memberConfig(t, member))
-	tokens, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	tokens := testenv.List(t, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).List, metav1.ListOptions{})
 	require.Len(t, tokens.Items, 1, "the token of the rotation is deleted")
 
 	// A registration in progress is left alone.
-	_, err = member.Kubernetes.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, member.Kubernetes.CoreV1().Secrets(namespace).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: registration.BootstrapSecret},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	_, _, err = p.run("rotate", cluster, "--member-kubeconfig", memberConfig(t, member))
 	require.ErrorContains(t, err, "a registration is in progress")
 }

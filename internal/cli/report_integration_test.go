@@ -46,11 +46,10 @@ func TestReport(t *testing.T) {
 	p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
 	password := "correct horse " + p.namespace
 	p.hub.WriteSecret(t, p.namespace, "workload", map[string][]byte{"password": []byte(password)})
-	_, err := p.hub.Fleet.Bundles(p.namespace).Create(t.Context(), &fleet.Bundle{
+	testenv.Create(t, p.hub.Fleet.Bundles(p.namespace).Create, &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{Name: "app", Annotations: map[string]string{"note": "the password is " + password}},
 		Spec:       fleet.BundleSpec{Resources: []fleet.BundleResource{{Name: "s.yaml", Content: "unknown-to-any-secret"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	testenv.Merge(t, p.hub.Fleet.Clusters(p.namespace).Patch, "east",
 		`{"metadata":{"annotations":{"note":"https://somebody:rather-secret@example.com"}},"spec":{"agentEnvVars":[{"name":"A","value":"also-a-password"}]}}`)
 
@@ -67,8 +66,7 @@ func TestReport(t *testing.T) {
 	// No value of any Secret of hub and member is in any file.
 	searched := 0
 	for _, side := range []*testenv.Cluster{p.hub, member} {
-		secrets, err := side.Kubernetes.CoreV1().Secrets(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		secrets := testenv.List(t, side.Kubernetes.CoreV1().Secrets(metav1.NamespaceAll).List, metav1.ListOptions{})
 		for _, s := range secrets.Items {
 			for key, value := range s.Data {
 				if slices.Contains(report.Public, key) || len(value) < 6 {
@@ -84,8 +82,7 @@ func TestReport(t *testing.T) {
 	for _, secret := range []string{"eyJ", "PRIVATE KEY", password, "unknown-to-any-secret", "rather-secret", "also-a-password"} {
 		assert.NotContains(t, all, secret)
 	}
-	requests, err := p.hub.Fleet.ClusterRegistrations(p.namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	requests := testenv.List(t, p.hub.Fleet.ClusterRegistrations(p.namespace).List, metav1.ListOptions{})
 	require.NotContains(t, all, requests.Items[0].Spec.ClientRandom)
 
 	// What helps is there.
@@ -97,7 +94,7 @@ func TestReport(t *testing.T) {
 	require.Contains(t, files["checks.txt"], "the hub's API server answers")
 	require.Contains(t, files, "hub/"+p.namespace+"/events.json")
 
-	_, _, err = p.run("report", "--file", file)
+	_, _, err := p.run("report", "--file", file)
 	require.ErrorContains(t, err, "file exists")
 }
 

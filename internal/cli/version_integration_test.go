@@ -24,8 +24,7 @@ func TestVersion(t *testing.T) {
 	p := person{t, hub, hub.Namespace(t)}
 	t.Setenv("KUBECONFIG", memberConfig(t, hub))
 	for name, version := range map[string]string{"a": "v1.2.3", "b": "v1.2.3", "c": "v1.2.2", "d": ""} {
-		_, err := hub.Fleet.Clusters(p.namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, hub.Fleet.Clusters(p.namespace).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		testenv.Merge(t, hub.Fleet.Clusters(p.namespace).Patch, name, `{"status":{"agent":{"version":"`+version+`"}}}`, "status")
 	}
 

@@ -144,8 +144,7 @@ func TestReactions(t *testing.T) {
 			require.NoError(s, bindings.Delete(s.Context(), name, metav1.DeleteOptions{}))
 			s.repeats("ded PUT <MCS>/member/status 403", 3)
 			binding.ResourceVersion, binding.UID = "", ""
-			_, err := bindings.Create(s.Context(), binding, metav1.CreateOptions{})
-			require.NoError(s, err)
+			testenv.Create(s, bindings.Create, binding)
 			s.repeats("ded PUT <MCS>/member/status 200", 1)
 			require.NoError(s, s.hub.Kubernetes.CoreV1().ServiceAccounts(s.namespace()).Delete(s.Context(), "agent", metav1.DeleteOptions{}))
 			s.repeats("ded PUT <MCS>/member/status 401", 3)
@@ -192,16 +191,14 @@ func TestReactions(t *testing.T) {
 			roles := s.hub.Kubernetes.RbacV1().Roles(s.namespace())
 			role := testenv.RequireThere(s, roles.Get, s.namespace()+"-agent")
 			role.Rules[0].Verbs = []string{"list", "get"}
-			_, err := roles.Update(s.Context(), role, metav1.UpdateOptions{})
-			require.NoError(s, err)
+			testenv.Update(s, roles.Update, role)
 			s.member.LabelNodes(map[string]string{"node.clusternet.io/zone": "one", "zone": "is not sent"})
 			s.repeats("ded PATCH <MCS>/member 403", 1)
 			before := s.sent.Count("PUT")
 			s.repeats("ded PATCH <MCS>/member 403", 2)
 			assert.Equal(s, before, s.sent.Count("PUT"))
 			role.ResourceVersion, role.Rules[0].Verbs = "", []string{"list", "get", "patch"}
-			_, err = roles.Update(s.Context(), role, metav1.UpdateOptions{})
-			require.NoError(s, err)
+			testenv.Update(s, roles.Update, role)
 			s.repeats("ded PATCH <MCS>/member 200", 1)
 			current, err := s.managedClusters().Get(s.Context(), "member", metav1.GetOptions{})
 			require.NoError(s, err)
@@ -316,13 +313,11 @@ func TestRefusedKinds(t *testing.T) {
 	role := testenv.RequireThere(t, roles.Get, s.namespace()+"-agent")
 	rules := role.Rules
 	role.Rules = role.Rules[:4]
-	role, err := roles.Update(t.Context(), role, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	role = testenv.Update(t, roles.Update, role)
 	s.restart()
 	s.repeats("ded GET <DN>/helmcharts 403", 2)
 	role.Rules = rules
-	_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, roles.Update, role)
 	s.repeats("ded WATCH <DN>/helmcharts 200", 1)
 	s.end()
 }

@@ -69,8 +69,7 @@ func (s *scene) eventually(check func() (bool, string)) { s.Helper(); testenv.Ev
 
 func (s *scene) account(namespace, name string) {
 	s.Helper()
-	_, err := s.hub.Kubernetes.CoreV1().ServiceAccounts(namespace).Create(s.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	testenv.Create(s, s.hub.Kubernetes.CoreV1().ServiceAccounts(namespace).Create, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
 // allow gives a ServiceAccount rights in a namespace, or in the whole cluster.
@@ -80,17 +79,13 @@ func (s *scene) allow(in, namespace, account string, rules ...rbacv1.PolicyRule)
 	meta, rbac := metav1.ObjectMeta{Name: namespace + "-" + account}, s.hub.Kubernetes.RbacV1()
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name}
 	if in == "" {
-		_, err := rbac.ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-		require.NoError(s, err)
-		_, err = rbac.ClusterRoleBindings().Create(s.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
-		require.NoError(s, err)
+		testenv.Create(s, rbac.ClusterRoles().Create, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules})
+		testenv.Create(s, rbac.ClusterRoleBindings().Create, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref})
 		return
 	}
 	ref.Kind = "Role"
-	_, err := rbac.Roles(in).Create(s.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-	require.NoError(s, err)
-	_, err = rbac.RoleBindings(in).Create(s.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	testenv.Create(s, rbac.Roles(in).Create, &rbacv1.Role{ObjectMeta: meta, Rules: rules})
+	testenv.Create(s, rbac.RoleBindings(in).Create, &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref})
 }
 
 // process is a running agent.
@@ -177,8 +172,7 @@ func (s *scene) namespace() string { return "dn-" + s.member.ID() }
 func (s *scene) dedicated() {
 	s.Helper()
 	namespace, id := s.namespace(), s.member.ID()
-	_, err := s.hub.Kubernetes.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	testenv.Create(s, s.hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	s.account(namespace, "agent")
 	requests := []string{Requests.Group}
 	s.allow("", namespace, "agent",
@@ -219,8 +213,7 @@ func (s *scene) answer(status map[string]any) {
 		return requests.Get(ctx, name, o)
 	}, RequestName(s.member.ID()))
 	request.Object["status"] = status
-	_, err := requests.UpdateStatus(s.Context(), request, metav1.UpdateOptions{})
-	require.NoError(s, err)
+	testenv.Update(s, requests.UpdateStatus, request)
 }
 
 // approval is the status of an approved request, with a new token.

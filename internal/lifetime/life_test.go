@@ -197,8 +197,7 @@ func (s *scene) arrive(t *testing.T, way string) *fleet.Cluster {
 // requireBeats waits for two more heartbeats.
 func (s *scene) requireBeats(t *testing.T, name string) {
 	t.Helper()
-	cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
-	require.NoError(t, err)
+	cluster := testenv.RequireThere(t, s.hub.Fleet.Clusters(s.ns).Get, name)
 	s.until(t, name, func(c *fleet.Cluster) (bool, string) {
 		return c.Status.Agent.LastSeen.Sub(cluster.Status.Agent.LastSeen.Time) > 2*time.Second, "no heartbeat"
 	})
@@ -247,8 +246,7 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 	s.workload(t)
 	s.runs(t, cluster.Name)
 	revisions := func() (names []string) {
-		list, err := s.member.Kubernetes.CoreV1().Secrets("hello").List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-		require.NoError(t, err)
+		list := testenv.List(t, s.member.Kubernetes.CoreV1().Secrets("hello").List, metav1.ListOptions{LabelSelector: "owner=helm"})
 		for _, secret := range list.Items {
 			names = append(names, secret.Name)
 		}
@@ -277,8 +275,7 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 		})
 		testenv.RequireCredential(t, s.member, here, cluster.Name)
 		testenv.Eventually(t, func() (bool, string) {
-			requests, err := s.hub.Fleet.ClusterRegistrations(s.ns).List(t.Context(), metav1.ListOptions{})
-			require.NoError(t, err)
+			requests := testenv.List(t, s.hub.Fleet.ClusterRegistrations(s.ns).List, metav1.ListOptions{})
 			return len(requests.Items) == 1 && requests.Items[0].Status.Granted, "want one granted request and no other"
 		})
 		s.runs(t, cluster.Name)

@@ -146,8 +146,7 @@ type identity struct {
 
 func (s *scene) identity(t *testing.T) (i identity) {
 	t.Helper()
-	secret, err := s.member.Kubernetes.CoreV1().Secrets(system).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, s.member.Kubernetes.CoreV1().Secrets(system).Get, registration.CredentialSecret)
 	i.credential = secret.UID
 	var kubeconfig struct {
 		Users []struct {
@@ -159,8 +158,7 @@ func (s *scene) identity(t *testing.T) (i identity) {
 	require.NoError(t, yaml.Unmarshal(secret.Data[registration.CredentialKubeconfig], &kubeconfig))
 	require.Len(t, kubeconfig.Users, 1)
 	i.token = kubeconfig.Users[0].User.Token
-	requests, err := s.hub.Fleet.ClusterRegistrations(s.ns).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	requests := testenv.List(t, s.hub.Fleet.ClusterRegistrations(s.ns).List, metav1.ListOptions{})
 	for _, r := range requests.Items {
 		i.requests = append(i.requests, r.Name)
 	}
@@ -170,8 +168,7 @@ func (s *scene) identity(t *testing.T) (i identity) {
 // deployment is the Deployment of the agent.
 func (s *scene) deployment(t *testing.T) *appsv1.Deployment {
 	t.Helper()
-	d, err := s.member.Kubernetes.AppsV1().Deployments(system).Get(t.Context(), registration.AgentName, metav1.GetOptions{})
-	require.NoError(t, err)
+	d := testenv.RequireThere(t, s.member.Kubernetes.AppsV1().Deployments(system).Get, registration.AgentName)
 	return d
 }
 
@@ -187,8 +184,7 @@ func env(d *appsv1.Deployment, name string) string {
 // rollouts is the number of pod templates that the agent's Deployment has had.
 func (s *scene) rollouts(t *testing.T) int {
 	t.Helper()
-	sets, err := s.member.Kubernetes.AppsV1().ReplicaSets(system).List(t.Context(), metav1.ListOptions{LabelSelector: "app=fleet-agent"})
-	require.NoError(t, err)
+	sets := testenv.List(t, s.member.Kubernetes.AppsV1().ReplicaSets(system).List, metav1.ListOptions{LabelSelector: "app=fleet-agent"})
 	return len(sets.Items)
 }
 
@@ -258,8 +254,7 @@ func (s *scene) runs(t *testing.T, name string) {
 		d, err := s.member.Kubernetes.AppsV1().Deployments("hello").Get(t.Context(), "hello", metav1.GetOptions{})
 		return err == nil && d.Status.AvailableReplicas == 1, fmt.Sprintf("Deployment hello: %+v %v", d.Status, err)
 	})
-	greeting, err := s.member.Kubernetes.CoreV1().ConfigMaps("hello").Get(t.Context(), "hello", metav1.GetOptions{})
-	require.NoError(t, err)
+	greeting := testenv.RequireThere(t, s.member.Kubernetes.CoreV1().ConfigMaps("hello").Get, "hello")
 	require.Equal(t, "{{ Hello }}", greeting.Data["greeting"], "a manifest is not a template")
 }
 

@@ -40,6 +40,30 @@ func RequireThere[T any](t testing.TB, get Get[T], name string) T {
 	return object
 }
 
+// List lists objects with the List of a typed client.
+func List[T any](t testing.TB, list func(context.Context, metav1.ListOptions) (T, error), options metav1.ListOptions) T {
+	t.Helper()
+	objects, err := list(t.Context(), options)
+	require.NoError(t, err)
+	return objects
+}
+
+// Create creates an object with the Create of a typed client.
+func Create[T any](t testing.TB, create func(context.Context, T, metav1.CreateOptions) (T, error), object T) T {
+	t.Helper()
+	created, err := create(t.Context(), object, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+// Update updates an object with the Update or UpdateStatus of a typed client.
+func Update[T any](t testing.TB, update func(context.Context, T, metav1.UpdateOptions) (T, error), object T) T {
+	t.Helper()
+	updated, err := update(t.Context(), object, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return updated
+}
+
 // EventuallyThere waits until an object exists, and returns it.
 func EventuallyThere[T any](t testing.TB, get Get[T], name string) T {
 	t.Helper()

@@ -123,10 +123,9 @@ func TestPageCostsOneWatch(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	namespace := hub.Namespace(t)
 	for _, name := range []string{"a", "b", "c"} {
-		_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
+		testenv.Create(t, hub.Fleet.Clusters(namespace).Create, &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: "kubeconfig"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	recorder := &testenv.Recorder{}
 	p := opened(t, recorder.On(hub.RESTConfig()), "")
@@ -170,21 +169,17 @@ func TestServeWithFewRights(t *testing.T) {
 	require.ErrorContains(t, err, "is this a hub?")
 
 	// Now she may read the Clusters of one namespace.
-	_, err = hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = hub.Fleet.Clusters(hub.Namespace(t)).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = hub.Kubernetes.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{
+	testenv.Create(t, hub.Fleet.Clusters(namespace).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
+	testenv.Create(t, hub.Fleet.Clusters(hub.Namespace(t)).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+	testenv.Create(t, hub.Kubernetes.RbacV1().Roles(namespace).Create, &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"clusters", "clusterregistrations"}, Verbs: []string{"get", "list", "watch"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = hub.Kubernetes.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+	})
+	testenv.Create(t, hub.Kubernetes.RbacV1().RoleBindings(namespace).Create, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "reader"}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	clients, err := versioned.NewForConfig(reader)
 	require.NoError(t, err)
 	testenv.Eventually(t, func() (bool, string) {

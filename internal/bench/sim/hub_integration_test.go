@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -38,8 +37,7 @@ func TestAgents(t *testing.T) {
 	require.NoError(t, err)
 	agent := agents.Registered[0]
 	testenv.Eventually(t, func() (bool, string) {
-		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), agent.Cluster, metav1.GetOptions{})
-		require.NoError(t, err)
+		cluster := testenv.RequireThere(t, api.Fleet.Clusters(api.Workspace).Get, agent.Cluster)
 		return cluster.Status.Agent.Version == "v1" && cluster.Status.Agent.Registration == agent.Request, cluster.Status.Agent.Version
 	})
 
@@ -55,8 +53,7 @@ func TestAgents(t *testing.T) {
 	require.NoError(t, err)
 	_, err = plain.Beat(t.Context(), []int{0}, Beats{Checkin: time.Hour, Reconnect: true})
 	require.NoError(t, err)
-	cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), plain.Registered[0].Cluster, metav1.GetOptions{})
-	require.NoError(t, err)
+	cluster := testenv.RequireThere(t, api.Fleet.Clusters(api.Workspace).Get, plain.Registered[0].Cluster)
 	assert.False(t, cluster.Status.Agent.LastSeen.IsZero())
 	hub.DropClusters(t, api.Workspace)
 }
@@ -65,11 +62,9 @@ func TestPlainClient(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	api := connected(t, hub)
 	require.NoError(t, PlainClient{API: api, Run: "plain"}.Register(t.Context(), 2, 2))
-	request, err := api.Fleet.ClusterRegistrations(api.Workspace).Get(t.Context(), "plain-1", metav1.GetOptions{})
-	require.NoError(t, err)
+	request := testenv.RequireThere(t, api.Fleet.ClusterRegistrations(api.Workspace).Get, "plain-1")
 	assert.True(t, request.Status.Granted)
-	answer, err := api.Core.CoreV1().Secrets(api.SystemNamespace).Get(t.Context(), "plain-1", metav1.GetOptions{})
-	require.NoError(t, err)
+	answer := testenv.RequireThere(t, api.Core.CoreV1().Secrets(api.SystemNamespace).Get, "plain-1")
 	assert.NotEmpty(t, answer.Data["token"])
 	hub.DropClusters(t, api.Workspace)
 }

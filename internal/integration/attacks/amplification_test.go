@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,24 +23,21 @@ func TestAmplification(t *testing.T) {
 	s.Hub.Hub(t)
 	large := strings.Repeat("x", size)
 	for n := range clusters {
-		_, err := s.Hub.Fleet.Clusters(s.Namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", n)}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, s.Hub.Fleet.Clusters(s.Namespace).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", n)}})
 	}
-	_, err := s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "large"}, Data: map[string][]byte{"large": []byte(large)},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	for name, options := range map[string]fleet.BundleDeploymentOptions{
 		"options": {NamespaceAnnotations: map[string]string{"large": large}},
 		"values":  {Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"large": large}}}},
 		"copies":  {DownstreamResources: []fleet.DownstreamResource{{Kind: "Secret", Name: "large"}}},
 		"small":   {TargetNamespace: "small"},
 	} {
-		_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		testenv.Create(t, s.Hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       fleet.BundleSpec{BundleDeploymentOptions: options, Targets: []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	testenv.Eventually(t, func() (bool, string) {
 		missing := 0
@@ -55,8 +51,7 @@ func TestAmplification(t *testing.T) {
 	})
 	want := "False WorkspaceLimitReached: what Bundle " + s.Namespace + "/options has in options and Helm values takes 601 kB for each Cluster"
 	testenv.Eventually(t, func() (bool, string) {
-		b, err := s.Hub.Fleet.Bundles(s.Namespace).Get(t.Context(), "options", metav1.GetOptions{})
-		require.NoError(t, err)
+		b := testenv.RequireThere(t, s.Hub.Fleet.Bundles(s.Namespace).Get, "options")
 		ready := testenv.Condition(b.Status.Conditions, fleet.ConditionReady)
 		return strings.HasPrefix(ready, want), ready
 	})
@@ -64,10 +59,8 @@ func TestAmplification(t *testing.T) {
 	stored := 0
 	for n := range clusters {
 		namespace := registration.ClusterNamespace(s.Namespace, fmt.Sprint("c-", n))
-		deployments, err := s.Hub.Fleet.BundleDeployments(namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		secrets, err := s.Hub.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		deployments := testenv.List(t, s.Hub.Fleet.BundleDeployments(namespace).List, metav1.ListOptions{})
+		secrets := testenv.List(t, s.Hub.Kubernetes.CoreV1().Secrets(namespace).List, metav1.ListOptions{})
 		stored += strings.Count(testenv.Bytes(t, deployments), large) * size
 		for _, secret := range secrets.Items {
 			for _, value := range secret.Data {

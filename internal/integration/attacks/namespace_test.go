@@ -29,8 +29,7 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 				namespace.Annotations[fleet.NamespaceKeyAnnotation] = "chosen"
 			}
 			namespaces := s.Hub.Kubernetes.CoreV1().Namespaces()
-			namespace, err := namespaces.Create(t.Context(), namespace, metav1.CreateOptions{})
-			require.NoError(t, err)
+			namespace = testenv.Create(t, namespaces.Create, namespace)
 
 			request := sends(t, s, values, with("shared", clientID, clientID+s.Namespace))
 			s.Hub.WaitCondition(t, testenv.KindCluster, s.Namespace, cluster, fleet.ConditionProcessed, "False NameConflict:")

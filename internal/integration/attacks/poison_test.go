@@ -47,9 +47,7 @@ func TestMalformedStatus(t *testing.T) {
 	s := &testenv.Stage{Running: running, Hub: hub, Member: hub, Namespace: hub.Namespace(t)}
 	values := s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "mine")
-	_, err := hub.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(t.Context(),
-		&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, hub.Fleet.BundleDeployments(mine.ClusterNamespace()).Create, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "own"}})
 	thief := hub.ClientFor(t, mine.Bearer())
 
 	// Use the REST client: a typed client could not decode the answer.

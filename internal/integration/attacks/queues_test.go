@@ -85,8 +85,7 @@ func TestEventsOfOneWorkspace(t *testing.T) {
 		s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("honest-", quarantined)}, Spec: fleet.ClusterSpec{Quarantined: true}})
 		shown := fmt.Sprintf("quarantined (%d)", quarantined)
 		for {
-			b, err := s.Hub.Fleet.Bundles(s.Namespace).Get(t.Context(), "app", metav1.GetOptions{})
-			require.NoError(t, err)
+			b := testenv.RequireThere(t, s.Hub.Fleet.Bundles(s.Namespace).Get, "app")
 			if requests++; strings.Contains(testenv.Condition(b.Status.Conditions, fleet.ConditionReady), shown) {
 				return requests
 			}

@@ -30,18 +30,17 @@ func TestLargeReport(t *testing.T) {
 			}
 			s.Running = hub.Hub(t, options...)
 			v := newVictim(t, s, s.Token(t, "shared"), "hostile")
-			_, err := hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+			testenv.Create(t, hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
 				ObjectMeta: metav1.ObjectMeta{Name: "app"},
 				Spec: fleet.BundleSpec{
 					Resources: []fleet.BundleResource{{Name: "cm.yaml", Content: "{apiVersion: v1, kind: ConfigMap, metadata: {name: app}}"}},
 					Targets:   []fleet.BundleTarget{{ClusterName: v.cluster()}},
 				},
-			}, metav1.CreateOptions{})
-			require.NoError(t, err)
+			})
 			testenv.EventuallyThere(t, hub.Fleet.BundleDeployments(v.ClusterNamespace()).Get, "app")
 
 			text := strings.Repeat("0123456789abcdef", 200<<10/16)
-			_, err = hub.ClientFor(t, v.Bearer()).Fleet.BundleDeployments(v.ClusterNamespace()).Patch(t.Context(), "app", types.MergePatchType, []byte(
+			_, err := hub.ClientFor(t, v.Bearer()).Fleet.BundleDeployments(v.ClusterNamespace()).Patch(t.Context(), "app", types.MergePatchType, []byte(
 				`{"status":{"conditions":[{"type":"Deployed","status":"False","reason":"Error","message":"`+text+`"}],`+
 					`"nonReadyStatus":[{"name":"`+text+`","summary":{"message":["`+text+`"]}}],"modifiedStatus":[{"name":"x","patch":"`+text+`"}]}}`),
 				metav1.PatchOptions{}, "status")

@@ -42,10 +42,9 @@ func (v *victim) undisturbed(t *testing.T) {
 	assert.Equal(t, v.Request.UID, request.UID)
 	assert.True(t, request.Status.Granted)
 	assert.Equal(t, v.Request.Spec.ClientID, v.stage.Cluster(t, v.cluster()).Spec.ClientID)
-	secret, err := v.stage.Hub.Kubernetes.CoreV1().Secrets(v.Secret.Namespace).Get(t.Context(), v.Secret.Name, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, v.stage.Hub.Kubernetes.CoreV1().Secrets(v.Secret.Namespace).Get, v.Secret.Name)
 	assert.Equal(t, v.secret, testenv.Bytes(t, secret), "its credential was touched")
-	_, err = v.stage.Hub.ClientFor(t, v.Bearer()).Kubernetes.AuthenticationV1().SelfSubjectReviews().
+	_, err := v.stage.Hub.ClientFor(t, v.Bearer()).Kubernetes.AuthenticationV1().SelfSubjectReviews().
 		Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	require.NoError(t, err, "its token")
 	v.stage.RequireHeartbeat(t, v.Registered, time.Now())
@@ -95,8 +94,7 @@ func warned(t *testing.T, s *testenv.Stage, name, reason string) {
 // accounts are the ServiceAccounts of all namespaces that were created for a request.
 func accounts(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration) (names []string) {
 	t.Helper()
-	all, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts("").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	all := testenv.List(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts("").List, metav1.ListOptions{})
 	for _, account := range all.Items {
 		if strings.HasPrefix(account.Name, request.Name) {
 			names = append(names, account.Namespace+"/"+account.Name)
@@ -120,8 +118,7 @@ func only[T any](_ T, err error) error { return err }
 // answersTo counts the requests with a clientID by the status of their condition Granted.
 func answersTo(t *testing.T, s *testenv.Stage, clientID string) map[string]int {
 	t.Helper()
-	all, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	all := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	answers := map[string]int{}
 	for _, request := range all.Items {
 		if request.Spec.ClientID == clientID {

@@ -136,8 +136,7 @@ func TestRaceForOneIdentity(t *testing.T) {
 		return answers["True"] == 1 && len(undecided) == 0, fmt.Sprint(answers)
 	})
 	namespace := registration.ClusterNamespace(s.Namespace, registration.ClusterName("wanted"))
-	identities, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(namespace).List(t.Context(), testenv.Ours())
-	require.NoError(t, err)
+	identities := testenv.List(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(namespace).List, testenv.Ours())
 	assert.Len(t, identities.Items, 1)
 }
 

@@ -180,10 +180,9 @@ func TestReadCredentialsOfOthers(t *testing.T) {
 
 	thief := s.Hub.ClientFor(t, values.Token).Kubernetes
 	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Secrets(secret.Namespace).Get, "Secret", secret.Name)
-	review, err := thief.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+	review := testenv.Create(t, thief.AuthorizationV1().SelfSubjectRulesReviews().Create, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: secret.Namespace},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	for _, rule := range review.Status.ResourceRules {
 		for _, name := range rule.ResourceNames {
 			_, err := thief.CoreV1().Secrets(secret.Namespace).Get(t.Context(), name, metav1.GetOptions{})

@@ -22,14 +22,13 @@ const password = "hunter2"
 func TestLabelsOfAStolenToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	for name, label := range map[string]string{"app": "env", "public": "zone"} {
-		_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		testenv.Create(t, s.Hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: fleet.BundleSpec{
 				Resources: []fleet.BundleResource{{Name: "secret.yaml", Content: "apiVersion: v1\nkind: Secret\nmetadata: {name: " + name + "}\nstringData: {password: " + password + label + "}\n"}},
 				Targets:   []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: "a"}}}},
 			},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	labels := map[string]string{"env": "a", "zone": "a"}
 	s.Token(t, "open")
@@ -147,8 +146,7 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 
 	var granted []*fleet.ClusterRegistration
 	testenv.Eventually(t, func() (bool, string) {
-		all, err := hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		all := testenv.List(t, hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 		answers := map[string]int{}
 		granted = nil
 		for i, r := range all.Items {
@@ -160,8 +158,7 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 		return answers["True Granted"] > 0 && answers["Unknown TooManyUnconnected"] > 0 && answers["False TooManyWaiting"] > 0 &&
 			answers["True Granted"]+answers["Unknown TooManyUnconnected"]+answers["False TooManyWaiting"] == many, fmt.Sprint(answers)
 	})
-	clusters, err := hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusters := testenv.List(t, hub.Fleet.Clusters(s.Namespace).List, metav1.ListOptions{})
 	assert.LessOrEqual(t, len(clusters.Items), limit)
 	assert.LessOrEqual(t, len(granted), limit)
 
@@ -177,8 +174,7 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 		s.RequireHeartbeat(t, testenv.Registered{Values: stolen, Request: r, Secret: secret}, time.Now())
 	}
 	testenv.Eventually(t, func() (bool, string) {
-		now, err := hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		now := testenv.List(t, hub.Fleet.Clusters(s.Namespace).List, metav1.ListOptions{})
 		return len(now.Items) > len(clusters.Items)+1, "waiting for the next Clusters"
 	})
 	v.undisturbed(t)
@@ -194,11 +190,10 @@ func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit}}
 	s.Hub.Configure(t, settings)
 	stolen, other := s.Token(t, "stolen"), s.Token(t, "other")
-	_, err := s.Hub.Fleet.Clusters(s.Namespace).Create(t.Context(), &fleet.Cluster{
+	testenv.Create(t, s.Hub.Fleet.Clusters(s.Namespace).Create, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Labels: map[string]string{fleet.ClusterManagementLabel: "true"}},
 		Spec:       fleet.ClusterSpec{ClientID: "elsewhere"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	var requests []*fleet.ClusterRegistration
 	for n := range limit {
 		requests = append(requests, sends(t, s, stolen, with("other", "elsewhere", fmt.Sprint(n, s.Namespace))))
@@ -223,8 +218,7 @@ func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
 		last, _ = s.Hub.Granted(t, own, sends(t, s, own, request))
 	}
 	testenv.Eventually(t, func() (bool, string) {
-		all, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		all := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 		return len(all.Items) <= registration.MostUnused+1, fmt.Sprint(len(all.Items), " requests")
 	})
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, last.Name)

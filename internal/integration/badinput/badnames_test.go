@@ -34,10 +34,8 @@ func TestLongestNames(t *testing.T) {
 			s.goodSecret()
 			s.cluster(func(c *fleet.Cluster) { c.Name = long })
 			hub.ClusterCondition(t, s.ns, long, fleet.ConditionImported, "True Imported")
-			bootstrap, err := member.Kubernetes.CoreV1().Secrets(s.agentNS).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
-			require.NoError(t, err)
-			cluster, err := hub.Fleet.Clusters(s.ns).Get(t.Context(), long, metav1.GetOptions{})
-			require.NoError(t, err)
+			bootstrap := testenv.RequireThere(t, member.Kubernetes.CoreV1().Secrets(s.agentNS).Get, registration.BootstrapSecret)
+			cluster := testenv.RequireThere(t, hub.Fleet.Clusters(s.ns).Get, long)
 			requireGrantedUnder(t, hub, testenv.BootstrapValues(bootstrap), long, cluster.Spec.ClientID, long)
 
 			values := hub.Token(t, s.ns, long, fleet.ClusterRegistrationTokenSpec{})
@@ -84,8 +82,7 @@ func TestUnusualClientIDs(t *testing.T) {
 			request := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r-" + ns})
 			granted, _ := hub.Granted(t, values, request)
 			assert.Equal(t, registration.ClusterName(clientID), granted.Status.ClusterName)
-			cluster, err := hub.Fleet.Clusters(ns).Get(t.Context(), granted.Status.ClusterName, metav1.GetOptions{})
-			require.NoError(t, err)
+			cluster := testenv.RequireThere(t, hub.Fleet.Clusters(ns).Get, granted.Status.ClusterName)
 			assert.Equal(t, clientID, cluster.Spec.ClientID)
 		})
 	}

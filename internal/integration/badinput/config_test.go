@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -75,8 +74,7 @@ func TestInvalidConfiguration(t *testing.T) {
 	settings["agentTLSMode"] = "strict"
 	hub.Configure(t, settings)
 	testenv.Eventually(t, func() (bool, string) {
-		c, err := hub.Fleet.Clusters(second.ns).Get(t.Context(), object, metav1.GetOptions{})
-		require.NoError(t, err)
+		c := testenv.RequireThere(t, hub.Fleet.Clusters(second.ns).Get, object)
 		return c.Status.AgentTLSMode == "strict", "the corrected configuration is not in effect"
 	})
 }
@@ -96,9 +94,7 @@ func TestRequiredTTL(t *testing.T) {
 
 	wire := &testenv.Recorder{}
 	hub.Hub(t, wire.Wrap, func(o *muster.Options) { o.TokenTTLRequired = true })
-	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),
-		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, hub.Fleet.ClusterRegistrationTokens(ns).Create, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "new"}})
 	for _, name := range []string{"old", "new"} {
 		hub.WaitCondition(t, testenv.KindToken, ns, name, fleet.ConditionReady, "False TTLRequired")
 		testenv.Eventually(t, func() (bool, string) { return hub.EventCount(t, ns, name, "TTLRequired") == 1, "not one event" })

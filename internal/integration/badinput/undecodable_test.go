@@ -118,8 +118,7 @@ func TestUndecodable(t *testing.T) {
 	other := hub.Token(t, ours, "while-it-runs", fleet.ClusterRegistrationTokenSpec{})
 	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "a", ClientRandom: "a"}))
 	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
-	clusters, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusters := testenv.List(t, hub.Fleet.Clusters(ns).List, metav1.ListOptions{})
 	assert.Len(t, clusters.Items, 1, "none for the request whose clientID is too long")
 
 	running.Stop(t)

@@ -32,10 +32,9 @@ func TestTargets(t *testing.T) {
 	s.cluster(t, "b", map[string]string{"env": "dev", fleet.ClusterDisplayNameLabel: "Bob"})
 	s.cluster(t, "c", map[string]string{"env": "prod", "edge": "yes"})
 	for name, selector := range map[string]*metav1.LabelSelector{"edges": selecting("edge", "yes"), "devs": selecting("env", "dev")} {
-		_, err := s.hub.Fleet.ClusterGroups(s.ns).Create(t.Context(), &fleet.ClusterGroup{
+		testenv.Create(t, s.hub.Fleet.ClusterGroups(s.ns).Create, &fleet.ClusterGroup{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kind": name}}, Spec: fleet.ClusterGroupSpec{Selector: selector},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	for name, target := range map[string]fleet.BundleTarget{
 		"by-name":           {ClusterName: "a"},
@@ -274,8 +273,7 @@ func TestUnusedAndForeignContents(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Name: "ours", Labels: map[string]string{fleet.ManagedLabel: "true"}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}},
 	} {
-		_, err := s.hub.Fleet.Contents().Create(t.Context(), c, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, s.hub.Fleet.Contents().Create, c)
 	}
 	s.hub.Hub(t, soonCollected)
 	testenv.RequireGone(t, s.hub.Fleet.Contents().Get, "Content", name("s-"))
@@ -306,10 +304,9 @@ func TestForeignBundleDeployment(t *testing.T) {
 	s, running := newShop(t)
 	s.cluster(t, "a", nil)
 	running.Stop(t)
-	foreign, err := s.hub.Fleet.BundleDeployments(s.namespaceOf("a")).Create(t.Context(), &fleet.BundleDeployment{
+	foreign := testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf("a")).Create, &fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: fleet.BundleDeploymentSpec{DeploymentID: "mine"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	s.bundle(t, "app", "app", everywhere)
 	s.hub.Hub(t)
 	s.hub.ClusterCondition(t, s.ns, "a", fleet.ConditionReady, "False NameConflict")
@@ -427,10 +424,9 @@ func TestDisableBundles(t *testing.T) {
 func TestStatusOfClusterGroups(t *testing.T) {
 	r := &testenv.Recorder{}
 	s, _ := newShop(t, r.Wrap)
-	_, err := s.hub.Fleet.ClusterGroups(s.ns).Create(t.Context(), &fleet.ClusterGroup{
+	testenv.Create(t, s.hub.Fleet.ClusterGroups(s.ns).Create, &fleet.ClusterGroup{
 		ObjectMeta: metav1.ObjectMeta{Name: "devs"}, Spec: fleet.ClusterGroupSpec{Selector: selecting("env", "dev")},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	requireGroup := func(clusters int, readyClusters, readyBundles, ready string) *fleet.ClusterGroup {
 		t.Helper()
 		return testenv.EventuallyIs(t, s.hub.Fleet.ClusterGroups(s.ns).Get, "devs", func(group *fleet.ClusterGroup) (bool, string) {

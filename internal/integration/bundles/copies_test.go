@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,10 +19,9 @@ import (
 func TestDownstreamResources(t *testing.T) {
 	s, _ := newShop(t)
 	secrets, configMaps := s.hub.Kubernetes.CoreV1().Secrets, s.hub.Kubernetes.CoreV1().ConfigMaps
-	_, err := configMaps(s.ns).Create(t.Context(), &corev1.ConfigMap{
+	testenv.Create(t, configMaps(s.ns).Create, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"values.yaml": "b: 2"}, BinaryData: map[string][]byte{"x": {1}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "copied", func(b *fleet.Bundle) {
 		everywhere(b)
@@ -32,10 +30,9 @@ func TestDownstreamResources(t *testing.T) {
 	home := s.namespaceOf("a")
 	s.requireCluster(t, "a", "0/1", "False DownstreamResourceMissing: Secret "+s.ns+"/cred, which downstreamResources names, does not exist, or is a ServiceAccount token or a Helm release, which are not copied; create one of another type")
 
-	cred, err := secrets(s.ns).Create(t.Context(), &corev1.Secret{
+	cred := testenv.Create(t, secrets(s.ns).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("first")},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	copied := testenv.EventuallyThere(t, secrets(home).Get, "cred")
 	assert.Equal(t, []any{cred.Type, cred.Data}, []any{copied.Type, copied.Data})
 	assert.Empty(t, copied.Labels)
@@ -47,7 +44,7 @@ func TestDownstreamResources(t *testing.T) {
 
 	role := testenv.EventuallyThere(t, s.hub.Kubernetes.RbacV1().Roles(home).Get, registration.RoleDeploymentSecrets)
 	testenv.Eventually(t, func() (bool, string) {
-		role, err = s.hub.Kubernetes.RbacV1().Roles(home).Get(t.Context(), registration.RoleDeploymentSecrets, metav1.GetOptions{})
+		role, err := s.hub.Kubernetes.RbacV1().Roles(home).Get(t.Context(), registration.RoleDeploymentSecrets, metav1.GetOptions{})
 		return err == nil && len(role.Rules) == 2, "the Role lacks a rule"
 	})
 	assert.Equal(t, []string{"cred"}, role.Rules[0].ResourceNames)
@@ -55,8 +52,7 @@ func TestDownstreamResources(t *testing.T) {
 
 	before := s.deployment(t, "a", "app").Spec.DownstreamResourcesGeneration
 	cred.Data["password"] = []byte("second")
-	_, err = secrets(s.ns).Update(t.Context(), cred, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, secrets(s.ns).Update, cred)
 	d = s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.DownstreamResourcesGeneration > before })
 	assert.Equal(t, before+1, d.Spec.DownstreamResourcesGeneration)
 	copied = testenv.RequireThere(t, secrets(home).Get, "cred")
@@ -69,10 +65,9 @@ func TestDownstreamResources(t *testing.T) {
 
 func TestHelmOp(t *testing.T) {
 	s, _ := newShop(t)
-	_, err := s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "account"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("p")},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "", func(b *fleet.Bundle) {
 		everywhere(b)

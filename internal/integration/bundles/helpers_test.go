@@ -67,9 +67,7 @@ func (s shop) cluster(t *testing.T, name string, labels map[string]string) {
 	for key, value := range labels {
 		all[key] = value
 	}
-	_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(),
-		&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, s.hub.Fleet.Clusters(s.ns).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}})
 	s.hub.ClusterCondition(t, s.ns, name, fleet.ConditionProcessed, "True")
 }
 
@@ -80,8 +78,7 @@ func (s shop) bundle(t *testing.T, name, text string, change func(*fleet.Bundle)
 		BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "default"}, Resources: file(text),
 	}}
 	change(b)
-	_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), b, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, s.hub.Fleet.Bundles(s.ns).Create, b)
 }
 
 // file does not contain the name of the workspace, so that equal texts give one Content.

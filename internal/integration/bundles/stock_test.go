@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -80,14 +79,13 @@ func (f *fleetClusters) reconcile(ctx context.Context, cluster *fleet.Cluster) {
 // deploy creates a BundleDeployment as Fleet's own Bundle controller does.
 func (s shop) deploy(t *testing.T, cluster, bundle string) {
 	t.Helper()
-	_, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create(t.Context(), &fleet.BundleDeployment{
+	testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create, &fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: bundle, Labels: map[string]string{
 			fleet.ManagedLabel: "true", fleet.BundleNameLabel: bundle, fleet.BundleNamespaceLabel: s.ns,
 			fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns, fleet.HelmOpLabel: "op",
 		}},
 		Spec: fleet.BundleDeploymentSpec{DeploymentID: "s-1:1", StagedDeploymentID: "s-1:1"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 }
 
 func TestFleetsClusterController(t *testing.T) {
@@ -108,8 +106,7 @@ func TestFleetsClusterController(t *testing.T) {
 		before := other.writes.Load()
 		testenv.Eventually(t, func() (bool, string) { return other.writes.Load() > before+2, "Fleet's controller removed nothing" })
 		assert.Empty(t, testenv.WritesIn(r.Settle(t)), "the hub writes nothing while Fleet's controller removes its fields")
-		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), "m", metav1.GetOptions{})
-		require.NoError(t, err)
+		cluster := testenv.RequireThere(t, s.hub.Fleet.Clusters(s.ns).Get, "m")
 		assert.Nil(t, cluster.Status.Import)
 		cluster = stage.Cluster(t, "m")
 		assert.Equal(t, imported, cluster.Status.Import, "the annotation has it")

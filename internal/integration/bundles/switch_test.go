@@ -61,8 +61,7 @@ var madeFrom = map[string]map[string]string{
 func (s shop) requireRollUp(t *testing.T, cluster string) {
 	t.Helper()
 	testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, cluster, func(c *fleet.Cluster) (bool, string) {
-		deployments, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		deployments := testenv.List(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).List, metav1.ListOptions{})
 		var counts fleet.ResourceCounts
 		apps := map[string]int{}
 		ready, worst := 0, ""
@@ -184,18 +183,15 @@ func (f *fleetBundles) reconcile(ctx context.Context, bd *fleet.BundleDeployment
 func deployed(t *testing.T, member *testenv.Cluster, namespaces ...string) (found []string) {
 	t.Helper()
 	for _, namespace := range namespaces {
-		secrets, err := member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-		require.NoError(t, err)
+		secrets := testenv.List(t, member.Kubernetes.CoreV1().Secrets(namespace).List, metav1.ListOptions{LabelSelector: "owner=helm"})
 		for _, s := range secrets.Items {
 			found = append(found, fmt.Sprintf("release %s of revision %s: %s", s.Labels["name"], s.Labels["version"], s.Labels["status"]))
 		}
-		configMaps, err := member.Kubernetes.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
-		require.NoError(t, err)
+		configMaps := testenv.List(t, member.Kubernetes.CoreV1().ConfigMaps(namespace).List, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
 		for _, o := range configMaps.Items {
 			found = append(found, fmt.Sprintf("ConfigMap %s/%s %s of version %s", o.Namespace, o.Name, o.UID, o.ResourceVersion))
 		}
-		deployments, err := member.Kubernetes.AppsV1().Deployments(namespace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		deployments := testenv.List(t, member.Kubernetes.AppsV1().Deployments(namespace).List, metav1.ListOptions{})
 		for _, o := range deployments.Items {
 			found = append(found, fmt.Sprintf("Deployment %s/%s %s of generation %d: %s", o.Namespace, o.Name, o.UID, o.Generation, testenv.Bytes(t, &o.Spec.Template)))
 		}
@@ -216,18 +212,16 @@ func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
 	} else {
 		packed, err := content.Encode(resources)
 		require.NoError(t, err)
-		_, err = s.hub.Fleet.Contents().Create(t.Context(), packed, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, s.hub.Fleet.Contents().Create, packed)
 		id, err := content.DeploymentID(packed.Name, options)
 		require.NoError(t, err)
-		_, err = s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create(t.Context(), &fleet.BundleDeployment{
+		testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create, &fleet.BundleDeployment{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 				fleet.ManagedLabel: "true", fleet.BundleNameLabel: name, fleet.BundleNamespaceLabel: s.ns, fleet.ContentNameLabel: packed.Name,
 				fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns,
 			}},
 			Spec: fleet.BundleDeploymentSpec{DeploymentID: id, StagedDeploymentID: id, Options: options, StagedOptions: options},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	s.eventuallyDeployment(t, cluster, name, func(d *fleet.BundleDeployment) bool { return d.Status.Display.State == string(fleet.Ready) })
 }
@@ -245,8 +239,7 @@ func TestSwitch(t *testing.T) {
 	names := make([]string, 0, len(bundles))
 	for _, b := range bundles {
 		names = append(names, b.Name)
-		_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: madeFrom[b.Name]}, Spec: b.BundleAsApplied.Spec}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, s.hub.Fleet.Bundles(s.ns).Create, &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: madeFrom[b.Name]}, Spec: b.BundleAsApplied.Spec})
 	}
 	stage.ImportInto(t, "m", agentNamespace, func(c *fleet.Cluster) {
 		c.Labels = map[string]string{"env": "dev", fleet.NonManagedAgentLabel: "true"}
@@ -276,13 +269,11 @@ func TestSwitch(t *testing.T) {
 	byFleet := func(t *testing.T) {
 		t.Helper()
 		for _, namespace := range namespaces {
-			secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-			require.NoError(t, err)
+			secrets := testenv.List(t, stage.Member.Kubernetes.CoreV1().Secrets(namespace).List, metav1.ListOptions{LabelSelector: "owner=helm"})
 			for i := range secrets.Items {
 				secrets.Items[i].Annotations = nil
 				maps.DeleteFunc(secrets.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, "muster.") })
-				_, err = stage.Member.Kubernetes.CoreV1().Secrets(namespace).Update(t.Context(), &secrets.Items[i], metav1.UpdateOptions{})
-				require.NoError(t, err)
+				testenv.Update(t, stage.Member.Kubernetes.CoreV1().Secrets(namespace).Update, &secrets.Items[i])
 			}
 		}
 	}
@@ -365,8 +356,7 @@ func TestSwitch(t *testing.T) {
 		stage.Member.Agent(t, agentNamespace)
 		testenv.Eventually(t, func() (bool, string) {
 			for _, namespace := range namespaces {
-				secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
-				require.NoError(t, err)
+				secrets := testenv.List(t, stage.Member.Kubernetes.CoreV1().Secrets(namespace).List, metav1.ListOptions{LabelSelector: "owner=helm"})
 				for _, s := range secrets.Items {
 					if len(s.Annotations) == 0 {
 						return false, fmt.Sprintf("Secret %s/%s is not signed", namespace, s.Name)

@@ -106,8 +106,7 @@ func (p *peer) beatsAgain() {
 func (p *peer) waitingRequest(reason string) (name string) {
 	p.Helper()
 	testenv.Eventually(p, func() (bool, string) {
-		list, err := p.s.Hub.Fleet.ClusterRegistrations(p.s.Namespace).List(p.Context(), metav1.ListOptions{})
-		require.NoError(p, err)
+		list := testenv.List(p, p.s.Hub.Fleet.ClusterRegistrations(p.s.Namespace).List, metav1.ListOptions{})
 		got := "there is none"
 		for _, r := range list.Items {
 			if r.Spec.ClientID == p.id() && !r.Status.Granted {
@@ -195,8 +194,7 @@ func testRestarts(t *testing.T, s *stage) {
 	assert.Zero(t, p.sent.Count("boot "))
 
 	t.Log("with another token in the answer")
-	requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	requests := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	require.Len(t, requests.Items, 1)
 	issued := registration.CredentialSecretName(p.id(), requests.Items[0].Spec.ClientRandom)
 	require.NoError(t, s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Delete(t.Context(), issued, metav1.DeleteOptions{}))
@@ -359,8 +357,7 @@ func testMoveToMuster(t *testing.T, s *stage) {
 // secretsIn are the Secrets of a namespace that contain data.
 func (s *stage) secretsIn(t *testing.T, namespace string) (names []string) {
 	t.Helper()
-	list, err := s.Hub.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := testenv.List(t, s.Hub.Kubernetes.CoreV1().Secrets(namespace).List, metav1.ListOptions{})
 	for _, secret := range list.Items {
 		if len(secret.Data) > 0 && secret.Type == corev1.SecretTypeOpaque {
 			names = append(names, secret.Name)

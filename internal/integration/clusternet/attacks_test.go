@@ -91,8 +91,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			}
 			member := testenv.RequireThere(t, s.admin.ManagedClusters(p.namespace()).Get, p.request())
 			assert.Equal(t, p.id(), member.Labels[v1beta1.ClusterIDLabel])
-			list, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + victim.id()})
-			require.NoError(t, err)
+			list := testenv.List(t, s.admin.ManagedClusters("").List, metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + victim.id()})
 			assert.Len(t, list.Items, 1)
 		},
 		"an agent reaches nothing of another": func(t *testing.T) {
@@ -194,8 +193,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 				}
 			}
 			assert.Positive(t, taken, "the API server accepted none of them")
-			_, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{})
-			require.NoError(t, err)
+			testenv.List(t, s.admin.ManagedClusters("").List, metav1.ListOptions{})
 			victim.beatsAgain()
 			p.start()
 			p.beatsAgain()
@@ -207,12 +205,10 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", p.request())
 			credential, _ := p.member.Credential()
 			for _, namespace := range []string{s.Namespace, p.namespace(), metav1.NamespaceDefault} {
-				events, err := s.Hub.Kubernetes.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
-				require.NoError(t, err)
+				events := testenv.List(t, s.Hub.Kubernetes.CoreV1().Events(namespace).List, metav1.ListOptions{})
 				assert.NotContains(t, testenv.Bytes(t, events), credential.Token)
 			}
-			requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-			require.NoError(t, err)
+			requests := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 			assert.NotContains(t, testenv.Bytes(t, requests), credential.Token)
 		},
 		"an agent with another ID does not register it with the credential of the first": func(t *testing.T) {
@@ -243,10 +239,9 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			limited := s.Hub.Token(t, s.Namespace, "limited", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"another"}})
 			thief, ids := s.as(t, limited.Token), map[string]bool{}
 			create := func(name, id string) *v1beta1.ClusterRegistrationRequest {
-				request, err := thief.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+				request := testenv.Create(t, thief.ClusterRegistrationRequests().Create, &v1beta1.ClusterRegistrationRequest{
 					ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
-				}, metav1.CreateOptions{})
-				require.NoError(t, err)
+				})
 				return request
 			}
 			misnamed := create("x"+newID(), newID())
@@ -298,10 +293,8 @@ func testTwoLeaders(t *testing.T, s *stage) {
 	p.repeats("/status 200", 1)
 	q.repeats("/status 200", 1)
 	p.beatsAgain()
-	members, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + p.id()})
-	require.NoError(t, err)
+	members := testenv.List(t, s.admin.ManagedClusters("").List, metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + p.id()})
 	assert.Len(t, members.Items, 1)
-	clusters, err := s.Hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusters := testenv.List(t, s.Hub.Fleet.Clusters(s.Namespace).List, metav1.ListOptions{})
 	assert.Len(t, clusters.Items, 1)
 }

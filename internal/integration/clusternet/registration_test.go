@@ -79,13 +79,11 @@ func testLife(t *testing.T, s *stage) {
 		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.AgentSecret, Finalizers: []string{"apps.clusternet.io/finalizer"}, Annotations: map[string]string{"clusternet.io/autoupdate": "true"}},
 		Data:       map[string][]byte{"token": []byte("of the member")},
 	}
-	created, err := secrets.Create(t.Context(), deployer, metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := testenv.Create(t, secrets.Create, deployer)
 	assert.Empty(t, created.Data)
 	assert.Empty(t, created.Finalizers)
 	deployer.ResourceVersion = created.ResourceVersion
-	created, err = secrets.Update(t.Context(), deployer, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	created = testenv.Update(t, secrets.Update, deployer)
 	assert.Empty(t, created.Data)
 	assert.Empty(t, created.Finalizers)
 	for what, change := range map[string]func(*corev1.Secret){
@@ -122,8 +120,7 @@ func testLife(t *testing.T, s *stage) {
 	assert.Equal(t, namespace, again.DedicatedNamespace)
 	restarted := s.as(t, string(again.DedicatedToken))
 	restarted.beat(t, namespace, id, report())
-	requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	requests := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	assert.Len(t, requests.Items, 1, "a restart is not another registration")
 
 	// The hub creates a deleted ManagedCluster again with the same name.
@@ -138,8 +135,7 @@ func testLife(t *testing.T, s *stage) {
 	testenv.RequireUnauthorized(t, s.Hub, string(again.DedicatedToken))
 	bindings := s.Hub.Kubernetes.RbacV1().ClusterRoleBindings()
 	testenv.Eventually(t, func() (bool, string) {
-		list, err := bindings.List(t.Context(), metav1.ListOptions{LabelSelector: fleet.ManagedLabel})
-		require.NoError(t, err)
+		list := testenv.List(t, bindings.List, metav1.ListOptions{LabelSelector: fleet.ManagedLabel})
 		for _, binding := range list.Items {
 			of := binding.Subjects[0].Namespace == s.Namespace || binding.Subjects[0].Namespace == namespace
 			if binding.RoleRef.Name == registration.ClusterRoleClusternet && of || contains(binding.Name, id) {
@@ -175,11 +171,10 @@ func testHeldIdentity(t *testing.T, s *stage) {
 func testCreatorIsRecorded(t *testing.T, s *stage) {
 	id := newID()
 	token := s.tokenUser(t)
-	created, err := s.admin.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+	created := testenv.Create(t, s.admin.ClusterRegistrationRequests().Create, &v1beta1.ClusterRegistrationRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.RequestPrefix + id, Annotations: map[string]string{fleet.CreatorAnnotation: token}},
 		Spec:       v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	assert.NotEqual(t, token, created.Annotations[fleet.CreatorAnnotation])
 	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonTokenNotFound)
 }
@@ -219,18 +214,15 @@ func TestClosed(t *testing.T) {
 	for _, group := range groups.Groups {
 		assert.NotContains(t, group.Name, "clusternet")
 	}
-	roles, err := s.Hub.Kubernetes.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	roles := testenv.List(t, s.Hub.Kubernetes.RbacV1().ClusterRoles().List, metav1.ListOptions{})
 	for _, role := range roles.Items {
 		assert.NotContains(t, role.Name, "clusternet")
 	}
-	bindings, err := s.Hub.Kubernetes.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	bindings := testenv.List(t, s.Hub.Kubernetes.RbacV1().ClusterRoleBindings().List, metav1.ListOptions{})
 	for _, binding := range bindings.Items {
 		assert.NotContains(t, binding.Name, "clusternet")
 	}
-	policies, err := s.Hub.Kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	policies := testenv.List(t, s.Hub.Kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List, metav1.ListOptions{})
 	require.NotEmpty(t, policies.Items)
 	for _, policy := range policies.Items {
 		assert.NotContains(t, policy.Name, "clusternet")
@@ -244,7 +236,6 @@ func TestCreatorNotRecorded(t *testing.T) {
 	id := newID()
 	s.as(t, s.Token(t, "tok").Token).request(t, id, nil)
 	s.says(t, id, "", "serves no MutatingAdmissionPolicies")
-	registrations, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	registrations := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	assert.Empty(t, registrations.Items)
 }

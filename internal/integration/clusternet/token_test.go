@@ -26,14 +26,13 @@ const mappedID = "abc123"
 // A bootstrap token of Kubernetes registers clusters like the ClusterRegistrationToken that it belongs to.
 func testBootstrapToken(t *testing.T, s *stage) {
 	secret := func(id string) (token string) {
-		_, err := s.Hub.Kubernetes.CoreV1().Secrets(metav1.NamespaceSystem).Create(t.Context(), &corev1.Secret{
+		testenv.Create(t, s.Hub.Kubernetes.CoreV1().Secrets(metav1.NamespaceSystem).Create, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: corev1.SecretTypeBootstrapToken,
 			StringData: map[string]string{
 				"token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
 				"auth-extra-groups": "system:bootstrappers:clusternet:register-cluster-token",
 			},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 		return id + ".0123456789abcdef"
 	}
 	one := int32(1)
@@ -82,8 +81,7 @@ func testPrintedSecret(t *testing.T, s *stage) {
 	require.NoError(t, yaml.UnmarshalStrict(out.Bytes(), &printed))
 	assert.Equal(t, "clusternet-system/clusternet-agent-cluster-registration", printed.Namespace+"/"+printed.Name)
 	printed.Namespace = s.Member.Namespace(t)
-	stored, err := s.Member.Kubernetes.CoreV1().Secrets(printed.Namespace).Create(t.Context(), &printed, metav1.CreateOptions{})
-	require.NoError(t, err)
+	stored := testenv.Create(t, s.Member.Kubernetes.CoreV1().Secrets(printed.Namespace).Create, &printed)
 
 	p := s.peer(t, registration.Values{Token: string(stored.Data["regToken"])})
 	p.options.HubURL = string(stored.Data["parentURL"])

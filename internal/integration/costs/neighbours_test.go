@@ -82,8 +82,7 @@ func importHealthy(t *testing.T, hub, member *testenv.Cluster, n int) time.Durat
 }
 
 func imported(t *testing.T, hub *testenv.Cluster, ns string, want int) (bool, string) {
-	list, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := testenv.List(t, hub.Fleet.Clusters(ns).List, metav1.ListOptions{})
 	done := 0
 	for _, c := range list.Items {
 		if strings.HasPrefix(testenv.Condition(c.Status.Conditions, fleet.ConditionImported), "True") {
@@ -116,8 +115,7 @@ func requireDeletedAtOnce(t *testing.T, hub *testenv.Cluster, ns string) {
 		require.NoError(t, clusters.Delete(t.Context(), fmt.Sprintf("silent-%d", i+1), metav1.DeleteOptions{}))
 	}
 	testenv.Eventually(t, func() (bool, string) {
-		list, err := clusters.List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := testenv.List(t, clusters.List, metav1.ListOptions{})
 		left := len(list.Items) - (silentNeighbours - 1 - removedNeighbours)
 		return left == 0, fmt.Sprintf("%d Clusters are still there", left)
 	})

@@ -26,9 +26,7 @@ const kubeconfigs = "fleet-default"
 func TestRegistrationsUnderFaults(t *testing.T) {
 	_, member := testenv.Clusters(t)
 	testenv.Sweep{Least: 40}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
-		_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
-			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}})
 		hub.WriteSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 		t.Cleanup(func() {
 			if !t.Failed() {
@@ -57,16 +55,13 @@ type bothWays struct {
 
 func (b bothWays) run(t *testing.T) {
 	t.Helper()
-	_, err := b.hub.Fleet.ClusterRegistrationTokens(b.ns).Create(t.Context(),
-		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	imported, err := b.hub.Fleet.Clusters(b.ns).Create(t.Context(), &fleet.Cluster{
+	testenv.Create(t, b.hub.Fleet.ClusterRegistrationTokens(b.ns).Create, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}})
+	imported := testenv.Create(t, b.hub.Fleet.Clusters(b.ns).Create, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "managed"},
 		Spec: fleet.ClusterSpec{
 			KubeConfigSecret: "member", KubeConfigSecretNamespace: kubeconfigs, AgentNamespace: b.agentNS,
 		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 
 	edge := b.hub.Request(t, b.ready(t, "tok"), fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "r1-" + b.ns})
 	managedValues, managed := b.registerManaged(t, imported)
@@ -86,10 +81,8 @@ func (b bothWays) ready(t *testing.T, token string) registration.Values {
 func (b bothWays) registerManaged(t *testing.T, cluster *fleet.Cluster) (registration.Values, *fleet.ClusterRegistration) {
 	t.Helper()
 	latest := b.hub.ClusterCondition(t, b.ns, cluster.Name, fleet.ConditionImported, "True Imported")
-	secret, err := b.member.Kubernetes.CoreV1().Secrets(b.agentNS).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
-	require.NoError(t, err)
-	config, err := b.member.Kubernetes.CoreV1().ConfigMaps(b.agentNS).Get(t.Context(), registration.AgentConfigMap, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, b.member.Kubernetes.CoreV1().Secrets(b.agentNS).Get, registration.BootstrapSecret)
+	config := testenv.RequireThere(t, b.member.Kubernetes.CoreV1().ConfigMaps(b.agentNS).Get, registration.AgentConfigMap)
 	require.Contains(t, config.Data[registration.ConfigKey], latest.Spec.ClientID, "the agent has another identity than its Cluster")
 	values := testenv.BootstrapValues(secret)
 	return values, b.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: latest.Spec.ClientID, ClientRandom: "r2"})

@@ -37,8 +37,7 @@ func TestRegistration_heartbeatBeforeTheGrant(t *testing.T) {
 		return err == nil && !c.Status.Agent.LastSeen.IsZero(), "no heartbeat"
 	})
 	accounts := func() []string {
-		list, err := hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(ns, cluster)).List(t.Context(), testenv.Ours())
-		require.NoError(t, err)
+		list := testenv.List(t, hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(ns, cluster)).List, testenv.Ours())
 		var uids []string
 		for _, account := range list.Items {
 			uids = append(uids, string(account.UID))
@@ -50,8 +49,7 @@ func TestRegistration_heartbeatBeforeTheGrant(t *testing.T) {
 
 	wire.Inject(nil)
 	testenv.Eventually(t, func() (bool, string) {
-		list, err := hub.Fleet.ClusterRegistrations(ns).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		list := testenv.List(t, hub.Fleet.ClusterRegistrations(ns).List, metav1.ListOptions{})
 		require.Len(t, list.Items, 1, "the agent does not register again")
 		got := testenv.Condition(list.Items[0].Status.Conditions, fleet.ConditionGranted)
 		return list.Items[0].Status.Granted, got

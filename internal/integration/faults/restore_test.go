@@ -34,7 +34,7 @@ func TestHubRestoredFromABackup(t *testing.T) {
 	workspace := hub.Namespace(t)
 	apply := func(name, namespace string) {
 		t.Helper()
-		_, err := hub.Fleet.Bundles(workspace).Create(t.Context(), &fleet.Bundle{
+		testenv.Create(t, hub.Fleet.Bundles(workspace).Create, &fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: fleet.BundleSpec{
 				BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: namespace},
@@ -43,8 +43,7 @@ func TestHubRestoredFromABackup(t *testing.T) {
 				}},
 				Targets: []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}},
 			},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	configMaps := member.Kubernetes.CoreV1().ConfigMaps
 	target := member.Namespace(t)

@@ -60,8 +60,7 @@ func isFine(err error) bool { return err == nil }
 
 func (s *scene) requests(t *testing.T) []fleet.ClusterRegistration {
 	t.Helper()
-	list, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	return list.Items
 }
 
@@ -108,20 +107,19 @@ func TestQuarantineStopsDeployments(t *testing.T) {
 	s.PatchSpec(t, s.cluster, `{"quarantined":true}`)
 	s.awaitAnswer(t, agent, apierrors.IsForbidden)
 
-	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+	testenv.Create(t, s.Hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{Name: "late"},
 		Spec: fleet.BundleSpec{
 			Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: late}\n"}},
 			Targets:                 []fleet.BundleTarget{{ClusterName: s.cluster}},
 			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: s.agentNamespace},
 		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	s.PatchSpec(t, s.cluster, `{"redeployAgentGeneration":7}`)
 	intruder := s.Hub.Request(t, s.Token(t, "other"), fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "intruder" + s.Namespace})
 	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, intruder.Name, fleet.ConditionGranted, "False")
 	s.AwaitWork(t, "marker")
-	_, err = deployments.Get(t.Context(), "late", metav1.GetOptions{})
+	_, err := deployments.Get(t.Context(), "late", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 	assert.Equal(t, own.Spec, testenv.RequireThere(t, deployments.Get, own.Name).Spec, "the agent's Bundle is not updated")
 

@@ -85,8 +85,7 @@ func TestWithoutMutatingPoliciesTheTokensOfAnEarlierVersionGetTheirRight(t *test
 	role := testenv.RequireThere(t, roles.Get, registration.RoleName(registration.TokenServiceAccount("earlier", string(token.UID))))
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Verbs, "register") })
 	require.Len(t, role.Rules, 1)
-	_, err := roles.Update(t.Context(), role, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, roles.Update, role)
 	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)
 	testenv.Eventually(t, func() (bool, string) { // the API server applies Roles from its cache
 		_, err := requests.Create(t.Context(), &fleet.ClusterRegistration{

@@ -76,8 +76,7 @@ func TestRaceForTheLastUse(t *testing.T) {
 	assert.EqualValues(t, 1, token.Status.Uses)
 	assert.Equal(t, []string{token.Status.LastCluster}, clusters)
 	assert.NotNil(t, token.Status.LastUsed)
-	all, err := s.Hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	all := testenv.List(t, s.Hub.Fleet.Clusters(s.Namespace).List, metav1.ListOptions{})
 	assert.Len(t, all.Items, 1, "nothing is made for those that are refused")
 
 	late := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "late", ClientRandom: "late" + s.Namespace})

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -55,8 +54,7 @@ func createFleetsKinds(t *testing.T, hub *testenv.Cluster) {
 			status.Properties["agent"] = agent
 		}
 		schema.Properties["status"] = status
-		_, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), object, metav1.CreateOptions{})
-		require.NoError(t, err)
+		testenv.Create(t, client.ApiextensionsV1().CustomResourceDefinitions().Create, object)
 	}
 }
 

@@ -53,11 +53,10 @@ func newScene(t *testing.T) *scene {
 func (s *scene) installHub(t *testing.T) {
 	t.Helper()
 	s.hub.InstallKinds(t)
-	_, err := s.hub.Kubernetes.CoreV1().Secrets(system).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, s.hub.Kubernetes.CoreV1().Secrets(system).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"password":"` + marker("pull Secret") + `"}}}`)},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, map[string]any{
 		"apiServerURL": s.hub.URL(), "apiServerCA": string(s.hub.CA()), "agentTLSMode": "strict", "agentCheckinInterval": "1s",
 		"members": testenv.MembersOnLoopback(),
@@ -140,10 +139,9 @@ func (s *scene) importWrong(t *testing.T) {
 		}), ""},
 	} {
 		s.hub.WriteSecret(t, s.ns, name, map[string][]byte{registration.KubeconfigValue: wrong.kubeconfig})
-		_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), &fleet.Cluster{
+		testenv.Create(t, s.hub.Fleet.Clusters(s.ns).Create, &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: name, AgentNamespace: "agent-" + name},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 		defer func() {
 			testenv.Eventually(t, func() (bool, string) {
 				got := s.hub.ConditionOf(testenv.KindCluster, s.ns, name, fleet.ConditionImported)

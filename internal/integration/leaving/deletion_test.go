@@ -192,9 +192,7 @@ func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
 	name := r.Request.Status.ClusterName
 	// A user has set the hub's label on a namespace.
 	foreign := inventory.Thing{Kind: "Namespace", Name: s.Namespace + "-foreign"}
-	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign.Name, Labels: managedLabel()}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	testenv.Create(t, s.Hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign.Name, Labels: managedLabel()}})
 	before[foreign] = ""
 	s.Stop(t)
 	s.Hub.DropClusters(t, s.Namespace)

@@ -81,11 +81,10 @@ func (s *stock) makeCluster(t *testing.T) {
 	var err error
 	s.cluster, err = s.Hub.Fleet.Clusters(s.Namespace).UpdateStatus(t.Context(), s.cluster, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	_, err = s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	testenv.Create(t, s.Hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: s.clusterNamespace, Labels: managedLabel(),
 		Annotations: map[string]string{"fleet.cattle.io/cluster": "stock", "fleet.cattle.io/cluster-namespace": s.Namespace},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	}})
 }
 
 func managedLabel() map[string]string { return map[string]string{"fleet.cattle.io/managed": "true"} }
@@ -148,8 +147,7 @@ func (s *stock) makeToken(t *testing.T) {
 	)
 	s.token.Status.SecretName = s.token.Name
 	s.token.Status.Expires = &metav1.Time{Time: s.token.CreationTimestamp.Add(12 * time.Hour)}
-	_, err = s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).UpdateStatus(t.Context(), s.token, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).UpdateStatus, s.token)
 }
 
 // legacyToken is the token of a ServiceAccount from a Secret, which does not expire.
@@ -157,14 +155,13 @@ func (s *stock) legacyToken(t *testing.T, namespace, account string) (bearer str
 	t.Helper()
 	core := s.Hub.Kubernetes.CoreV1()
 	owner := testenv.RequireThere(t, core.ServiceAccounts(namespace).Get, account)
-	_, err := core.Secrets(namespace).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, core.Secrets(namespace).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: account + "-token", Annotations: map[string]string{corev1.ServiceAccountNameKey: account},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: account, UID: owner.UID}},
 		},
 		Type: corev1.SecretTypeServiceAccountToken,
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	testenv.EventuallyIs(t, core.Secrets(namespace).Get, account+"-token", func(secret *corev1.Secret) (bool, string) {
 		bearer = string(secret.Data[corev1.ServiceAccountTokenKey])
 		return bearer != "", "Kubernetes does not fill the token Secret"
@@ -190,8 +187,7 @@ func (s *stock) makeRequest(t *testing.T) {
 	s.bearer = s.legacyToken(t, s.clusterNamespace, s.account)
 	s.wranglerSet(t, "cluster-registration", s.request, s.requestObjects()...)
 	s.request.Status = fleet.ClusterRegistrationStatus{ClusterName: s.cluster.Name, Granted: true}
-	_, err = requests.UpdateStatus(t.Context(), s.request, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, requests.UpdateStatus, s.request)
 }
 
 func (s *stock) requestAccount() *corev1.ServiceAccount {
@@ -243,11 +239,10 @@ func (s *stock) requestObjects() []runtime.Object {
 // makeAgent creates the objects that the agent keeps on the member.
 func (s *stock) makeAgent(t *testing.T) {
 	t.Helper()
-	_, err := s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Create(t.Context(), &corev1.Secret{
+	testenv.Create(t, s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent"},
 		Data:       map[string][]byte{"kubeconfig": []byte("of a stock agent"), "clusterName": []byte(s.cluster.Name)},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 }
 
 // requireAgentUnharmed checks that the agent keeps its rights and its credential.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -54,7 +53,7 @@ func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
 // deploy deploys a Bundle to one cluster only, and returns the names of all Contents in the BundleDeployments of its agent.
 func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (contents []string) {
 	t.Helper()
-	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+	testenv.Create(t, s.Hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{Name: bundleOf(name)},
 		Spec: fleet.BundleSpec{
 			BundleDeploymentOptions: fleet.BundleDeploymentOptions{
@@ -63,8 +62,7 @@ func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (conten
 			Resources: []fleet.BundleResource{{Name: "cm.yaml", Content: fmt.Sprintf("kind: ConfigMap\napiVersion: v1\nmetadata: {name: %s}", name)}},
 			Targets:   []fleet.BundleTarget{{ClusterName: to.Request.Status.ClusterName}},
 		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	testenv.Eventually(t, func() (bool, string) {
 		list, err := s.Hub.Fleet.BundleDeployments(to.ClusterNamespace()).List(context.Background(), metav1.ListOptions{})
 		if err != nil {

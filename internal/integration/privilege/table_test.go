@@ -182,10 +182,9 @@ func (a asker) named(t *testing.T, namespace string) map[string]bool {
 func (a asker) rules(t *testing.T, namespace string) authorizationv1.SubjectRulesReviewStatus {
 	t.Helper()
 	client := a.hub.ClientFor(t, a.hub.TokenOf(t, a.namespace, a.name)).Kubernetes
-	answer, err := client.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+	answer := testenv.Create(t, client.AuthorizationV1().SelfSubjectRulesReviews().Create, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	require.False(t, answer.Status.Incomplete, answer.Status.EvaluationError)
 	return answer.Status
 }

@@ -80,7 +80,7 @@ func (s *scene) imports(t *testing.T, cluster, name string) {
 	t.Helper()
 	kubeconfig := testenv.At(t, s.member.Kubeconfig(), at(t, s.member, name))
 	s.hub.WriteSecret(t, s.ns, cluster+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
-	_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), &fleet.Cluster{
+	testenv.Create(t, s.hub.Fleet.Clusters(s.ns).Create, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: cluster},
 		Spec: fleet.ClusterSpec{
 			KubeConfigSecret: cluster + "-kubeconfig",
@@ -88,8 +88,7 @@ func (s *scene) imports(t *testing.T, cluster, name string) {
 				{Name: "HTTPS_PROXY", Value: s.agentsProxy.url()}, {Name: "NO_PROXY", Value: chartNoProxy},
 			},
 		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 }
 
 // beats waits for a heartbeat after this time.

@@ -62,15 +62,13 @@ func specFieldsOf(t *testing.T, cluster *fleet.Cluster, manager string) []string
 
 func (s *serverStory) credentialsOnHub(t *testing.T) []corev1.Secret {
 	t.Helper()
-	secrets, err := s.hub.Kubernetes.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{FieldSelector: "type=" + registration.SecretTypeCredential})
-	require.NoError(t, err)
+	secrets := testenv.List(t, s.hub.Kubernetes.CoreV1().Secrets("").List, metav1.ListOptions{FieldSelector: "type=" + registration.SecretTypeCredential})
 	return secrets.Items
 }
 
 func (s *serverStory) cluster(t *testing.T, m *rancherlike.Managed) *fleet.Cluster {
 	t.Helper()
-	cluster, err := s.hub.Fleet.Clusters(m.Workspace).Get(t.Context(), m.Name, metav1.GetOptions{})
-	require.NoError(t, err)
+	cluster := testenv.RequireThere(t, s.hub.Fleet.Clusters(m.Workspace).Get, m.Name)
 	return cluster
 }
 
@@ -87,8 +85,7 @@ func (s *serverStory) requests(t *testing.T, m *rancherlike.Managed) []string {
 
 func (s *serverStory) requestsOf(t *testing.T, cluster *fleet.Cluster) (names []string) {
 	t.Helper()
-	all, err := s.hub.Fleet.ClusterRegistrations(cluster.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	all := testenv.List(t, s.hub.Fleet.ClusterRegistrations(cluster.Namespace).List, metav1.ListOptions{})
 	for _, request := range all.Items {
 		if request.Spec.ClientID == cluster.Spec.ClientID {
 			names = append(names, "ClusterRegistration "+request.Name)
@@ -99,8 +96,7 @@ func (s *serverStory) requestsOf(t *testing.T, cluster *fleet.Cluster) (names []
 
 func (s *serverStory) credential(t *testing.T, member *testenv.Cluster, namespace string) *corev1.Secret {
 	t.Helper()
-	secret, err := member.Kubernetes.CoreV1().Secrets(namespace).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, member.Kubernetes.CoreV1().Secrets(namespace).Get, registration.CredentialSecret)
 	return secret
 }
 

@@ -71,8 +71,7 @@ func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *ranc
 		left := s.leftOf(t, old)
 		return len(left) == 0, fmt.Sprintf("left of %s/%s: %v", old.Namespace, old.Name, left)
 	})
-	clusters, err := s.hub.Fleet.Clusters(moved.Workspace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusters := testenv.List(t, s.hub.Fleet.Clusters(moved.Workspace).List, metav1.ListOptions{})
 	for _, other := range clusters.Items {
 		require.NotEqual(t, old.Spec.ClientID, other.Spec.ClientID, "the agent registered with its old identity as %s", other.Name)
 	}
@@ -91,8 +90,7 @@ func (s *serverStory) leftOf(t *testing.T, old *fleet.Cluster) []string {
 			left = append(left, "Secret "+secret.Name)
 		}
 	}
-	tokens, err := s.hub.Fleet.ClusterRegistrationTokens(old.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	tokens := testenv.List(t, s.hub.Fleet.ClusterRegistrationTokens(old.Namespace).List, metav1.ListOptions{})
 	for _, token := range tokens.Items {
 		if token.Name == registration.ImportTokenName(old.Name) {
 			left = append(left, "ClusterRegistrationToken "+token.Name)
@@ -105,16 +103,14 @@ func (s *serverStory) leftOf(t *testing.T, old *fleet.Cluster) []string {
 func (s *serverStory) rightsOf(t *testing.T, old *fleet.Cluster, namespace string) (left []string) {
 	t.Helper()
 	rights := s.hub.Kubernetes.RbacV1()
-	bindings, err := rights.RoleBindings("").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	bindings := testenv.List(t, rights.RoleBindings("").List, metav1.ListOptions{})
 	for _, b := range bindings.Items {
 		ofToken := b.Namespace == old.Namespace && strings.HasPrefix(b.Name, registration.ImportTokenName(old.Name))
 		if ofToken || isOf(b.Subjects, namespace) {
 			left = append(left, "RoleBinding "+b.Namespace+"/"+b.Name)
 		}
 	}
-	clusterBindings, err := rights.ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusterBindings := testenv.List(t, rights.ClusterRoleBindings().List, metav1.ListOptions{})
 	for _, b := range clusterBindings.Items {
 		if isOf(b.Subjects, namespace) {
 			left = append(left, "ClusterRoleBinding "+b.Name)

@@ -102,11 +102,9 @@ func (s *serverStory) manage(t *testing.T, m rancherlike.Managed, member *testen
 
 func (s *serverStory) nothingIsMade(t *testing.T) {
 	for _, workspace := range []string{rancherlike.LocalWorkspace, rancherlike.DefaultWorkspace} {
-		clusters, err := s.hub.Fleet.Clusters(workspace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		clusters := testenv.List(t, s.hub.Fleet.Clusters(workspace).List, metav1.ListOptions{})
 		require.Empty(t, clusters.Items)
-		groups, err := s.hub.Fleet.ClusterGroups(workspace).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
+		groups := testenv.List(t, s.hub.Fleet.ClusterGroups(workspace).List, metav1.ListOptions{})
 		require.Empty(t, groups.Items)
 	}
 }
@@ -183,8 +181,7 @@ func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 // requireNotImported waits until the hub has read the current Secret, and checks that it did not import the cluster again.
 func (s *serverStory) requireNotImported(t *testing.T, m *rancherlike.Managed, before *fleet.Cluster) {
 	t.Helper()
-	secret, err := s.hub.Kubernetes.CoreV1().Secrets(m.Namespace).Get(t.Context(), before.Spec.KubeConfigSecret, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Secrets(m.Namespace).Get, before.Spec.KubeConfigSecret)
 	var after *fleet.Cluster
 	testenv.Eventually(t, func() (bool, string) {
 		after = s.cluster(t, m)
@@ -205,9 +202,7 @@ func (s *serverStory) tlsMode(t *testing.T) {
 			mode := s.cluster(t, m).Status.AgentTLSMode
 			return mode == string(config.TLSModeSystemStore), m.Name + " has " + mode
 		})
-		configMap, err := member.Kubernetes.CoreV1().ConfigMaps(s.cluster(t, m).Status.Agent.Namespace).
-			Get(t.Context(), registration.AgentConfigMap, metav1.GetOptions{})
-		require.NoError(t, err)
+		configMap := testenv.RequireThere(t, member.Kubernetes.CoreV1().ConfigMaps(s.cluster(t, m).Status.Agent.Namespace).Get, registration.AgentConfigMap)
 		require.Contains(t, configMap.Data[registration.ConfigKey], string(config.TLSModeSystemStore))
 	}
 	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
@@ -330,20 +325,17 @@ func (s *serverStory) places(t *testing.T) {
 	for _, m := range []*rancherlike.Managed{s.edge, s.local} {
 		name := s.cluster(t, m).Status.Namespace
 		require.True(t, strings.HasPrefix(name, "cluster-fleet-"), name)
-		namespace, err := s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
+		namespace := testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Namespaces().Get, name)
 		require.Equal(t, "true", namespace.Labels["fleet.cattle.io/managed"])
 	}
 	for _, secret := range s.credentialsOnHub(t) {
 		require.Equal(t, "cattle-fleet-clusters-system", secret.Namespace)
 	}
-	clusters, err := s.hub.Fleet.Clusters("").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	clusters := testenv.List(t, s.hub.Fleet.Clusters("").List, metav1.ListOptions{})
 	for _, cluster := range clusters.Items {
 		require.Contains(t, []string{rancherlike.DefaultWorkspace, rancherlike.LocalWorkspace}, cluster.Namespace)
 	}
-	bundles, err := s.hub.Fleet.Bundles("").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	bundles := testenv.List(t, s.hub.Fleet.Bundles("").List, metav1.ListOptions{})
 	for _, bundle := range bundles.Items {
 		require.Contains(t, []string{rancherlike.DefaultWorkspace, rancherlike.LocalWorkspace}, bundle.Namespace)
 	}

@@ -89,18 +89,15 @@ func (s *stage) awaitOther(t *testing.T, namespace, than string) (token string, 
 func (s *stage) lose(t *testing.T, namespace, foreign string) {
 	t.Helper()
 	secrets := s.Member.Kubernetes.CoreV1().Secrets(namespace)
-	secret, err := secrets.Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
-	require.NoError(t, err)
+	secret := testenv.RequireThere(t, secrets.Get, registration.CredentialSecret)
 	secret.Data[registration.CredentialKubeconfig] = testenv.EditKubeconfig(t, secret.Data[registration.CredentialKubeconfig],
 		func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) { user.Token = foreign })
-	_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	testenv.Update(t, secrets.Update, secret)
 }
 
 func (s *stage) requests(t *testing.T) (names []string) {
 	t.Helper()
-	list, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	for _, r := range list.Items {
 		names = append(names, r.Name)
 	}
