@@ -43,150 +43,95 @@ func kubeconfigFile(t *testing.T) string {
 	return file
 }
 
+type env = map[string]string
+
 func TestFlags(t *testing.T) {
-	file := kubeconfigFile(t)
-	base := []string{"--kubeconfig", file, "--namespace", "hub-system"}
+	const host = "https://hub.example:6443"
+	propagate := env{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"}
+	debug := []string{"--debug", "--debug-level", "4"}
+	base := []string{"--kubeconfig", kubeconfigFile(t), "--namespace", "hub-system"}
 	for name, test := range map[string]struct {
 		environment map[string]string
 		args        []string
-		check       func(*testing.T, config)
+		read        func(config) any
+		want        any
 	}{
-		"--kubeconfig": {nil, nil, func(t *testing.T, c config) {
-			assert.Equal(t, "https://hub.example:6443", c.hub.RESTConfig.Host)
-			assert.Equal(t, "https://hub.example:6443", c.election.Client.Host)
-		}},
-		"--namespace": {nil, nil, func(t *testing.T, c config) {
-			assert.Equal(t, "hub-system", c.hub.SystemNamespace)
-			assert.Equal(t, "hub-system", c.election.Namespace)
-		}},
-		"--disable-bootstrap": {nil, []string{"--disable-bootstrap"}, func(t *testing.T, c config) { assert.True(t, c.hub.DisableBootstrap) }},
-		"--debug alone stays with the hub": {nil, []string{"--debug", "--debug-level", "4"}, func(t *testing.T, c config) {
-			assert.False(t, c.hub.Agent.Debug)
-			assert.Zero(t, c.hub.Agent.DebugLevel)
-		}},
-		"--debug is passed on when asked": {
-			map[string]string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"},
-			[]string{"--debug", "--debug-level", "4"},
-			func(t *testing.T, c config) {
-				assert.True(t, c.hub.Agent.Debug)
-				assert.Equal(t, 4, c.hub.Agent.DebugLevel)
-			},
+		"--kubeconfig": {nil, nil, func(c config) any { return []string{c.hub.RESTConfig.Host, c.election.Client.Host} }, []string{host, host}},
+		"--namespace": {
+			nil, nil, func(c config) any { return []string{c.hub.SystemNamespace, c.election.Namespace} }, []string{"hub-system", "hub-system"},
 		},
-		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT needs the gate": {
-			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.False(t, c.hub.Agent.DisableSecurityContext) },
-		},
-		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": {
-			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true", "FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.DisableSecurityContext) },
+		"--disable-bootstrap":        {nil, []string{"--disable-bootstrap"}, func(c config) any { return c.hub.DisableBootstrap }, true},
+		"--clusternet":               {nil, []string{"--clusternet"}, func(c config) any { return c.hub.Clusternet }, true},
+		"FLEET_CLUSTERNET":           {env{"FLEET_CLUSTERNET": "true"}, nil, func(c config) any { return c.hub.Clusternet }, true},
+		"--disable-bundles":          {nil, []string{"--disable-bundles"}, func(c config) any { return c.hub.DisableBundles }, true},
+		"FLEET_DISABLE_BUNDLES":      {env{"FLEET_DISABLE_BUNDLES": "true"}, nil, func(c config) any { return c.hub.DisableBundles }, true},
+		"FLEET_METRICS":              {env{"FLEET_METRICS": "true"}, nil, func(c config) any { return c.hub.FleetMetrics }, true},
+		"FLEET_AGENT_METRICS":        {env{"FLEET_AGENT_METRICS": "true"}, nil, func(c config) any { return c.hub.Agent.ServeMetrics }, true},
+		"FLEET_LOG_FORMAT":           {env{"FLEET_LOG_FORMAT": "json"}, nil, func(c config) any { return c.hub.Agent.LogJSON }, true},
+		"FLEET_DISABLE_AGENT_PROBES": {env{"FLEET_DISABLE_AGENT_PROBES": "true"}, nil, func(c config) any { return c.hub.Agent.DisableProbes }, true},
+		"FLEET_AGENT_REPLICA_COUNT":  {env{"FLEET_AGENT_REPLICA_COUNT": "3"}, nil, func(c config) any { return c.hub.Agent.Replicas }, 3},
+		"FLEET_HEALTH_BIND_ADDRESS":  {env{"FLEET_HEALTH_BIND_ADDRESS": ":8081"}, nil, func(c config) any { return c.healthAddress }, ":8081"},
+		"--health-bind-address":      {nil, []string{"--health-bind-address", ":1"}, func(c config) any { return c.healthAddress }, ":1"},
+		"POD_NAME":                   {env{"POD_NAME": "pod-1"}, nil, func(c config) any { return c.election.Identity }, "pod-1"},
+		"--debug stays with the hub": {nil, debug, func(c config) any { return []any{c.hub.Agent.Debug, c.hub.Agent.DebugLevel} }, []any{false, 0}},
+		"--debug is passed on":       {propagate, debug, func(c config) any { return []any{c.hub.Agent.Debug, c.hub.Agent.DebugLevel} }, []any{true, 4}},
+		"times of leases by default": {
+			nil, nil, func(c config) any { return []any{c.hub.Agent.LeaseDuration, c.election.LeaseDuration} },
+			[]any{30 * time.Second, 30 * time.Second},
 		},
 		"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": {
-			map[string]string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.TokenTTLRequired) },
+			env{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": "true"}, nil, func(c config) any { return c.hub.TokenTTLRequired }, true,
 		},
-		"--clusternet": {nil, []string{"--clusternet"}, func(t *testing.T, c config) { assert.True(t, c.hub.Clusternet) }},
-		"Clusternet is off unless the hub is told otherwise": {nil, nil, func(t *testing.T, c config) { assert.False(t, c.hub.Clusternet) }},
-		"FLEET_CLUSTERNET": {
-			map[string]string{"FLEET_CLUSTERNET": "true"},
+		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": {
+			env{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true", "FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"},
 			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.Clusternet) },
+			func(c config) any { return c.hub.Agent.DisableSecurityContext }, true,
 		},
-		"--disable-bundles": {nil, []string{"--disable-bundles"}, func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) }},
-		"FLEET_DISABLE_BUNDLES": {
-			map[string]string{"FLEET_DISABLE_BUNDLES": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) },
+		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT needs --propagate-debug": {
+			env{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true"}, nil, func(c config) any { return c.hub.Agent.DisableSecurityContext }, false,
 		},
-		"FLEET_HEALTH_BIND_ADDRESS": {
-			map[string]string{"FLEET_HEALTH_BIND_ADDRESS": ":8081"},
-			nil,
-			func(t *testing.T, c config) { assert.Equal(t, ":8081", c.healthAddress) },
-		},
-		"--health-bind-address": {nil, []string{"--health-bind-address", ":1"}, func(t *testing.T, c config) { assert.Equal(t, ":1", c.healthAddress) }},
 		"--profiling-bind-address": {
-			map[string]string{"FLEET_PROFILING_BIND_ADDRESS": ":1"},
+			env{"FLEET_PROFILING_BIND_ADDRESS": ":1"},
 			[]string{"--profiling-bind-address", "localhost:6060"},
-			func(t *testing.T, c config) { assert.Equal(t, "localhost:6060", c.profilesAddress) },
+			func(c config) any { return c.profilesAddress }, "localhost:6060",
 		},
-		"nobody is answered unless asked for": {nil, nil, func(t *testing.T, c config) {
-			assert.Empty(t, c.healthAddress)
-			assert.Empty(t, c.profilesAddress)
-			assert.False(t, c.hub.Agent.DisableProbes)
-		}},
-		"FLEET_METRICS": {
-			map[string]string{"FLEET_METRICS": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.FleetMetrics) },
-		},
-		"FLEET_AGENT_METRICS": {
-			map[string]string{"FLEET_AGENT_METRICS": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.ServeMetrics) },
-		},
-		"FLEET_LOG_FORMAT": {
-			map[string]string{"FLEET_LOG_FORMAT": "json"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.LogJSON) },
-		},
-		"FLEET_DISABLE_AGENT_PROBES": {
-			map[string]string{"FLEET_DISABLE_AGENT_PROBES": "true"},
-			nil,
-			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.DisableProbes) },
-		},
-		"Bundles are the hub's unless it is told otherwise": {nil, nil, func(t *testing.T, c config) { assert.False(t, c.hub.DisableBundles) }},
-		"FLEET_AGENT_REPLICA_COUNT": {
-			map[string]string{"FLEET_AGENT_REPLICA_COUNT": "3"},
-			nil,
-			func(t *testing.T, c config) { assert.Equal(t, 3, c.hub.Agent.Replicas) },
-		},
+		"off by default": {nil, nil, func(c config) any {
+			return []any{c.healthAddress, c.profilesAddress, c.hub.Agent.DisableProbes, c.hub.Clusternet, c.hub.DisableBundles}
+		}, []any{"", "", false, false, false}},
 		"FLEET_AGENT_ELECTION": {
-			map[string]string{
-				"FLEET_AGENT_ELECTION_LEASE_DURATION": "60s", "FLEET_AGENT_ELECTION_RENEW_DEADLINE": "40s", "FLEET_AGENT_ELECTION_RETRY_PERIOD": "5s",
-			},
+			env{"FLEET_AGENT_ELECTION_LEASE_DURATION": "60s", "FLEET_AGENT_ELECTION_RENEW_DEADLINE": "40s", "FLEET_AGENT_ELECTION_RETRY_PERIOD": "5s"},
 			nil,
-			func(t *testing.T, c config) {
-				assert.Equal(t, 60*time.Second, c.hub.Agent.LeaseDuration)
-				assert.Equal(t, 40*time.Second, c.hub.Agent.RenewDeadline)
-				assert.Equal(t, 5*time.Second, c.hub.Agent.RetryPeriod)
+			func(c config) any {
+				return []any{c.hub.Agent.LeaseDuration, c.hub.Agent.RenewDeadline, c.hub.Agent.RetryPeriod}
 			},
+			[]any{60 * time.Second, 40 * time.Second, 5 * time.Second},
 		},
-		"an unset lease time has its default": {nil, nil, func(t *testing.T, c config) {
-			assert.Equal(t, 30*time.Second, c.hub.Agent.LeaseDuration)
-			assert.Equal(t, 30*time.Second, c.election.LeaseDuration)
-		}},
 		"CATTLE_ELECTION": {
-			map[string]string{
-				"CATTLE_ELECTION_LEASE_DURATION": "61s", "CATTLE_ELECTION_RENEW_DEADLINE": "41s", "CATTLE_ELECTION_RETRY_PERIOD": "6s",
-			},
+			env{"CATTLE_ELECTION_LEASE_DURATION": "61s", "CATTLE_ELECTION_RENEW_DEADLINE": "41s", "CATTLE_ELECTION_RETRY_PERIOD": "6s"},
 			nil,
-			func(t *testing.T, c config) {
-				assert.Equal(t, 61*time.Second, c.election.LeaseDuration)
-				assert.Equal(t, 41*time.Second, c.election.RenewDeadline)
-				assert.Equal(t, 6*time.Second, c.election.RetryPeriod)
+			func(c config) any {
+				return []any{c.election.LeaseDuration, c.election.RenewDeadline, c.election.RetryPeriod}
 			},
+			[]any{61 * time.Second, 41 * time.Second, 6 * time.Second},
 		},
-		"POD_NAME": {map[string]string{"POD_NAME": "pod-1"}, nil, func(t *testing.T, c config) { assert.Equal(t, "pod-1", c.election.Identity) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parse(t, test.environment, append(base, test.args...)...)
 			require.NoError(t, err)
-			test.check(t, got)
+			assert.Equal(t, test.want, test.read(got))
 		})
 	}
 }
 
 func TestNamespaceFromTheEnvironment(t *testing.T) {
-	got, err := parse(t, map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)})
+	got, err := parse(t, env{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)})
 	require.NoError(t, err)
 	assert.Equal(t, "cattle-fleet-system", got.hub.SystemNamespace)
 	assert.Equal(t, "fleet-agentmanagement-lock", got.election.Name)
 }
 
 func TestSubCommandsOfFleetCharts(t *testing.T) {
-	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
+	environment := env{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
 	got, err := parse(t, environment, "agentmanagement", "--disable-bootstrap", "--debug", "--debug-level", "2")
 	require.NoError(t, err)
 	assert.True(t, got.hub.DisableBootstrap)
@@ -194,7 +139,7 @@ func TestSubCommandsOfFleetCharts(t *testing.T) {
 }
 
 func TestFlagsBeforeTheSubCommand(t *testing.T) {
-	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
+	environment := env{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
 	for _, flags := range [][]string{{"--debug"}, {"--disable-bootstrap"}, {"--namespace", "elsewhere"}, {"--debug-level=2"}} {
 		got, err := parse(t, environment, append(flags, "agentmanagement", "--debug")...)
 		require.ErrorContains(t, err, "there are flags before agentmanagement, which do not reach it: put them behind it")
@@ -213,10 +158,10 @@ func TestFlagErrors(t *testing.T) {
 		"impossible name":    {nil, []string{"--kubeconfig", file, "--namespace", "Hub_System"}, `"Hub_System" is not a valid name of a namespace`},
 		"no cluster":         {nil, []string{"--namespace", "n"}, "pass --kubeconfig, set KUBECONFIG or run in a pod"},
 		"missing kubeconfig": {nil, []string{"--namespace", "n", "--kubeconfig", "/nowhere"}, "/nowhere"},
-		"negative replicas":  {map[string]string{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
-		"no duration":        {map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "1d"}, []string{"--namespace", "n", "--kubeconfig", file}, `CATTLE_ELECTION_LEASE_DURATION is "1d"`},
+		"negative replicas":  {env{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
+		"no duration":        {env{"CATTLE_ELECTION_LEASE_DURATION": "1d"}, []string{"--namespace", "n", "--kubeconfig", file}, `CATTLE_ELECTION_LEASE_DURATION is "1d"`},
 		"times that contradict": {
-			map[string]string{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"},
+			env{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"},
 			[]string{"--namespace", "n", "--kubeconfig", file},
 			"the lease duration (5s) must be longer than the renew deadline (25s)",
 		},
