@@ -18,7 +18,6 @@ import (
 // Files in the private directory of a process.
 const (
 	tmpDir         = "tmp"
-	tokenFile      = "token"
 	kubeconfigFile = "kubeconfig"
 )
 

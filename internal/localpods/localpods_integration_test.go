@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 )
 
@@ -36,7 +38,7 @@ func TestDeployment(t *testing.T) {
 		"HOSTNAME": pod.Name, "NAME": pod.Name, "NAMESPACE": e.namespace, "PLAIN": "text",
 	}, s.Environment)
 	require.Equal(t, home, s.Dir)
-	requirePrivate(t, home, filepath.Join(home, "token"), filepath.Join(home, "kubeconfig"), filepath.Join(e.options.Logs, e.namespace+"_"+pod.Name+".log"))
+	requirePrivate(t, home, filepath.Join(home, "kubeconfig"), filepath.Join(e.options.Logs, e.namespace+"_"+pod.Name+".log"))
 }
 
 // requirePrivate fails if other users of the machine can read the files.
@@ -55,7 +57,7 @@ func TestPodWithoutToken(t *testing.T) {
 	e.ready("web", 1)
 	s := e.said(e.pod(isReady).Name, 1)
 	require.NotContains(t, s.Environment, "KUBECONFIG")
-	require.NoFileExists(t, filepath.Join(s.Environment["HOME"], "token"))
+	require.NoFileExists(t, filepath.Join(s.Environment["HOME"], "kubeconfig"))
 }
 
 func TestChangedTemplate(t *testing.T) {
@@ -87,13 +89,18 @@ func TestReplicas(t *testing.T) {
 	}
 	require.Len(t, pids, 2)
 
-	token, err := os.ReadFile(filepath.Join(e.said(e.pods()[0].Name, 1).Dir, "token"))
+	config, err := clientcmd.BuildConfigFromFlags("", e.said(e.pods()[0].Name, 1).Environment["KUBECONFIG"])
+	require.NoError(t, err)
+	client := kubernetes.NewForConfigOrDie(config).Discovery()
+	_, err = client.ServerVersion()
 	require.NoError(t, err)
 
 	e.update("web", replicas(0))
 	e.ready("web", 0)
-	require.Eventually(t, func() bool { return apierrors.IsUnauthorized(useToken(t, e.options.RESTConfig, string(token))) }, soon, 200*time.Millisecond,
-		"a token becomes invalid with its pod")
+	require.Eventually(t, func() bool {
+		_, err := client.ServerVersion()
+		return apierrors.IsUnauthorized(err)
+	}, soon, 200*time.Millisecond, "a token becomes invalid with its pod")
 	for pid := range pids {
 		require.Eventually(t, func() bool { return !running(pid) }, soon, tick)
 	}

@@ -3,7 +3,6 @@ package localpods
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -13,18 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
-
-func useToken(t *testing.T, admin *rest.Config, token string) error {
-	t.Helper()
-	config := rest.AnonymousClientConfig(admin)
-	config.BearerToken = token
-	_, err := kubernetes.NewForConfigOrDie(config).Discovery().ServerVersion()
-	return err
-}
 
 func TestRunErrors(t *testing.T) {
 	o := Options{RESTConfig: &rest.Config{Host: "http://127.0.0.1:1"}, Binaries: "b", Logs: t.TempDir()}
@@ -198,13 +188,11 @@ func TestGrace(t *testing.T) {
 }
 
 func TestKubeconfigFor(t *testing.T) {
-	token := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(token, []byte("first"), 0o600))
-	data, err := kubeconfigFor(&rest.Config{Host: "https://x", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}, BearerToken: "admin"}, "ns", token)
+	data, err := kubeconfigFor(&rest.Config{Host: "https://x", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}, BearerToken: "admin"}, "ns", "own")
 	require.NoError(t, err)
 	config, err := clientcmd.RESTConfigFromKubeConfig(data)
 	require.NoError(t, err)
-	assert.Equal(t, token, config.BearerTokenFile, "it can be replaced")
+	assert.Equal(t, "own", config.BearerToken)
 	assert.Equal(t, "ca", string(config.CAData))
 	assert.NotContains(t, string(data), "admin", "not the credential of the administrator")
 	parsed, err := clientcmd.NewClientConfigFromBytes(data)

@@ -19,7 +19,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/process"
-	"github.com/muster-fleet/muster/pkg/credential"
 )
 
 const (
@@ -29,10 +28,8 @@ const (
 	maxGrace = 10 * time.Second
 	// tokenPath is where the API server mounts the token of the ServiceAccount, unless automountServiceAccountToken is false.
 	tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// tokenLife is the requested lifetime. The API server can issue shorter tokens.
-	tokenLife = time.Hour
-	// renewAfter is the part of the lifetime after which a token is replaced. Clients read the file again every minute.
-	renewAfter = 0.8
+	// tokenLife is the lifetime of tokens, which are not renewed. It is as long as that of the certificates of package pki.
+	tokenLife = 30 * 24 * time.Hour
 )
 
 // worker runs the process of one pod. Only its own goroutine uses it, except for the channel.
@@ -46,7 +43,6 @@ type worker struct {
 	state   state
 	backoff *flowcontrol.Backoff
 	wake    *time.Timer // fires when a step has to be repeated
-	renew   *time.Timer // fires when the token has to be replaced
 	written corev1.PodStatus
 }
 
@@ -54,10 +50,9 @@ func newWorker(n *node, pod *corev1.Pod) *worker {
 	w := &worker{
 		node: n, updates: make(chan *corev1.Pod, 1), pod: pod,
 		backoff: flowcontrol.NewBackOff(n.options.RestartDelay, n.options.RestartDelayMax),
-		wake:    time.NewTimer(time.Hour), renew: time.NewTimer(time.Hour),
+		wake:    time.NewTimer(time.Hour),
 	}
 	w.wake.Stop()
-	w.renew.Stop()
 	if len(pod.Status.ContainerStatuses) > 0 { // from an earlier node
 		w.state.restarts = int(pod.Status.ContainerStatuses[0].RestartCount)
 	}
@@ -93,11 +88,6 @@ func (w *worker) run(ctx context.Context) {
 			w.backoff.Next(w.home, now)
 			w.state.ended(w.process.ExitCode(), now, w.backoff.Get(w.home))
 			w.process = nil
-		case <-w.renew.C:
-			if err := w.writeAccess(ctx); err != nil && ctx.Err() == nil {
-				w.node.options.Log.Warnf("The token of Pod %s/%s is not replaced yet: %v", w.pod.Namespace, w.pod.Name, err)
-				w.renew.Reset(retryDelay)
-			}
 		case <-w.wake.C:
 		}
 	}
@@ -158,7 +148,7 @@ func (w *worker) start(ctx context.Context) (err error) {
 		return err
 	}
 	if mountsToken(w.pod) {
-		if err := w.writeAccess(ctx); err != nil {
+		if err := w.writeKubeconfig(ctx); err != nil {
 			return err
 		}
 	}
@@ -179,7 +169,6 @@ func (w *worker) grace() time.Duration {
 func (w *worker) cleanUp() {
 	w.process.Stop(w.grace())
 	w.wake.Stop()
-	w.renew.Stop()
 	if w.home == "" {
 		return
 	}
@@ -193,8 +182,8 @@ func mountsToken(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenPath })
 }
 
-// writeAccess writes a kubeconfig and a token of the ServiceAccount. The token is bound to the pod, so it becomes invalid with it.
-func (w *worker) writeAccess(ctx context.Context) error {
+// writeKubeconfig writes a kubeconfig with a token of the ServiceAccount. The token is bound to the pod, so it becomes invalid with it.
+func (w *worker) writeKubeconfig(ctx context.Context) error {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(int64(tokenLife.Seconds())),
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: w.pod.Name, UID: w.pod.UID},
@@ -204,24 +193,14 @@ func (w *worker) writeAccess(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("token of ServiceAccount %s/%s: %w", w.pod.Namespace, account, err)
 	}
-	claims, err := credential.Inspect(credential.Token(issued.Status.Token))
-	if err != nil {
-		return fmt.Errorf("token of ServiceAccount %s/%s: %w", w.pod.Namespace, account, err)
-	}
-	// The lifetime does not depend on the clock of this machine, which may differ from the API server's.
-	w.renew.Reset(max(retryDelay, time.Duration(float64(claims.Lifetime())*renewAfter)))
-	token := filepath.Join(w.home, tokenFile)
-	if err := replaceFile(token, []byte(issued.Status.Token)); err != nil {
-		return err
-	}
-	kubeconfig, err := kubeconfigFor(w.node.options.RESTConfig, w.pod.Namespace, token)
+	kubeconfig, err := kubeconfigFor(w.node.options.RESTConfig, w.pod.Namespace, issued.Status.Token)
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(w.home, kubeconfigFile), kubeconfig)
+	return os.WriteFile(filepath.Join(w.home, kubeconfigFile), kubeconfig, 0o600)
 }
 
-// kubeconfigFor returns a kubeconfig with the server of config and the path of a file with a token.
+// kubeconfigFor returns a kubeconfig with the server of config and a token.
 func kubeconfigFor(config *rest.Config, namespace, token string) ([]byte, error) {
 	tls := rest.CopyConfig(config)
 	if err := rest.LoadTLSFiles(tls); err != nil {
@@ -230,17 +209,8 @@ func kubeconfigFor(config *rest.Config, namespace, token string) ([]byte, error)
 	const name = "pod"
 	return clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: config.Host, CertificateAuthorityData: tls.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {TokenFile: token}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: token}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name, Namespace: namespace}},
 		CurrentContext: name,
 	})
-}
-
-// replaceFile writes a file so that no reader sees half of it.
-func replaceFile(path string, data []byte) error {
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
 }
