@@ -8,9 +8,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"time"
+
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // Certificates are valid for longer than any test or demo runs, and from an hour ago because clocks differ.
@@ -81,7 +83,7 @@ func NewKey() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encode(key)
+	return keyutil.MarshalPrivateKeyToPEM(key)
 }
 
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
@@ -104,23 +106,10 @@ func (a *Authority) issue(template *x509.Certificate) (Pair, error) {
 }
 
 func sign(template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) (Pair, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return Pair{}, err
-	}
-	template.SerialNumber = serial
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
 	if err != nil {
 		return Pair{}, err
 	}
-	keyPEM, err := encode(key)
-	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: keyPEM}, err
-}
-
-func encode(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), Key: keyPEM}, err
 }
