@@ -2,10 +2,8 @@ package demo
 
 import (
 	"bytes"
-	"context"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"html"
 	"os"
 	"path/filepath"
@@ -120,19 +118,6 @@ ns/left   agent    Deleted      1.0 s           2/2       3s ago
 
 2 clusters registered; 4.5 s in total.
 `, out.String())
-}
-
-func TestPoll(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	reasons := []error{errors.New("something is left"), fmt.Errorf("looking: %w", context.Canceled)}
-	err := poll(ctx, func(context.Context) error {
-		why := reasons[0]
-		if reasons = reasons[1:]; len(reasons) == 0 {
-			cancel()
-		}
-		return why
-	})
-	require.EqualError(t, err, "something is left")
 }
 
 func TestPictureShowsTheSteps(t *testing.T) {

@@ -1,9 +1,7 @@
 package demo
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -169,18 +167,13 @@ func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time)
 	return fmt.Sprintf("Cluster %s/%s: %s", a.namespace, a.name, strings.Join(states, " > ")), nil
 }
 
-// poll repeats a check until it succeeds, and returns its last error when ctx ends. The error of an ended context does not replace an earlier
-// error.
+// poll repeats a check until it succeeds, or until ctx ends.
 func poll(ctx context.Context, check func(context.Context) error) error {
-	var last error
-	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	const every = 50 * time.Millisecond
+	return await.Pace{First: every, Most: every}.Until(ctx, func(ctx context.Context) (bool, string) {
 		err := check(ctx)
-		if last == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-			last = err
-		}
-		return err == nil, nil
+		return err == nil, fmt.Sprint(err)
 	})
-	return cmp.Or(last, err)
 }
 
 // check checks on the hub and the members that every registration is complete.
