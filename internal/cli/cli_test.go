@@ -171,16 +171,14 @@ func TestClusterTable(t *testing.T) {
 		{Namespace: "fleet-local", Name: "local", WayIn: "local", State: "Registered", Bundles: "2/2", Agent: "v1", Kubernetes: "v1.36.3", LastSeen: &metav1.Time{Time: now.Add(-5 * time.Second)}},
 		{Namespace: "ns", Name: "east", WayIn: "manager", State: "ImportFailed", Reason: "Unreachable", Message: "no\nroute"},
 	}
-	var narrow, wide bytes.Buffer
-	narrow.WriteString(printed(t, clusterColumns, clusters, "", now))
-	wide.WriteString(printed(t, clusterColumns, clusters, "wide", now))
+	narrow, wide := printed(t, clusterColumns, clusters, "", now), printed(t, clusterColumns, clusters, "wide", now)
 	require.Equal(t, `NAMESPACE NAME WAY-IN STATE REASON BUNDLES LAST-SEEN
 fleet-local local local Registered - 2/2 5s ago
 ns east manager ImportFailed Unreachable - -
-`, narrow.String())
-	require.Contains(t, wide.String(), "LAST-SEEN SETTINGS UNAPPLIED KUBERNETES AGENT MESSAGE\n")
-	require.Contains(t, wide.String(), "5s ago - 0 v1.36.3 v1 -\n")
-	require.Contains(t, wide.String(), "Unreachable - - - 0 - - no route\n")
+`, narrow)
+	require.Contains(t, wide, "LAST-SEEN SETTINGS UNAPPLIED KUBERNETES AGENT MESSAGE\n")
+	require.Contains(t, wide, "5s ago - 0 v1.36.3 v1 -\n")
+	require.Contains(t, wide, "Unreachable - - - 0 - - no route\n")
 }
 
 // With --watch, an object is printed as soon as it changes, in each format.
@@ -263,47 +261,43 @@ func TestTotals(t *testing.T) {
 
 func TestTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var out bytes.Buffer
-	out.WriteString(printed(t, tokenColumns, []view.Token{
+	out := printed(t, tokenColumns, []view.Token{
 		{Namespace: "ns", Name: "a", TTL: "24h0m0s", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}, Secret: "a", State: "Ready"},
 		{Namespace: "ns", Name: "b", State: "Failed", Reason: "TTLRequired"},
-	}, "", now))
+	}, "", now)
 	require.Equal(t, `NAMESPACE NAME TTL EXPIRES USES SECRET STATE REASON
 ns a 24h0m0s in 24h 0 a Ready -
 ns b - never 0 - Failed TTLRequired
-`, out.String())
+`, out)
 }
 
 func TestWideTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var out bytes.Buffer
-	out.WriteString(printed(t, tokenColumns, []view.Token{
+	out := printed(t, tokenColumns, []view.Token{
 		{Namespace: "ns", Name: "a", State: "UsedUp", Uses: 2, UsageLimit: ptr.To(int32(2)), LastUsed: &metav1.Time{Time: now.Add(-time.Hour)}, LastCluster: "east", ClientIDs: []string{"x", "y"}, ClientIDPattern: "z-*"},
 		{Namespace: "ns", Name: "b", State: "Ready", ClientIDs: []string{strings.Repeat("long", 20)}},
 		{Namespace: "ns", Name: "c", State: "Ready", Uses: 7},
-	}, "wide", now))
+	}, "wide", now)
 	require.Equal(t, `NAMESPACE NAME TTL EXPIRES USES SECRET STATE REASON LAST-USED LAST-CLUSTER FOR MESSAGE
 ns a - never 2/2 - UsedUp - 60m ago east x,y,z-* -
 ns b - never 0 - Ready - - - longlonglonglonglonglonglonglonglonglon… -
 ns c - never 7 - Ready - - - any -
-`, out.String())
+`, out)
 }
 
 func TestRequestTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var narrow, wide bytes.Buffer
 	requests := []view.Request{
 		{Namespace: "ns", Name: "request-a", Cluster: "cluster-1", ClientID: "id", Token: "tok", Creator: "system:serviceaccount:ns:tok-1", State: "Waiting", Reason: "WaitingForApproval", Message: "waits", Created: &metav1.Time{Time: now.Add(-3 * time.Minute)}},
 		{Namespace: "ns", Name: "request-b", Cluster: "east", ClientID: strings.Repeat("é", 50), State: "Refused", Reason: "ClientIDInUse"},
 	}
-	narrow.WriteString(printed(t, requestColumns, requests, "", now))
-	wide.WriteString(printed(t, requestColumns, requests, "wide", now))
+	narrow, wide := printed(t, requestColumns, requests, "", now), printed(t, requestColumns, requests, "wide", now)
 	require.Equal(t, `NAMESPACE NAME CLUSTER TOKEN STATE REASON CREATED
 ns request-a cluster-1 tok Waiting WaitingForApproval 3m ago
 ns request-b east - Refused ClientIDInUse -
-`, narrow.String())
-	require.Contains(t, wide.String(), "id system:serviceaccount:ns:tok-1 waits\n")
-	require.Contains(t, wide.String(), strings.Repeat("é", 39)+"…")
+`, narrow)
+	require.Contains(t, wide, "id system:serviceaccount:ns:tok-1 waits\n")
+	require.Contains(t, wide, strings.Repeat("é", 39)+"…")
 }
 
 func TestInstructions(t *testing.T) {
