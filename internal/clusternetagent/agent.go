@@ -3,6 +3,7 @@
 package clusternetagent
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -225,15 +226,12 @@ func (a *agent) register(ctx context.Context) (*unstructured.Unstructured, error
 }
 
 func (a *agent) newRequest() *unstructured.Unstructured {
-	name := a.ClusterName
-	if name == "" {
-		name = "clusternet-cluster-" + rand.String(5)
-	}
+	name := cmp.Or(a.ClusterName, "clusternet-cluster-"+rand.String(5))
 	spec := map[string]any{
 		"clusterId":   a.id,
 		"clusterName": name,
-		"clusterType": orDefault(a.ClusterType, "StandardCluster"),
-		"syncMode":    orDefault(a.SyncMode, "Pull"),
+		"clusterType": cmp.Or(a.ClusterType, "StandardCluster"),
+		"syncMode":    cmp.Or(a.SyncMode, "Pull"),
 	}
 	if a.ClusterNamespace != "" {
 		spec["clusterNamespace"] = a.ClusterNamespace
@@ -297,13 +295,6 @@ func pauseUntil(ctx context.Context, period time.Duration, jitter float64, early
 	case <-early:
 	}
 	return true
-}
-
-func orDefault(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }
 
 func anyMap(values map[string]string) map[string]any {
