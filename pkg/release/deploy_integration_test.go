@@ -212,14 +212,11 @@ func TestAdopt(t *testing.T) {
 // unlabel removes the marks of a revision that Fleet's own agent does not set.
 func (m *member) unlabel(name string) {
 	m.t.Helper()
-	secrets := m.core.CoreV1().Secrets(m.namespace)
-	list, err := secrets.List(m.t.Context(), metav1.ListOptions{LabelSelector: "owner=helm,name=" + name})
-	require.NoError(m.t, err)
-	for i := range list.Items {
-		maps.DeleteFunc(list.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
-		_, err = secrets.Update(m.t.Context(), &list.Items[i], metav1.UpdateOptions{})
-		require.NoError(m.t, err)
-	}
+	m.changeHistory(func(s *corev1.Secret) {
+		if s.Labels["name"] == name {
+			maps.DeleteFunc(s.Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
+		}
+	})
 }
 
 // Fields that a Bundle no longer has are removed, whichever agent has set them. Fields of other programs stay.
@@ -281,27 +278,19 @@ var errCut = errors.New("cut off")
 // cutAfter lets n writes through and then sends nothing more, as if the process had been killed.
 func cutAfter(n int, written *[]string) func(*rest.Config) {
 	var mu sync.Mutex
-	return func(c *rest.Config) {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(req *http.Request) (*http.Response, error) {
-				mu.Lock()
-				dead := len(*written) >= n
-				if !dead && req.Method != http.MethodGet {
-					*written = append(*written, req.Method+" "+req.URL.Path)
-				}
-				mu.Unlock()
-				if dead {
-					return nil, errCut
-				}
-				return next.RoundTrip(req)
-			})
-		})
-	}
+	return through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		mu.Lock()
+		dead := len(*written) >= n
+		if !dead && req.Method != http.MethodGet {
+			*written = append(*written, req.Method+" "+req.URL.Path)
+		}
+		mu.Unlock()
+		if dead {
+			return nil, errCut
+		}
+		return next.RoundTrip(req)
+	})
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 func TestDeploy_cutOffAtAnyWrite(t *testing.T) {
 	m := onMember(t)
@@ -342,16 +331,12 @@ func TestSweep(t *testing.T) {
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
 		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
 	require.Error(t, err)
-	careful := onMember(t, func(c *rest.Config) {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
-					return nil, errCut
-				}
-				return next.RoundTrip(req)
-			})
-		})
-	})
+	careful := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+			return nil, errCut
+		}
+		return next.RoundTrip(req)
+	}))
 	r := m.request("a.yaml", configMap("a", "k", "three"))
 	_, err = careful.Deploy(t.Context(), r)
 	var leftover *LeftoverError

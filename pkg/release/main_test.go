@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"testing"
 
@@ -41,6 +42,27 @@ func onMember(t *testing.T, wrap ...func(*rest.Config)) *member {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "release-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return &member{Client: client, t: t, namespace: namespace.Name, core: core}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// through returns an option of onMember: a function that sends the requests of the client.
+func through(send func(next http.RoundTripper, r *http.Request) (*http.Response, error)) func(*rest.Config) {
+	return func(c *rest.Config) {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) { return send(next, r) })
+		})
+	}
+}
+
+// store creates a Secret of a revision, as a user can who may write Secrets in the namespace.
+func (m *member) store(secret *corev1.Secret) {
+	m.t.Helper()
+	secret.Namespace = m.namespace
+	_, err := m.core.CoreV1().Secrets(m.namespace).Create(m.t.Context(), secret, metav1.CreateOptions{})
+	require.NoError(m.t, err)
 }
 
 // request deploys files, which are pairs of name and content, under the name "app".

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -97,9 +96,8 @@ func TestUninstall_damaged(t *testing.T) {
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
 			forged := stored(t, secretName("app", 2), text, 1)
-			forged.Namespace, forged.Labels = "", labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
-			_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
-			require.NoError(t, err)
+			forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
+			m.store(forged)
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 			assert.Empty(t, m.mine())
 			assert.Empty(t, m.configMaps(), "the signed revision is uninstalled")
@@ -116,16 +114,12 @@ func TestUninstall_damaged(t *testing.T) {
 	})
 	t.Run("a request fails: the revision stays", func(t *testing.T) {
 		fails := false
-		m := onMember(t, func(c *rest.Config) {
-			c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-				return roundTripper(func(r *http.Request) (*http.Response, error) {
-					if fails && strings.HasSuffix(r.URL.Path, "/configmaps/a") {
-						return nil, errors.New("broken")
-					}
-					return next.RoundTrip(r)
-				})
-			})
-		})
+		m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			if fails && strings.HasSuffix(r.URL.Path, "/configmaps/a") {
+				return nil, errors.New("broken")
+			}
+			return next.RoundTrip(r)
+		}))
 		m.keyed()
 		m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"))
 		options := m.removal(m.namespace)
@@ -145,13 +139,12 @@ func TestDeploy_handOverNotSigned(t *testing.T) {
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	forged := stored(t, secretName("old", 1), `{"name":"old","version":1,"info":{"status":"failed"}}`, 1)
-	forged.Namespace, forged.Labels = "", labels.Set{"owner": "helm", "name": "old", "version": "1", "status": "failed"}
-	_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
-	require.NoError(t, err)
+	forged.Labels = labels.Set{"owner": "helm", "name": "old", "version": "1", "status": "failed"}
+	m.store(forged)
 	r.HandOver = []Found{{Namespace: m.namespace, Name: "old", Version: 1}, {Namespace: m.namespace, Name: "gone", Version: 1}}
 	r.Options.Helm = &fleet.HelmOptions{Atomic: true}
 	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
-	_, err = m.Deploy(t.Context(), r)
+	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "spec.ports[0].port")
 	assert.True(t, m.mine()[0].Deployed, "it is rolled back")
 }
@@ -230,18 +223,14 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := foreign(t)
 			var change func()
-			m := onMember(t, func(c *rest.Config) {
-				c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-					return roundTripper(func(r *http.Request) (*http.Response, error) {
-						response, err := next.RoundTrip(r)
-						if now := change; now != nil && strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
-							change = nil
-							now()
-						}
-						return response, err
-					})
-				})
-			})
+			m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				response, err := next.RoundTrip(r)
+				if now := change; now != nil && strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
+					change = nil
+					now()
+				}
+				return response, err
+			}))
 			m.keyed()
 			r := m.request("a.yaml", configMap("a", "k", "one"))
 			m.deploy(r)
@@ -276,9 +265,8 @@ func TestCorrect_failedRevisionNotSigned(t *testing.T) {
 	manifest, err := json.Marshal(strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1))
 	require.NoError(t, err)
 	forged := stored(t, secretName("app", 2), `{"name":"app","namespace":"`+m.namespace+`","version":2,"info":{"status":"failed"},"manifest":`+string(manifest)+`}`, 1)
-	forged.Namespace, forged.Labels = "", labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"}
-	_, err = m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
-	require.NoError(t, err)
+	forged.Labels = labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"}
+	m.store(forged)
 	_, err = m.Correct(t.Context(), r)
 	assert.Equal(t, []string{"theirs"}, f.configMaps())
 	require.ErrorIs(t, err, ErrNotSigned)
@@ -493,10 +481,8 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
 	for name, manifest := range map[string]string{"small": "kind: X", "large": "kind: [" + strings.Repeat(",", 100) + "]"} {
 		forged := stored(t, secretName(name, 1), `{"name":"`+name+`","version":1,"info":{"status":"deployed"},"manifest":"`+manifest+`"}`, 1)
-		forged.Namespace = ""
 		forged.Labels = labels.Merge(agent.LabelsFor(name, "one"), labels.Set{"owner": "helm", "name": name, "version": "1", "status": "deployed"})
-		_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), forged, metav1.CreateOptions{})
-		require.NoError(t, err)
+		m.store(forged)
 	}
 	m.keyed()
 	for name, signed := range map[string]bool{"small": true, "large": false} {
@@ -515,11 +501,10 @@ func TestEnsureHistoryKey_unreadable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
-			_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), &corev1.Secret{
+			m.store(&corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Name: secretName("x", 1), Labels: map[string]string{"owner": "helm", "name": "x", "version": "1"}},
 				Data:       map[string][]byte{"release": data},
-			}, metav1.CreateOptions{})
-			require.NoError(t, err)
+			})
 			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}})
 			m.keyed()
 			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -145,16 +144,12 @@ func TestCorrect_fails(t *testing.T) {
 	m.keyed()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
-	careful := onMember(t, func(c *rest.Config) {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.Method == http.MethodPatch {
-					return nil, errCut
-				}
-				return next.RoundTrip(req)
-			})
-		})
-	})
+	careful := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		if req.Method == http.MethodPatch {
+			return nil, errCut
+		}
+		return next.RoundTrip(req)
+	}))
 	careful.Client = careful.withKey(m.key)
 	for range 2 {
 		_, err := careful.Correct(t.Context(), r)
@@ -393,18 +388,14 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 // The removal with the client's own identity reads the history again. Helm would take an error of that for a release that does not exist.
 func TestUninstall_historyCannotBeRead(t *testing.T) {
 	reads, failing := 0, 0
-	m := onMember(t, func(c *rest.Config) {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) {
-				if strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
-					if reads++; reads == failing {
-						return nil, errCut
-					}
-				}
-				return next.RoundTrip(r)
-			})
-		})
-	})
+	m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if strings.Contains(r.URL.Query().Get("labelSelector"), "name=app") {
+			if reads++; reads == failing {
+				return nil, errCut
+			}
+		}
+		return next.RoundTrip(r)
+	}))
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	options := m.mine()[0].Options()
 	options.ServiceAccount, options.ServiceAccountNamespace = "gone", m.namespace
