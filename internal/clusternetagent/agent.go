@@ -60,8 +60,6 @@ type Options struct {
 	ClusterName string
 	// ClusterNamespace is --cluster-reg-namespace, a wish.
 	ClusterNamespace string
-	// ClusterType is --cluster-reg-type. Empty: StandardCluster.
-	ClusterType string
 	// SyncMode is --cluster-sync-mode. Empty: Pull.
 	SyncMode string
 	// ClusterLabels is --cluster-labels.
@@ -230,7 +228,7 @@ func (a *agent) newRequest() *unstructured.Unstructured {
 	spec := map[string]any{
 		"clusterId":   a.id,
 		"clusterName": name,
-		"clusterType": cmp.Or(a.ClusterType, "StandardCluster"),
+		"clusterType": "StandardCluster",
 		"syncMode":    cmp.Or(a.SyncMode, "Pull"),
 	}
 	if a.ClusterNamespace != "" {
