@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -114,8 +113,7 @@ func (s *scene) cluster(change ...func(*fleet.Cluster)) {
 	for _, f := range change {
 		f(cluster)
 	}
-	_, err := s.hub.Fleet.Clusters(s.ns).Create(context.Background(), cluster, metav1.CreateOptions{})
-	require.NoError(s.t, err)
+	testenv.Create(s.t, s.hub.Fleet.Clusters(s.ns).Create, cluster)
 }
 
 // secret creates or updates the kubeconfig Secret.
@@ -212,21 +210,18 @@ func forbiddenMember() bad {
 			s.cluster()
 		},
 		correct: func(s *scene) {
-			_, err := s.member.Kubernetes.RbacV1().ClusterRoleBindings().Create(context.Background(), &rbacv1.ClusterRoleBinding{
+			testenv.Create(s.t, s.member.Kubernetes.RbacV1().ClusterRoleBindings().Create, &rbacv1.ClusterRoleBinding{
 				ObjectMeta: metav1.ObjectMeta{Name: "importer-" + s.agentNS},
 				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.agentNS, Name: "importer"}},
 				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-			}, metav1.CreateOptions{})
-			require.NoError(s.t, err)
+			})
 		},
 	}
 }
 
 // memberAccount creates a ServiceAccount without rights on the member and returns its token.
 func (s *scene) memberAccount() string {
-	accounts := s.member.Kubernetes.CoreV1().ServiceAccounts(s.agentNS)
-	_, err := accounts.Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "importer"}}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
+	testenv.Create(s.t, s.member.Kubernetes.CoreV1().ServiceAccounts(s.agentNS).Create, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "importer"}})
 	return s.member.TokenOf(s.t, s.agentNS, "importer")
 }
 
@@ -242,8 +237,7 @@ func foreignKubeconfig() bad {
 		},
 		correct: func(s *scene) {
 			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"another, %s"}}}`, fleet.KubeconfigAllowedAnnotation, s.ns)
-			_, err := s.hub.Kubernetes.CoreV1().Secrets(elsewhere).Patch(context.Background(), "kubeconfig", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			require.NoError(s.t, err)
+			testenv.Merge(s.t, s.hub.Kubernetes.CoreV1().Secrets(elsewhere).Patch, "kubeconfig", patch)
 		},
 	}
 }
@@ -257,17 +251,13 @@ func (s *scene) request(token string, spec fleet.ClusterRegistrationSpec) *fleet
 	if spec.ClientRandom == "" {
 		spec.ClientRandom = "random-" + s.ns
 	}
-	request, err := s.hub.Fleet.ClusterRegistrations(s.ns).Create(context.Background(), &fleet.ClusterRegistration{
+	return testenv.Create(s.t, s.hub.Fleet.ClusterRegistrations(s.ns).Create, &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{Name: object, Labels: labels}, Spec: spec,
-	}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	return request
+	})
 }
 
 func (s *scene) token(name string) {
-	_, err := s.hub.Fleet.ClusterRegistrationTokens(s.ns).Create(context.Background(),
-		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
+	testenv.Create(s.t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Create, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
 func (s *scene) dropToken(name string) {
@@ -276,10 +266,9 @@ func (s *scene) dropToken(name string) {
 
 // known creates a Cluster with this clientID.
 func (s *scene) known(name, clientID string) {
-	_, err := s.hub.Fleet.Clusters(s.ns).Create(context.Background(), &fleet.Cluster{
+	testenv.Create(s.t, s.hub.Fleet.Clusters(s.ns).Create, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{ClientID: clientID},
-	}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
+	})
 }
 
 func badRequests() []bad {
@@ -313,9 +302,7 @@ func badRequests() []bad {
 				s.request("tok", edge)
 			},
 			correct: func(s *scene) {
-				_, err := s.hub.Fleet.Clusters(s.ns).Patch(context.Background(), "second", types.MergePatchType,
-					[]byte(`{"spec":{"clientID":"other"}}`), metav1.PatchOptions{})
-				require.NoError(s.t, err)
+				testenv.Merge(s.t, s.hub.Fleet.Clusters(s.ns).Patch, "second", `{"spec":{"clientID":"other"}}`)
 			},
 		}),
 		granted(bad{
@@ -388,11 +375,12 @@ func takenNames() []bad {
 
 func (s *scene) foreignSecret(namespace, name string) {
 	s.hub.WriteSecret(s.t, namespace, name, map[string][]byte{"password": []byte("of somebody else")})
-	s.foreign = func() string {
-		secret, err := s.hub.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), name, metav1.GetOptions{})
-		require.NoError(s.t, err)
-		return testenv.Bytes(s.t, secret)
-	}
+	s.foreign = content(s, s.hub.Kubernetes.CoreV1().Secrets(namespace).Get, name)
+}
+
+// content returns a function that reads an object.
+func content[T any](s *scene, get testenv.Get[T], name string) func() string {
+	return func() string { return testenv.Bytes(s.t, testenv.RequireThere(s.t, get, name)) }
 }
 
 func (s *scene) dropSecret(namespace, name string) {
@@ -401,26 +389,16 @@ func (s *scene) dropSecret(namespace, name string) {
 
 func (s *scene) foreignRole() {
 	roles := s.hub.Kubernetes.RbacV1().Roles(s.ns)
-	_, err := roles.Create(context.Background(), &rbacv1.Role{
+	testenv.Create(s.t, roles.Create, &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: object},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	s.foreign = func() string {
-		role, err := roles.Get(context.Background(), object, metav1.GetOptions{})
-		require.NoError(s.t, err)
-		return testenv.Bytes(s.t, role)
-	}
+	})
+	s.foreign = content(s, roles.Get, object)
 }
 
 func (s *scene) foreignNamespace() {
 	name := registration.ClusterNamespace(s.ns, object)
 	namespaces := s.hub.Kubernetes.CoreV1().Namespaces()
-	_, err := namespaces.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	s.foreign = func() string {
-		namespace, err := namespaces.Get(context.Background(), name, metav1.GetOptions{})
-		require.NoError(s.t, err)
-		return testenv.Bytes(s.t, namespace)
-	}
+	testenv.Create(s.t, namespaces.Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	s.foreign = content(s, namespaces.Get, name)
 }

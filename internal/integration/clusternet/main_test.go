@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -178,9 +177,7 @@ func newID() string { return string(uuid.NewUUID()) }
 // decide approves or denies a request in place of a user.
 func (s *stage) decide(t *testing.T, request, decision string) {
 	t.Helper()
-	patch := []byte(`{"status":{"approval":{"decision":"` + decision + `"}}}`)
-	_, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch(t.Context(), request, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch, request, `{"status":{"approval":{"decision":"`+decision+`"}}}`, "status")
 }
 
 func manual() fleet.ClusterRegistrationTokenSpec {

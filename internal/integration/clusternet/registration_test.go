@@ -68,9 +68,8 @@ func testLife(t *testing.T, s *stage) {
 
 	// Only labels can be patched. The Secret is stored without its credential.
 	members := agent.ManagedClusters(namespace)
-	_, err := members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"labels":{"node.clusternet.io/zone":"a"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	_, err = members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"fleet.cattle.io/cluster":"other"}}}`), metav1.PatchOptions{})
+	testenv.Merge(t, members.Patch, answer.ManagedClusterName, `{"metadata":{"labels":{"node.clusternet.io/zone":"a"}}}`)
+	_, err := members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"fleet.cattle.io/cluster":"other"}}}`), metav1.PatchOptions{})
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
 	_, err = members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"spec":{"syncMode":"Push"}}`), metav1.PatchOptions{})
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)

@@ -1,7 +1,6 @@
 package costs
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -94,10 +93,9 @@ func imported(t *testing.T, hub *testenv.Cluster, ns string, want int) (bool, st
 
 func createCluster(t *testing.T, hub *testenv.Cluster, ns, name, secret, agentNS string) {
 	t.Helper()
-	_, err := hub.Fleet.Clusters(ns).Create(context.Background(), &fleet.Cluster{
+	testenv.Create(t, hub.Fleet.Clusters(ns).Create, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: secret, AgentNamespace: agentNS},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 }
 
 // removedNeighbours are not more than the hub removes at the same time in a workspace: the removals of more take another 15 seconds.
