@@ -87,9 +87,17 @@ func TestReconcileCopies(t *testing.T) {
 			source: credential("ws", "6", "two"), target: copyOf("5 source/6 11", "two"), generation: 4,
 			requests: []string{"patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
-		"a copy of Fleet's hub: taken over": {
+		"a copy of Fleet's hub: taken over with its generation": {
 			source: credential("ws", "5", "one"), target: fleetCopy, generation: 4,
-			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/5 11", "one"), after: 5, readable: []string{"cred"},
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/5 11", "one"), after: 4, readable: []string{"cred"},
+		},
+		"a copy of Fleet's hub without a generation": {
+			source: credential("ws", "5", "one"), target: fleetCopy,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("1 source/5 11", "one"), after: 1, readable: []string{"cred"},
+		},
+		"a copy of Fleet's hub with other content": {
+			source: credential("ws", "6", "two"), target: fleetCopy, generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
 		"a copy of an earlier BundleDeployment": {
 			source: credential("ws", "5", "one"), target: orphaned, generation: 4,
