@@ -15,6 +15,9 @@ type Members struct {
 	DeniedCIDRs CIDRs `json:"deniedCIDRs,omitempty"`
 	// AllowProxyURL lets kubeconfigs name a proxy in proxy-url.
 	AllowProxyURL bool `json:"allowProxyURL,omitempty"`
+	// Unknown is true if the hub has started with an invalid or missing configuration that does not say which addresses are denied: it then
+	// connects to no member, except its own cluster.
+	Unknown bool `json:"-"`
 }
 
 // CIDRs are ranges of addresses, such as 10.0.0.0/8.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -77,6 +78,43 @@ func TestInvalidConfiguration(t *testing.T) {
 		c := testenv.RequireThere(t, hub.Fleet.Clusters(second.ns).Get, object)
 		return c.Status.AgentTLSMode == "strict", "the corrected configuration is not in effect"
 	})
+}
+
+// A hub starts with a document that nobody can read. Its rules are not known, so nothing is granted, not even with a token whose requests need no
+// approval; the values of tokens keep the address and the CA of the hub.
+func TestStartWithUnreadableConfiguration(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	settings := hub.Reachable()
+	settings["registration"] = map[string]any{"policy": []map[string]any{
+		{"name": "stolen", "expression": "request.spec.clientID == 'thief'", "action": "Deny"},
+	}}
+	hub.Configure(t, settings)
+	ns := hub.Namespace(t)
+	first := hub.Hub(t)
+	values := hub.Token(t, ns, "shared", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalAuto})
+	first.Stop(t)
+
+	before := configEvents(t, hub)
+	hub.ConfigureWith(t, "{[ \x01")
+	hub.Hub(t)
+	testenv.Eventually(t, func() (bool, string) { return configEvents(t, hub) > before, "no event on the ConfigMap" })
+	thief := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "thief", ClientRandom: "t"})
+	agent := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "agent", ClientRandom: "a"})
+	for _, request := range []*fleet.ClusterRegistration{thief, agent} {
+		hub.WaitCondition(t, testenv.KindRequest, ns, request.Name, fleet.ConditionGranted, "False Denied: denied by rule \"configuration\"")
+	}
+	testenv.Merge(t, hub.Fleet.ClusterRegistrationTokens(ns).Patch, "shared", `{"spec":{"labels":{"a":"b"}}}`)
+	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),
+		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	hub.WaitCondition(t, testenv.KindToken, ns, "new", fleet.ConditionReady, "Unknown ConfigInvalid")
+	assert.Equal(t, values, hub.Values(t, ns, "shared"))
+
+	hub.Configure(t, settings)
+	hub.Granted(t, values, agent)
+	hub.WaitCondition(t, testenv.KindRequest, ns, thief.Name, fleet.ConditionGranted, "False Denied: denied by rule \"stolen\"")
+	hub.WaitCondition(t, testenv.KindToken, ns, "new", fleet.ConditionReady, "True TokenReady")
+	assert.Equal(t, values.APIServerCA, hub.Values(t, ns, "new").APIServerCA)
 }
 
 func configEvents(t *testing.T, hub *testenv.Cluster) int {

@@ -126,6 +126,9 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 	if isHubKubeconfig(secret) {
 		return i.connectHub(hub, cluster, secret, parsed, mode)
 	}
+	if hub.Members.Unknown {
+		return nil, failuref(fleet.ReasonConfigInvalid, "the hub connects to no member: %s", i.Config.Problem())
+	}
 	if !hub.Members.AllowProxyURL && parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster].ProxyURL != "" {
 		return nil, failuref(fleet.ReasonAddressNotAllowed,
 			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); remove proxy-url, or set it",

@@ -221,6 +221,13 @@ func TestConnect_addresses(t *testing.T) {
 			assert.Equal(t, "AddressNotAllowed", problem.reason)
 		})
 	}
+	t.Run("the denied addresses are not known: no connection", func(t *testing.T) {
+		hub := hubConfig
+		hub.Members = config.Members{Unknown: true}
+		_, problem := newHarness(t).connect(hub, fresh(), kubeconfigSecret(with(t, nil)), config.TLSModeStrict)
+		require.NotNil(t, problem)
+		assert.Equal(t, "ConfigInvalid", problem.reason)
+	})
 	t.Run("another configuration: another connection", func(t *testing.T) {
 		h, secret, hub := newHarness(t), kubeconfigSecret(with(t, nil)), hubConfig
 		first, problem := h.connect(hub, fresh(), secret, config.TLSModeStrict)

@@ -28,6 +28,15 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 		expires = nil // an API server refuses to issue a bearer token for centuries
 	}
 	existing, err := h.currentSecret(ctx, token)
+	if problem := h.Config.Problem(); problem != "" && err == nil {
+		// The address and the CA of the hub may not be known. Values without the CA would let an agent trust every authority of its system.
+		if existing != nil && registration.HoldsValuesOf(existing, token) {
+			if _, good := h.reusable(ctx, token, existing, expires); good {
+				return valuesResult(nil)
+			}
+		}
+		return result.Wait(fleet.ReasonConfigInvalid, problem).In(h.RecheckDelay())
+	}
 	if err == nil && existing == nil {
 		if err = h.writeValues(ctx, token, nil, expires); !apierrors.IsAlreadyExists(err) {
 			return valuesResult(err)

@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -115,6 +116,27 @@ func TestEnsureValues(t *testing.T) {
 		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, before, after)
+	})
+	t.Run("the configuration is invalid: good values stay, and others wait", func(t *testing.T) {
+		current, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		h.Config.SetFallback(config.Hub{APIServerURL: "https://other"}, "correct it")
+		before := h.secrets
+		defer func() { h.secrets = before }()
+		cached := emptyIndexer()
+		require.NoError(t, cached.Add(current))
+		h.secrets = generic.NewCache[*corev1.Secret](cached, schema.GroupResource{})
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		fresh := someToken(0)
+		fresh.Name = "fresh"
+		out := h.ensureValues(t.Context(), fresh, nil)
+		assert.True(t, out.IsWait())
+		assert.Equal(t, fleet.ReasonConfigInvalid, out.Reason)
+		all, err := secrets.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, all.Items, 1)
+		assert.Equal(t, *current, all.Items[0])
+		h.Config.Set(config.Hub{})
 	})
 	t.Run("its owner cannot be read: retried", func(t *testing.T) {
 		overloaded := errors.New("overloaded")

@@ -3,8 +3,10 @@ package settings
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +29,8 @@ const (
 )
 
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
-// apply. If there was one, agents keep what they have until there is one again, and registrations wait for the approval of a person.
+// apply. If there was one, or if the document is invalid, the hub starts with fallback: agents keep what an earlier hub gave them, and no
+// setting protects less than the one that is not known.
 func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(c.SystemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -38,19 +41,17 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 		if slices.ContainsFunc(clusters, isConfigured) {
 			problem := fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s exists again", c.SystemNamespace, registration.HubConfigMap)
 			logrus.Warn("Starting without a configuration: " + problem)
-			c.Config.SetFallback(config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}, problem)
+			c.Config.SetFallback(fallback(""), problem)
 		}
 		return &Watcher{Context: c}, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
 	w := &Watcher{Context: c, hasVersion: true, version: configMap.Annotations[fleet.VersionAnnotation]}
-	// An invalid document is reported when the ConfigMap is watched. Until it is corrected, the defaults apply to what is new, and agents
-	// keep what an earlier hub gave them with the previous configuration.
 	document := configMap.Data[registration.ConfigKey]
 	hub, _, err := parse(document)
-	if err != nil {
-		w.Config.SetFallback(safeDefaults(document), fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s is corrected: %s",
+	if err != nil { // it is reported when the ConfigMap is watched
+		w.Config.SetFallback(fallback(document), fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s is corrected: %s",
 			configMap.Namespace, configMap.Name, err))
 		return w, nil
 	}
@@ -64,16 +65,61 @@ func isConfigured(cluster *fleet.Cluster) bool {
 	return status.APIServerURL != "" && status.Import != nil && !status.Import.APIServerURLFromSecret
 }
 
-// safeDefaults returns the defaults to use in place of an invalid document. If the document has rules for registrations, or may have, every
-// registration waits for the approval of a person.
-func safeDefaults(document string) config.Hub {
-	var parsed struct {
-		Registration any `json:"registration"`
+// fallback returns the configuration of a hub that starts with an invalid document. Each key that is valid applies. The others have their
+// defaults, except those whose defaults permit something that the document may forbid. Nothing is known of an empty document, or of one that is
+// not a map.
+func fallback(document string) config.Hub {
+	var given map[string]any
+	if err := yaml.Unmarshal([]byte(document), &given); err != nil || given == nil {
+		return protect(config.Hub{}, "registration", "members", "bundles", "agentTLSMode", "ignoreClusterRegistrationLabels")
 	}
-	if err := yaml.Unmarshal([]byte(document), &parsed); err == nil && parsed.Registration == nil {
-		return config.Hub{}
+	hub, valid, invalid := config.Hub{}, map[string]any{}, []string(nil)
+	for key, value := range given {
+		if _, err := parseKeys(map[string]any{key: value}); err != nil {
+			invalid = append(invalid, key)
+		} else {
+			valid[key] = value
+		}
 	}
-	return config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
+	if parsed, err := parseKeys(valid); err == nil {
+		hub = parsed
+	}
+	return protect(hub, invalid...)
+}
+
+func parseKeys(keys map[string]any) (config.Hub, error) {
+	document, err := json.Marshal(keys)
+	if err != nil {
+		return config.Hub{}, err
+	}
+	hub, _, err := parse(string(document))
+	return hub, err
+}
+
+// protect sets keys whose values are not known to the values that permit least.
+func protect(hub config.Hub, keys ...string) config.Hub {
+	for _, key := range keys {
+		switch strings.ToLower(key) { // as encoding/json compares keys
+		case "registration":
+			hub.Registration = config.Registration{
+				// For agents whose requests are granted and that have not fetched their credential yet.
+				CredentialLifetime: metav1.Duration{Duration: config.MinCredentialLifetime},
+				Policy: []config.PolicyRule{{
+					Name: "configuration", Expression: "true", Action: config.PolicyDeny,
+					Message: "the configuration of the hub is invalid or missing, and the hub registers no cluster until it is corrected",
+				}},
+			}
+		case "members":
+			hub.Members = config.Members{Unknown: true}
+		case "bundles":
+			hub.Bundles = config.Bundles{WorkspaceLimitMiB: 1} // what is stored stays, and takes no more
+		case "agenttlsmode":
+			hub.AgentTLSMode = config.TLSModeStrict
+		case "ignoreclusterregistrationlabels":
+			hub.IgnoreClusterRegistrationLabels = true
+		}
+	}
+	return hub
 }
 
 // Watcher applies each change of the ConfigMap.

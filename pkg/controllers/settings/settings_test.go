@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
@@ -16,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -58,29 +60,79 @@ func TestWatcherKeepsThePreviousConfigurationOfAnInvalidRule(t *testing.T) {
 }
 
 func TestLoadOfAnInvalidDocument(t *testing.T) {
-	manual := config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
-	for name, row := range map[string]struct {
-		document string
-		want     config.Hub
-	}{
-		"an invalid rule":               {bad, manual},
-		"not YAML":                      {"{", manual},
-		"an error elsewhere":            {`{"agentTLSMode":"maybe"}`, config.Hub{}},
-		"an error elsewhere, and rules": {`{"agentTLSMode":"maybe","registration":{"approval":"Auto"}}`, manual},
-		"registration is not an object": {`{"registration":[]}`, manual},
+	for name, document := range map[string]string{
+		"an invalid rule":               bad,
+		"not YAML":                      "{",
+		"an error elsewhere":            `{"agentTLSMode":"maybe"}`,
+		"registration is not an object": `{"registration":[]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, events := hubWith(configMap(row.document))
+			c, events := hubWith(configMap(document))
 			w, err := Load(t.Context(), c)
 			require.NoError(t, err, "the hub starts")
-			assert.Equal(t, row.want, c.Config.Get())
 			assert.Contains(t, c.Config.Problem(), "the hub changes no agent until ConfigMap cattle-fleet-system/fleet-controller is corrected: ")
-			w.apply(configMap(row.document))
+			w.apply(configMap(document))
 			assert.Contains(t, <-events.Events, "the hub started with it, and changes no agent until it is corrected")
 			assert.NotEmpty(t, c.Config.Problem())
 			w.apply(configMap(good))
 			assert.Empty(t, c.Config.Problem())
-			assert.Empty(t, c.Config.Get().Registration.Approval, "the corrected document applies")
+			assert.Equal(t, "x", c.Config.Get().AgentImage, "the corrected document applies")
+		})
+	}
+}
+
+func deniesAll(hub config.Hub) bool {
+	rules := hub.Registration.Policy
+	if len(rules) != 1 {
+		return false
+	}
+	ruling := policy.Of(rules).Rule(policy.RuleInput{Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}})
+	return ruling.Action == registration.RulingDeny
+}
+
+func TestFallback(t *testing.T) {
+	const rest = `"apiServerURL":"https://hub","members":{"deniedCIDRs":["10.0.0.0/8"]},"bundles":{"workspaceLimitMiB":7},` +
+		`"registration":{"approval":"Manual","requirePolicies":true},"agentTLSMode":"strict"`
+	whole, _, err := parse("{" + rest + "}")
+	require.NoError(t, err)
+	t.Run("a key without effect on others: they apply", func(t *testing.T) {
+		for _, wrong := range []string{`"agentMissedCheckins":1`, `"apiServerCA":"?"`, `"clusternet":{"bootstrapTokens":[{"id":"?"}]}`, `"bootstrap":1`} {
+			_, _, err := parse("{" + rest + "," + wrong + "}")
+			require.Error(t, err, wrong)
+			assert.Equal(t, whole, fallback("{"+rest+","+wrong+"}"), wrong)
+		}
+	})
+	for name, row := range map[string]struct {
+		replace, by string
+		protects    func(config.Hub) bool
+	}{
+		"registration":          {`"approval":"Manual"`, `"approval":"Perhaps"`, deniesAll},
+		"registration, spelled": {`"registration":{"approval":"Manual"`, `"Registration":{"approval":"Perhaps"`, deniesAll},
+		"members":               {`"10.0.0.0/8"`, `"10.0.0.0"`, func(h config.Hub) bool { return h.Members.Unknown }},
+		"bundles":               {`:7`, `:-7`, func(h config.Hub) bool { return h.Bundles.WorkspaceLimit() == 1<<20 }},
+		"agentTLSMode":          {`"strict"`, `"lax"`, func(h config.Hub) bool { return h.TLSMode() == config.TLSModeStrict }},
+		"ignoreClusterRegistrationLabels": {
+			`"agentTLSMode"`, `"ignoreClusterRegistrationLabels":"on","agentTLSMode"`,
+			func(h config.Hub) bool { return h.IgnoreClusterRegistrationLabels },
+		},
+	} {
+		t.Run("an invalid key, "+name+": nothing is permitted in its place, and the others apply", func(t *testing.T) {
+			document := strings.Replace("{"+rest+"}", row.replace, row.by, 1)
+			_, _, err := parse(document)
+			require.Error(t, err)
+			hub := fallback(document)
+			assert.True(t, row.protects(hub), "%+v", hub)
+			assert.Equal(t, "https://hub", hub.APIServerURL)
+		})
+	}
+	for _, document := range []string{"", "{", "[]", "null"} {
+		t.Run("nothing is known: nothing is permitted: "+document, func(t *testing.T) {
+			hub := fallback(document)
+			assert.True(t, deniesAll(hub))
+			assert.True(t, hub.Members.Unknown)
+			assert.EqualValues(t, 1<<20, hub.Bundles.WorkspaceLimit())
+			assert.Equal(t, config.TLSModeStrict, hub.TLSMode())
+			assert.True(t, hub.IgnoreClusterRegistrationLabels)
 		})
 	}
 }
@@ -108,14 +160,13 @@ func (c controller) Cache() generic.CacheInterface[*fleet.Cluster] { return c.ca
 func (c cache) List(string, labels.Selector) ([]*fleet.Cluster, error) { return c.all, nil }
 
 func TestLoadWithoutConfigMap(t *testing.T) {
-	manual := config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
 	for name, row := range map[string]struct {
-		last *fleet.ImportStatus
-		want config.Hub
+		last    *fleet.ImportStatus
+		existed bool
 	}{
-		"no cluster was imported":             {nil, config.Hub{}},
-		"the Secret had the address":          {&fleet.ImportStatus{APIServerURLFromSecret: true}, config.Hub{}},
-		"a deleted ConfigMap had the address": {&fleet.ImportStatus{}, manual},
+		"no cluster was imported":             {nil, false},
+		"the Secret had the address":          {&fleet.ImportStatus{APIServerURLFromSecret: true}, false},
+		"a deleted ConfigMap had the address": {&fleet.ImportStatus{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := hubWith()
@@ -123,8 +174,8 @@ func TestLoadWithoutConfigMap(t *testing.T) {
 			c.Fleet = kinds{controller: controller{cache: cache{all: all}}}
 			w, err := Load(t.Context(), c)
 			require.NoError(t, err)
-			assert.Equal(t, row.want, c.Config.Get())
-			assert.Equal(t, row.want.Registration.Approval != "", c.Config.Problem() != "")
+			assert.Equal(t, row.existed, deniesAll(c.Config.Get()))
+			assert.Equal(t, row.existed, c.Config.Problem() != "")
 			w.apply(configMap(good))
 			assert.Equal(t, "x", c.Config.Get().AgentImage)
 			assert.Empty(t, c.Config.Problem())
