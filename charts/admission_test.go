@@ -83,10 +83,10 @@ func TestHelmTemplate(t *testing.T) {
 	}{
 		"1.36":                {kubernetes: "v1.36.3+rke2r1", count: 18, mutating: policyGroup + "v1"},
 		"later":               {kubernetes: "1.40", count: 18, mutating: policyGroup + "v1"},
-		"1.35":                {kubernetes: "1.35.4", count: 14},
+		"1.35":                {kubernetes: "1.35.4", count: 16},
 		"1.35 with the beta":  {kubernetes: "v1.35.4", serves: beta + "/MutatingAdmissionPolicy", count: 18, mutating: beta},
 		"1.33 with the alpha": {kubernetes: "v1.33.13", serves: alpha + "/MutatingAdmissionPolicy", count: 18, mutating: alpha},
-		"1.30":                {kubernetes: "v1.30.14", count: 14},
+		"1.30":                {kubernetes: "v1.30.14", count: 16},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -165,6 +165,7 @@ func TestPoliciesWithoutMutatingOnes(t *testing.T) {
 		"ValidatingAdmissionPolicy fleet-agent-status", "ValidatingAdmissionPolicyBinding fleet-agent-status",
 		"ValidatingAdmissionPolicy fleet-agent-bundledeployment-status", "ValidatingAdmissionPolicyBinding fleet-agent-bundledeployment-status",
 		"ValidatingAdmissionPolicy fleet-agent-token", "ValidatingAdmissionPolicyBinding fleet-agent-token",
+		"ValidatingAdmissionPolicy fleet-agent-token-audience", "ValidatingAdmissionPolicyBinding fleet-agent-token-audience",
 	}, found)
 }
 

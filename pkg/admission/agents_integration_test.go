@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -213,6 +214,32 @@ func TestAgentPolicies(t *testing.T) {
 				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, usual.Spec.Audiences, reply.Spec.Audiences)
+		}
+	})
+	s.run("an agent gets tokens for the audiences that the hub has recorded", func(t *testing.T, s *scene) {
+		s.needsNoMutating()
+		who := s.agent("c")
+		accounts := who.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c"))
+		ask := func(audiences ...string) (*authenticationv1.TokenRequest, error) {
+			return accounts.CreateToken(t.Context(), "request-x",
+				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
+		}
+		usual, err := ask()
+		require.NoError(t, err, "nothing is recorded yet")
+		own := usual.Spec.Audiences
+		require.NotEmpty(t, own)
+		_, err = s.admin.kubernetes.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{
+			Name: registration.ClusterRoleAudience, Annotations: map[string]string{fleet.AudiencesAnnotation: strings.Join(append(own, "second"), "\n")},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { _, err := ask("vault"); return err != nil }, patience, poll)
+		for _, audiences := range [][]string{{"vault"}, {own[0], "vault"}, {"vault", own[0]}, {own[0] + "\nsecond"}, {""}} {
+			_, err := ask(audiences...)
+			requireRefused(t, err, "for the API server only")
+		}
+		for _, audiences := range [][]string{{}, own, {"second"}} {
+			_, err := ask(audiences...)
+			require.NoError(t, err, "%v", audiences)
 		}
 	})
 	s.run("others get tokens without these limits", func(t *testing.T, s *scene) {

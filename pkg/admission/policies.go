@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // The templates of the chart that have the policies.
@@ -55,6 +56,9 @@ const (
 	// TokenPolicy is a validating policy that limits agents to short-lived tokens of their own ServiceAccount, and a mutating one that
 	// sets the audience of these tokens to the API server.
 	TokenPolicy = "fleet-agent-token"
+	// AudiencePolicy takes the place of the mutating TokenPolicy where the API server serves no mutating policies: it refuses tokens for other
+	// audiences than those in fleet.AudiencesAnnotation of the ClusterRole registration.ClusterRoleAudience.
+	AudiencePolicy = registration.ClusterRoleAudience
 )
 
 // Names of the further policies of a hub that serves Clusternet agents.

@@ -42,7 +42,8 @@ func TestObjectsByVersion(t *testing.T) {
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-bundledeployment-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-bundledeployment-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
-	assert.Equal(t, append([]string{
+	assert.ElementsMatch(t, append([]string{
+		group + "v1 ValidatingAdmissionPolicy fleet-agent-token-audience", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token-audience",
 		group + "v1 ValidatingAdmissionPolicy fleet-registration-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-token",
 	}, always...), names(objects(t, "")), "a request whose creator is not recorded must not be refused for that")
 	for _, version := range []string{"v1", "v1beta1"} {
@@ -67,7 +68,11 @@ func TestObjectsFailClosedAndApplyToEverything(t *testing.T) {
 		if strings.HasSuffix(policy.GetKind(), "Binding") {
 			assert.Equal(t, policy.GetName(), spec["policyName"], title)
 			assert.NotContains(t, spec, "matchResources", title)
-			assert.NotContains(t, spec, "paramRef", title)
+			if policy.GetName() == admission.AudiencePolicy {
+				assert.Equal(t, map[string]any{"name": admission.AudiencePolicy, "parameterNotFoundAction": "Allow"}, spec["paramRef"], title)
+			} else {
+				assert.NotContains(t, spec, "paramRef", title)
+			}
 			continue
 		}
 		assert.Equal(t, "Fail", spec["failurePolicy"], title)

@@ -128,6 +128,13 @@ func (s *scene) needsMutating() {
 	}
 }
 
+func (s *scene) needsNoMutating() {
+	s.Helper()
+	if s.mutating() {
+		s.Skip("this version of Kubernetes sets the audiences itself")
+	}
+}
+
 func (s *scene) eventuallyLacks(m *admission.Monitor, wantReason, wantText string) {
 	s.Helper()
 	require.Eventually(s, func() bool {

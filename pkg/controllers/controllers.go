@@ -7,6 +7,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/audience"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
@@ -29,6 +30,7 @@ type Controllers struct {
 	bundles   *bundle.Deployer // nil when Bundles are left to Fleet's own controllers
 	connected *liveness.Detector
 	orphans   *orphans.Collector
+	audiences *audience.Updater
 }
 
 // IndexesRegistered reports whether the caches of c have served a hub before. They do not accept the indexes a second time.
@@ -66,6 +68,7 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 	}
 
 	all.orphans = orphans.Register(ctx, c)
+	all.audiences = audience.Register(c)
 	var next settings.Next
 	if !disableBootstrap {
 		next = bootstrap.New(c)
@@ -80,6 +83,7 @@ func (c *Controllers) Start(ctx context.Context) {
 		c.bundles.Start(ctx)
 	}
 	c.orphans.Start(ctx)
+	c.audiences.Start(ctx)
 }
 
 // Wait returns when all goroutines have ended. Call it when the context of Register and Start has ended, and no handler runs.
@@ -87,6 +91,7 @@ func (c *Controllers) Wait() {
 	c.imports.Wait()
 	c.connected.Wait()
 	c.orphans.Wait()
+	c.audiences.Wait()
 	if c.bundles != nil {
 		c.bundles.Wait()
 	}

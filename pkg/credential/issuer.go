@@ -47,6 +47,8 @@ type Issuer struct {
 type Issued struct {
 	Token   Token
 	Expires time.Time
+	// Audiences are those of the API server; empty for a token from a Secret.
+	Audiences []string
 }
 
 // Account names a ServiceAccount.
@@ -89,7 +91,7 @@ func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Dura
 	if reply.Status.Token == "" {
 		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: the answer has no token", account.Namespace, account.Name)
 	}
-	return Issued{Token: Token(reply.Status.Token), Expires: reply.Status.ExpirationTimestamp.Time}, nil
+	return Issued{Token: Token(reply.Status.Token), Expires: reply.Status.ExpirationTimestamp.Time, Audiences: reply.Spec.Audiences}, nil
 }
 
 func (i Issuer) fromSecret(ctx context.Context, account Account, uid string) (Issued, error) {

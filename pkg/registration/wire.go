@@ -45,6 +45,9 @@ const (
 	// ClusterRoleClusternet lets the ServiceAccounts of tokens and of Clusternet agents create ClusterRegistrationRequests. It exists only
 	// on a hub that serves Clusternet agents.
 	ClusterRoleClusternet = "fleet-clusternet-registration"
+	// ClusterRoleAudience is the parameter of the admission policy with the same name: it has no rules, and the annotation
+	// fleet.AudiencesAnnotation. It exists only where the API server serves no mutating policies.
+	ClusterRoleAudience = "fleet-agent-token-audience"
 	// RoleDeploymentSecrets is the Role and RoleBinding, in the cluster namespace, that let the agents of a Cluster read, by name,
 	// the Secrets with the Helm values of their BundleDeployments, and the copies of the Secrets and ConfigMaps that these name in
 	// downstreamResources. It exists while there are such objects.

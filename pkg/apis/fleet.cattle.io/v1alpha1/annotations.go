@@ -21,6 +21,10 @@ const (
 // the user that created it. The policies prevent users from setting or changing it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"
 
+// AudiencesAnnotation is set by the hub on ClusterRole fleet-agent-token-audience to the audiences for which the API server issues tokens by
+// default, one in each line. An admission policy refuses tokens of agents for others.
+const AudiencesAnnotation = "muster.fleet.cattle.io/api-audiences"
+
 // RequesterAnnotation is set by the hub, on a ClusterRegistration that it creates for a Clusternet agent, to the user who according to the
 // API server created the ClusterRegistrationRequest of that agent. It means nothing on a ClusterRegistration of another creator.
 const RequesterAnnotation = "muster.fleet.cattle.io/requested-by"
