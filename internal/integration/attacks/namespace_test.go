@@ -47,3 +47,29 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 		})
 	}
 }
+
+// A tenant who may create ServiceAccounts in a workspace of his own gives one the label and the annotations with which the hub marks the
+// ServiceAccount of a request of another workspace. The hub neither works on that request without end, nor leaves it without an answer.
+func TestServiceAccountOfTheRequestOfOthers(t *testing.T) {
+	s := testenv.EmptyStage(t)
+	wire := &testenv.Recorder{}
+	s.Running = s.Hub.Hub(t, wire.Wrap)
+	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
+	request := sends(t, s, values, with("manual", "edge", "edge"+s.Namespace))
+	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "Unknown WaitingForApproval")
+
+	tenant := s.Hub.Namespace(t)
+	for name, cluster := range map[string]string{registration.RequestServiceAccount(request.Name, string(request.UID)): registration.ClusterName("edge"), "other": ""} {
+		_, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(tenant).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+			Annotations: map[string]string{
+				fleet.ClusterAnnotation: cluster, fleet.ClusterRegistrationAnnotation: request.Name, fleet.ClusterRegistrationNamespaceAnnotation: s.Namespace,
+			},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	s.ImportInto(t, "later", "cattle-fleet-system") // the caches show the ServiceAccounts
+	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch, request.Name, `{"status":{"approval":{"decision":"Denied"}}}`, "status")
+	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "False Denied:")
+	wire.RequireQuiet(t, 20, "/clusterregistrations/"+request.Name)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,7 +38,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	}
 	key := index.Key(request.Namespace, request.Name)
-	accounts, err := index.AccountsByRequest.Find(h.accounts, key)
+	accounts, err := h.accountsOf(request)
 	if err != nil {
 		return failed(err)
 	}
@@ -63,6 +64,13 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		h.givenRights.Observed(string(request.UID))
 	}
 	return result.Skip().In(cacheDelay)
+}
+
+// accountsOf returns the ServiceAccount that an earlier pass has created for the request. A user who may create the Namespace of a Cluster
+// beforehand can mark another one there.
+func (h *handler) accountsOf(request *fleet.ClusterRegistration) ([]*corev1.ServiceAccount, error) {
+	accounts, err := index.AccountsByRequest.Find(h.accounts, index.Key(request.Namespace, request.Name))
+	return slices.DeleteFunc(accounts, func(a *corev1.ServiceAccount) bool { return a.Name != accountName(request) }), err
 }
 
 // isHeldByOther reports whether another request holds the identity. If none was granted, the agent that sends heartbeats may be the
@@ -96,7 +104,7 @@ func (h *handler) reconcileRefusal(
 		return nil
 	}
 
-	accounts, err := index.AccountsByRequest.Find(h.accounts, index.Key(request.Namespace, request.Name))
+	accounts, err := h.accountsOf(request)
 	if err != nil || len(accounts) > 0 || h.givenRights.IsExpected(string(request.UID)) {
 		return err
 	}

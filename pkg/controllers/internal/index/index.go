@@ -136,9 +136,11 @@ func tokenByName(t *fleet.ClusterRegistrationToken) ([]string, error) {
 	return []string{TokenKey(t.Namespace, t.Name)}, nil
 }
 
+// accountByRequest ignores ServiceAccounts elsewhere than in the cluster namespace: users of other workspaces may write the annotations on
+// theirs.
 func accountByRequest(a *corev1.ServiceAccount) []string {
 	namespace, name := a.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], a.Annotations[fleet.ClusterRegistrationAnnotation]
-	if namespace == "" || name == "" {
+	if namespace == "" || name == "" || a.Namespace != registration.ClusterNamespace(namespace, a.Annotations[fleet.ClusterAnnotation]) {
 		return nil
 	}
 	return []string{Key(namespace, name)}

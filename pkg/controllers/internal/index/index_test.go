@@ -12,13 +12,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestAccountByRequest(t *testing.T) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "request-abc-uid", Annotations: map[string]string{
-		fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: "request-abc",
+	namespace := registration.ClusterNamespace("fleet-default", "edge")
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "request-abc-uid", Annotations: map[string]string{
+		fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: "request-abc", fleet.ClusterAnnotation: "edge",
 	}}}
 	assert.Equal(t, []string{Key("fleet-default", "request-abc")}, accountByRequest(account))
+
+	account.Namespace = "tenant"
+	assert.Empty(t, accountByRequest(account), "marked by a user of another workspace")
+	account.Namespace = namespace
 
 	delete(account.Annotations, fleet.ClusterRegistrationNamespaceAnnotation)
 	assert.Empty(t, accountByRequest(account), "that of a token")
@@ -48,8 +54,9 @@ func TestBucketed(t *testing.T) {
 	const requests = 1000
 	for n := range requests {
 		require.NoError(t, a.Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
-			Namespace: fmt.Sprint("cluster-", n), Name: fmt.Sprint("account-", n), Annotations: map[string]string{
+			Namespace: registration.ClusterNamespace("fleet-default", fmt.Sprint(n)), Name: fmt.Sprint("account-", n), Annotations: map[string]string{
 				fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: fmt.Sprint("request-", n),
+				fleet.ClusterAnnotation: fmt.Sprint(n),
 			},
 		}}))
 	}
@@ -59,7 +66,7 @@ func TestBucketed(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.Equal(t, fmt.Sprint("account-", n), found[0].Name)
-		byNamespace, err := AccountsByNamespace.Find(a, fmt.Sprint("cluster-", n))
+		byNamespace, err := AccountsByNamespace.Find(a, found[0].Namespace)
 		require.NoError(t, err)
 		assert.Equal(t, found, byNamespace)
 	}
