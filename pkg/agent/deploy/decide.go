@@ -57,16 +57,14 @@ const (
 	sweep                 // remove the objects that failed attempts left
 	relabel               // apply the labels and annotations of the namespace
 	await                 // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
-	remove                // uninstall
-	forget                // remove the history, keep the objects
+	remove                // uninstall; of the agent's own release only the history
 	ignore                // deploy nothing: another agent does
 )
 
-// decide chooses the action for one BundleDeployment. An agent never uninstalls itself because its BundleDeployment is gone.
+// decide chooses the action for one BundleDeployment. An agent never uninstalls itself because its BundleDeployment is
+// gone: remove keeps the objects of its own release.
 func decide(f facts) action {
 	switch {
-	case !f.Wanted && f.Own:
-		return forget
 	case !f.Wanted:
 		return remove
 	case f.Elsewhere:

@@ -24,7 +24,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"deployed, without drift":                {fine, observe},
 		"deleted on the hub":                     {facts{}, remove},
-		"the agent's own, deleted on the hub":    {facts{Own: true}, forget},
+		"the agent's own, deleted on the hub":    {facts{Own: true}, remove},
 		"for an agent in another namespace":      {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
 		"nothing to deploy yet":                  {facts{Wanted: true, Empty: true}, await},
 		"paused before anything":                 {facts{Wanted: true, Paused: true}, await},
@@ -100,5 +100,5 @@ func TestUnmet(t *testing.T) {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "relabel", "await", "remove", "forget", "ignore"}[a]
+	return [...]string{"observe", "deploy", "correct", "sweep", "relabel", "await", "remove", "ignore"}[a]
 }

@@ -37,7 +37,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case ignore:
 		d.reportElsewhere(ctx, key, bd, state)
 		return
-	case remove, forget:
+	case remove:
 		d.remove(ctx, key, state)
 		return
 	default:

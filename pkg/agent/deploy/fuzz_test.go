@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// FuzzDecide checks that no wanted release is removed, and that the agent is not uninstalled.
+// FuzzDecide checks that no wanted release is removed.
 func FuzzDecide(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
@@ -26,9 +26,7 @@ func FuzzDecide(f *testing.F) {
 		assert.Equal(t, does, decide(in))
 		switch does {
 		case remove:
-			assert.False(t, in.Wanted || in.Own)
-		case forget:
-			assert.True(t, !in.Wanted && in.Own)
+			assert.False(t, in.Wanted)
 		case deploy, correct, sweep:
 			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.TooEarly)
 			assert.Equal(t, does != deploy, in.Current && !(does == deploy && in.OldCopies))
