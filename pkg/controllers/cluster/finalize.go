@@ -17,7 +17,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -49,7 +48,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
-	began := h.finalizing.since(cluster, h.Clock.Now())
+	began := h.finalizing.record(cluster, h.Clock.Now())
 	deadline := began.Add(h.FarewellGrace)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
@@ -63,20 +62,20 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	case err != nil:
 		return cluster, err
 	case undecided > 0:
-		return h.waitFinalizing(ctx, cluster,
-			"checking whether the management server moves the cluster to another namespace, in which case its agent stays", undecided)
+		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonFarewell,
+			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
-	byAgent, byHub := removal.NotNeeded(), removal.NotNeeded()
+	byAgent, byHub := result.Skip(), result.Skip()
 	if !stays {
-		if byAgent, err = h.askAgent(ctx, cluster, agentDeadline); err != nil {
-			return cluster, err
-		} else if byAgent.IsUnderWay() {
-			return h.waitFinalizing(ctx, cluster, byAgent.Message, byAgent.After)
+		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.Err != nil {
+			return cluster, byAgent.Err
+		} else if byAgent.IsWait() {
+			return h.waitFinalizing(ctx, cluster, byAgent)
 		}
-		if byHub, err = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); err != nil {
-			return cluster, err
-		} else if byHub.IsUnderWay() {
-			return h.waitFinalizing(ctx, cluster, byHub.Message, byHub.After)
+		if byHub = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); byHub.Err != nil {
+			return cluster, byHub.Err
+		} else if byHub.IsWait() {
+			return h.waitFinalizing(ctx, cluster, byHub)
 		}
 	}
 
@@ -118,8 +117,8 @@ type seenDeletion struct {
 	reported bool      // event MemberLeft was recorded
 }
 
-// since returns the time at which this hub first saw the deletion of the Cluster, which is now if it did not see it before.
-func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
+// record records that this hub has seen the deletion of the Cluster, and returns the time at which it first saw it.
+func (s *seenDeletions) record(cluster *fleet.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := index.Key(cluster.Namespace, cluster.Name)
@@ -133,8 +132,8 @@ func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
 	return now
 }
 
-// mustReport returns true once for each Cluster whose deletion was seen: the caller then records event MemberLeft.
-func (s *seenDeletions) mustReport(cluster *fleet.Cluster) bool {
+// claimReport returns true once for each Cluster whose deletion was seen: the caller then records event MemberLeft.
+func (s *seenDeletions) claimReport(cluster *fleet.Cluster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen := s.byKey[index.Key(cluster.Namespace, cluster.Name)]
@@ -156,11 +155,11 @@ func without(list []string, item string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
-// waitFinalizing writes into condition Processed what the deletion waits for, and enqueues the Cluster after a time.
-func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, message string, again time.Duration) (*fleet.Cluster, error) {
-	latest, err := h.writeProcessed(ctx, cluster, result.Wait(fleet.ReasonFarewell, message))
-	if err == nil && again > 0 {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, again)
+// waitFinalizing writes into condition Processed what the deletion waits for, and enqueues the Cluster after the time of the result.
+func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
+	latest, err := h.writeProcessed(ctx, cluster, out)
+	if err == nil && out.After > 0 {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)
 	}
 	return latest, err
 }
@@ -193,15 +192,15 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub removal.Progress) {
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Result) {
 	left := byHub
-	if !left.IsGivenUp() {
+	if !left.IsStalled() {
 		left = byAgent
 	}
-	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsGivenUp() || !h.finalizing.mustReport(cluster) {
+	if byAgent.IsDone() || byHub.IsDone() || !left.IsStalled() || !h.finalizing.claimReport(cluster) {
 		return
 	}
-	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
+	h.Metrics.MembersNotCleaned.WithLabelValues(left.Reason).Inc()
 	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventMemberLeft, fmt.Sprintf(
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
@@ -309,42 +308,44 @@ func hadAgent(cluster *fleet.Cluster) bool {
 	return !cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.AgentDeployedGeneration != nil
 }
 
-// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Removed when
-// the agent has answered that it did so, and NotNeeded if there never was an agent. After the deadline it does not return UnderWay.
-func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
+// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Done when
+// the agent has answered that it did so, Stalled if it cannot be asked, and Skip if there never was an agent. After the deadline it does not
+// return Wait.
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	switch {
 	case !hadAgent(cluster):
-		return removal.NotNeeded(), nil
+		return result.Skip()
 	case cluster.Spec.Quarantined:
-		return removal.GivenUp(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
+		return result.Stalled(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed")
 	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
-		return removal.GivenUp(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
+		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
 	case agentspec.IsOfFleet(cluster.Status.Agent):
-		return removal.GivenUp(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
+		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed")
 	}
 
 	remaining := deadline.Sub(h.Clock.Now())
 	deployment, err := h.ensureAsked(ctx, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return removal.GivenUp(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
+		return result.Stalled(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed")
 	case err != nil && remaining > 0:
-		return removal.Progress{}, err
+		return result.Retry(fleet.ReasonError, err)
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
-		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error())
 	}
 	answer := fleetstatus.Condition(deployment.Status.Conditions, fleet.ConditionFarewell)
 	switch {
 	case answer.Status == corev1.ConditionTrue:
-		return removal.Removed(), nil
+		return result.Done("", "")
 	case remaining <= 0:
 		message := "the agent did not confirm in time that it has removed what it deployed"
 		if answer.Message != "" {
 			message += ": " + answer.Message
 		}
-		return removal.GivenUp(fleet.ReasonFarewellTimeout, message), nil
+		return result.Stalled(fleet.ReasonFarewellTimeout, message)
 	}
-	return removal.UnderWay(fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339)), remaining), nil
+	return result.Wait(fleet.ReasonFarewell,
+		fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339))).In(remaining)
 }
 
 // ensureAsked returns the agent's BundleDeployment with the annotation that asks the agent.

@@ -30,7 +30,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -109,7 +108,7 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 type uninstaller struct {
 	countingSubReconciler
 	deadline time.Time
-	state    removal.Progress
+	state    result.Result
 	err      error        // of Uninstall
 	answer   memberAnswer // of AgentBelongsTo
 	askedFor int          // the number of Clusters in the last call of AgentBelongsTo
@@ -128,10 +127,13 @@ func (u *uninstaller) AgentBelongsTo(_ context.Context, _ *fleet.Cluster, others
 	return u.answer.belongs, !u.answer.cannotBeAsked, u.answer.err
 }
 
-func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
+func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) result.Result {
 	u.deadline = deadline
 	u.passes++
-	return u.state, u.err
+	if u.err != nil {
+		return result.Retry(fleet.ReasonError, u.err)
+	}
+	return u.state
 }
 
 // deletion is a handler and a deleted Cluster with a connected agent. The clock stands at the deletion, ten minutes after the start
@@ -153,7 +155,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1", Generation: "managed/0"}
 	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
 	d := &deletion{
-		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{},
+		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{state: result.Skip()},
 		fleet: fleetfake.NewSimpleClientset(
 			&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: memberNamespace, Name: agentBundle}}, cluster.DeepCopy()),
 	}
@@ -225,19 +227,19 @@ func TestFinalize_member(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(*deletion)
-		hub      removal.Progress // of Uninstall
+		hub      result.Result // of Uninstall
 		waits    bool
 		reported string
 	}{
-		{name: "hub removed the agent", change: agentFails, hub: removal.Removed()},
-		{name: "hub is removing the agent", change: agentFails, hub: removal.UnderWay("", time.Second), waits: true},
-		{name: "hub cannot remove the agent", change: agentFails, hub: removal.GivenUp(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
-		{name: "hub has no access to the member", change: agentFails, reported: "Disconnected"},
-		{name: "agent has not answered", change: agentAsked, waits: true},
-		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }},
+		{name: "hub removed the agent", change: agentFails, hub: result.Done("", "")},
+		{name: "hub is removing the agent", change: agentFails, hub: result.Wait("", "").In(time.Second), waits: true},
+		{name: "hub cannot remove the agent", change: agentFails, hub: result.Stalled(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
+		{name: "hub has no access to the member", change: agentFails, hub: result.Skip(), reported: "Disconnected"},
+		{name: "agent has not answered", change: agentAsked, waits: true, hub: result.Skip()},
+		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Skip()},
 		{
 			name: "there never was an agent, and the hub cannot remove it", reported: "Unreachable: no route",
-			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: removal.GivenUp(fleet.ReasonUnreachable, "no route"),
+			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Stalled(fleet.ReasonUnreachable, "no route"),
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -272,7 +274,7 @@ func TestFinalize_member(t *testing.T) {
 			require.Error(t, err)
 		}
 		assert.Len(t, d.events.Events, 1, "it is reported once")
-		assert.InDelta(t, 1, testutil.ToFloat64(d.Metrics.MembersLeft.WithLabelValues(fleet.ReasonDisconnected)), 0)
+		assert.InDelta(t, 1, testutil.ToFloat64(d.Metrics.MembersNotCleaned.WithLabelValues(fleet.ReasonDisconnected)), 0)
 		d.cluster.UID = "the next"
 		_, err := d.finalize(t.Context(), d.cluster)
 		require.Error(t, err)
@@ -282,7 +284,7 @@ func TestFinalize_member(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))
 		d.answer(t, result.Done("", ""))
-		d.importer.state = removal.GivenUp(fleet.ReasonUnreachable, "no route")
+		d.importer.state = result.Stalled(fleet.ReasonUnreachable, "no route")
 		assert.True(t, d.finalized(t))
 		assert.Empty(t, d.events.Events)
 	})
@@ -523,41 +525,41 @@ func TestAgentStays_claimEnds(t *testing.T) {
 
 func TestAskAgent(t *testing.T) {
 	deadline := noon.Add(grace)
-	asks := func(t *testing.T, d *deletion) removal.Progress {
+	asks := func(t *testing.T, d *deletion) result.Result {
 		t.Helper()
-		state, err := d.askAgent(t.Context(), d.cluster, deadline)
-		require.NoError(t, err)
-		return state
+		out := d.askAgent(t.Context(), d.cluster, deadline)
+		require.NoError(t, out.Err)
+		return out
 	}
 	t.Run("the agent is asked once and waited for", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		for range 2 {
 			out := asks(t, d)
-			assert.True(t, out.IsUnderWay())
+			assert.True(t, out.IsWait())
 			assert.Equal(t, "waiting until 2026-01-02T12:00:30Z for the agent to remove what it deployed", out.Message)
 			assert.Equal(t, grace, out.After, "the answer is an event")
 		}
 		assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, d.patches())
 		d.answer(t, result.Done("", ""))
-		assert.True(t, asks(t, d).IsRemoved())
+		assert.True(t, asks(t, d).IsDone())
 	})
 	t.Run("the answer is read from the cache", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		out := asks(t, d)
-		require.True(t, out.IsUnderWay(), "a BundleDeployment that the cache does not contain is read from the API server")
+		require.True(t, out.IsWait(), "a BundleDeployment that the cache does not contain is read from the API server")
 		assert.Equal(t, grace, out.After)
 		d.fail("*", "bundledeployments", errCause) // no further request
 		answered := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.FarewellAnnotation: "asked"}}}
 		d.handler.deployments = cachedDeployment{agent: answered}
-		assert.True(t, asks(t, d).IsUnderWay())
+		assert.True(t, asks(t, d).IsWait())
 		result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
-		assert.True(t, asks(t, d).IsRemoved())
+		assert.True(t, asks(t, d).IsDone())
 	})
 	t.Run("the agent's error is reported at the deadline", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		asks(t, d)
 		d.answer(t, result.Stalled("R", "a finalizer hangs"))
-		assert.True(t, asks(t, d).IsUnderWay())
+		assert.True(t, asks(t, d).IsWait())
 		d.clock.Step(grace)
 		out := asks(t, d)
 		assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
@@ -567,11 +569,10 @@ func TestAskAgent(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.fail("patch", "bundledeployments", errCause)
 		d.clock.Step(grace - time.Nanosecond)
-		_, err := d.askAgent(t.Context(), d.cluster, deadline)
-		require.ErrorIs(t, err, errCause)
+		require.ErrorIs(t, d.askAgent(t.Context(), d.cluster, deadline).Err, errCause)
 		d.clock.Step(time.Nanosecond)
 		out := asks(t, d)
-		assert.True(t, out.IsGivenUp())
+		assert.True(t, out.IsStalled())
 		assert.Contains(t, out.Message, "the agent could not be asked")
 	})
 	for _, row := range []struct {
@@ -598,14 +599,14 @@ func TestAskAgent(t *testing.T) {
 			row.change(d)
 			out := asks(t, d)
 			assert.Equal(t, row.reason, out.Reason)
-			assert.Equal(t, row.reason == "", out == removal.NotNeeded())
+			assert.Equal(t, row.reason == "", out == result.Skip())
 			assert.Empty(t, d.patches())
 		})
 	}
 	t.Run("an agent that a chart installed is asked before it has adopted its Bundle", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1"}
-		assert.True(t, asks(t, d).IsUnderWay())
+		assert.True(t, asks(t, d).IsWait())
 		assert.Len(t, d.patches(), 1)
 	})
 }

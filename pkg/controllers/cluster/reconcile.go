@@ -65,7 +65,8 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 			report(sub.Condition(), sub.Reconcile(ctx, after))
 		}
 		if !managedElsewhere(after) {
-			report(fleet.ConditionRegistered, h.registered(after))
+			setDisplay(after)
+			report(fleet.ConditionRegistered, h.registeredResult(after))
 			if out, exists := releasesManaged(after); exists {
 				report(fleet.ConditionReleasesManaged, out)
 			}

@@ -23,7 +23,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
@@ -193,9 +192,10 @@ type SubReconciler interface {
 // AgentInstaller is the sub-reconciler that installs the agent on the member.
 type AgentInstaller interface {
 	SubReconciler
-	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns NotNeeded if the Cluster names no
-	// kubeconfig. After the deadline it does not return UnderWay. It may be called again after each state.
-	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error)
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns Done if nothing is left there, Stalled
+	// if something may be left and it does not try again, and Skip if the Cluster names no kubeconfig. After the deadline it does not return
+	// Wait. It may be called again after each result.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
 	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
 	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
 	// Secret in the same namespace is gone.

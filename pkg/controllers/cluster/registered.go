@@ -22,11 +22,9 @@ import (
 // stateWaitCheckIn is what management servers display for a Cluster whose agent has never sent a heartbeat.
 const stateWaitCheckIn = "WaitCheckIn"
 
-// registered decides condition Registered. Until the agent has sent a heartbeat, the condition is Unknown, which management servers
+// registeredResult returns the result for condition Registered. Until the agent has sent a heartbeat, the condition is Unknown, which management servers
 // display as "in progress". It is False, which they display as an error, if a request was refused, or if the agent is locked out or has a clone.
-// registered also sets the display state.
-func (h *handler) registered(cluster *fleet.Cluster) result.Result {
-	setDisplay(cluster)
+func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 	switch {
 	case cluster.Spec.Quarantined:
 		return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(

@@ -175,7 +175,8 @@ func TestSetDisplay(t *testing.T) {
 
 func registeredAtNoon(cluster *fleet.Cluster, known requests, clones bool) result.Result {
 	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, subReconcilers: SubReconcilers{Liveness: &liveness{clones: clones}}}
-	return h.registered(cluster)
+	setDisplay(cluster)
+	return h.registeredResult(cluster)
 }
 
 func TestRegistered_expiredCredential(t *testing.T) {

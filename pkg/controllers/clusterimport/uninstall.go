@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -28,22 +28,22 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (state removal.Progress, err error) {
-	err = i.calls.pass(func() error {
-		state, err = i.uninstall(ctx, cluster, deadline)
-		return err
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (out result.Result) {
+	_ = i.calls.pass(func() error {
+		out = i.uninstall(ctx, cluster, deadline)
+		return out.Err
 	}, callKey{nameOf(cluster), removing})
-	return state, err
+	return out
 }
 
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (removal.Progress, error) {
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
-		return removal.NotNeeded(), nil
+		return result.Skip()
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
 	call, known := i.calls.want(key, inputs)
 	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
-		return removal.Removed(), nil
+		return result.Done("", "")
 	}
 
 	install := callKey{nameOf(cluster), installing}
@@ -52,19 +52,19 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
 	if !known && remaining <= 0 {
 		i.calls.cancel(install)
-		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time"), nil
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time")
 	}
 	if !known || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return removal.Progress{}, out.Err // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return out // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
-			return removal.GivenUp(out.Reason,
-				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)), nil
+			return result.Stalled(out.Reason,
+				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret))
 		} else if member == nil {
-			return removal.GivenUp(out.Reason, out.Message), nil
+			return result.Stalled(out.Reason, out.Message)
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
@@ -83,20 +83,20 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	}
 	switch {
 	case call.isRunning() && remaining > 0:
-		return removal.UnderWay(fmt.Sprintf(
-			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339)), remaining), nil
+		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
+			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
 	case call.isRunning() && call.state != begun && call.failure == nil:
-		return removal.GivenUp(fleet.ReasonFarewellTimeout,
-			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace"), nil
+		return result.Stalled(fleet.ReasonFarewellTimeout,
+			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace")
 	case call.isRunning() && call.failure == nil:
-		return removal.GivenUp(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	case mayRepeat():
-		return removal.UnderWay(fmt.Sprintf(
-			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339)), min(call.retryAt.Sub(now), remaining)), nil
+		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
+			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339))).In(min(call.retryAt.Sub(now), remaining))
 	case call.failure != nil:
-		return removal.GivenUp(call.failure.reason, call.failure.message), nil
+		return result.Stalled(call.failure.reason, call.failure.message)
 	}
-	return removal.Removed(), nil
+	return result.Done("", "")
 }
 
 // AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the

@@ -19,7 +19,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/removal"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -225,11 +224,11 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
 }
 
-func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) removal.Progress {
+func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	t.Helper()
-	state, err := h.Uninstall(t.Context(), cluster, deadline)
-	require.NoError(t, err)
-	return state
+	out := h.Uninstall(t.Context(), cluster, deadline)
+	require.NoError(t, out.Err)
+	return out
 }
 
 func (h *harness) belongs(t *testing.T, cluster *fleet.Cluster, others ...*fleet.Cluster) (belongs, canAsk bool) {
@@ -262,14 +261,14 @@ func TestUninstall_failures(t *testing.T) {
 			generation := int64(0)
 			c.Status.AgentDeployedGeneration = &generation
 			until := h.clock.Now().Add(5 * time.Second)
-			var out removal.Progress
+			var out result.Result
 			for attempt := range row.attempts {
 				out = h.uninstalls(t, c, until)
-				assert.True(t, out.IsUnderWay(), out.Message)
+				assert.True(t, out.IsWait(), out.Message)
 				h.Wait()
 				out = h.uninstalls(t, c, until)
 				if attempt+1 < row.attempts {
-					assert.True(t, out.IsUnderWay(), out.Message)
+					assert.True(t, out.IsWait(), out.Message)
 					assert.Contains(t, out.Message, "500 Internal Server Error; retrying until")
 					h.clock.Step(out.After)
 				}
@@ -277,7 +276,7 @@ func TestUninstall_failures(t *testing.T) {
 			h.clock.Step(10 * time.Second)
 			for range 2 {
 				out = h.uninstalls(t, c, until)
-				assert.True(t, out.IsGivenUp())
+				assert.True(t, out.IsStalled())
 				assert.Equal(t, row.reason, out.Reason)
 				h.clock.Step(10 * time.Second)
 			}
@@ -304,10 +303,10 @@ func TestUninstall_podOnDeadNode(t *testing.T) {
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until := h.clock.Now().Add(2 * time.Second)
-	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
+	require.True(t, h.uninstalls(t, c, until).IsWait())
 	h.Wait()
 	out := h.uninstalls(t, c, until)
-	assert.True(t, out.IsRemoved(), out.Message)
+	assert.True(t, out.IsDone(), out.Message)
 	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent-bootstrap")
 }
 
@@ -321,7 +320,7 @@ func waitingRemoval(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster, 
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until = h.clock.Now().Add(30 * time.Second)
-	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
+	require.True(t, h.uninstalls(t, c, until).IsWait())
 	return h, m, c, until
 }
 
@@ -452,12 +451,12 @@ func TestUninstall_notStarted(t *testing.T) {
 		name      string
 		change    func(*fleet.Cluster)
 		remaining time.Duration
-		want      removal.Progress // without a message
+		want      result.Result // without a message
 	}{
-		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, removal.NotNeeded()},
-		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, removal.Removed()},
-		{"the kubeconfig was deleted", deployed, time.Minute, removal.GivenUp(fleet.ReasonWaitingForKubeconfig, "")},
-		{"the deadline has passed", deployed, 0, removal.GivenUp(fleet.ReasonFarewellTimeout, "")},
+		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, result.Skip()},
+		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, result.Done("", "")},
+		{"the kubeconfig was deleted", deployed, time.Minute, result.Stalled(fleet.ReasonWaitingForKubeconfig, "")},
+		{"the deadline has passed", deployed, 0, result.Stalled(fleet.ReasonFarewellTimeout, "")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			h, c := newHarness(t), deletedCluster()
@@ -489,7 +488,7 @@ func TestUninstall_tokenDeleted(t *testing.T) {
 			if row.reason != "" {
 				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), h.clock.Now())
 			}
-			require.Equal(t, row.touched, h.uninstalls(t, c, h.clock.Now().Add(time.Minute)).IsUnderWay())
+			require.Equal(t, row.touched, h.uninstalls(t, c, h.clock.Now().Add(time.Minute)).IsWait())
 			h.Wait()
 			assert.Equal(t, row.touched, len(m.requests) > 0)
 		})
@@ -502,13 +501,13 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	delete(h.tokens, "import-token-c") // and the status does not say yet that there is a call
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
+	require.True(t, h.uninstalls(t, c, until).IsWait())
 	removal := callKey{clusterKey("c"), removing}
 	for h.calls.isRunning(removal) {
-		require.True(t, h.uninstalls(t, c, until).IsUnderWay() || !h.calls.isRunning(removal))
+		require.True(t, h.uninstalls(t, c, until).IsWait() || !h.calls.isRunning(removal))
 	}
 	h.Wait()
-	require.True(t, h.uninstalls(t, c, until).IsRemoved())
+	require.True(t, h.uninstalls(t, c, until).IsDone())
 }
 
 func TestUninstall_unreportedImport(t *testing.T) {
@@ -548,12 +547,12 @@ func TestUninstall_unreportedImport(t *testing.T) {
 			if row.change != nil {
 				row.change(h)
 			}
-			var out removal.Progress
+			var out result.Result
 			for range 3 {
-				out, _ = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+				out = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 				h.Wait()
 			}
-			assert.True(t, out.IsRemoved(), out.Message)
+			assert.True(t, out.IsDone(), out.Message)
 			assert.Equal(t, row.touched, m.state(t)[agent] == nil)
 		})
 	}
@@ -572,13 +571,13 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	}
 	until := h.clock.Now().Add(time.Minute)
 	for range 3 {
-		require.True(t, h.uninstalls(t, c, until).IsUnderWay())
+		require.True(t, h.uninstalls(t, c, until).IsWait())
 	}
 	h.calls.removals.release(c.Namespace)
 	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
-	require.True(t, h.uninstalls(t, c, until).IsUnderWay(), "nothing but the first pass knows that a call has touched the member")
+	require.True(t, h.uninstalls(t, c, until).IsWait(), "nothing but the first pass knows that a call has touched the member")
 	h.Wait()
-	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
+	assert.True(t, h.uninstalls(t, c, until).IsDone())
 	assert.NotContains(t, m.state(t), agent)
 }
 
@@ -604,9 +603,9 @@ func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.uninstalls(t, c, until).IsUnderWay())
+	require.True(t, h.uninstalls(t, c, until).IsWait())
 	h.Wait()
-	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
+	assert.True(t, h.uninstalls(t, c, until).IsDone())
 	assert.NotEmpty(t, m.requests)
 	assert.NotContains(t, m.transcript(), "PATCH")
 }

@@ -18,8 +18,8 @@ type Counters struct {
 	OrphansCollected *prometheus.CounterVec
 	// OrphansLeft is the number of orphans that the last walk could not delete, by kind.
 	OrphansLeft *prometheus.GaugeVec
-	// MembersLeft counts deleted Clusters on whose member something may be left, by reason.
-	MembersLeft *prometheus.CounterVec
+	// MembersNotCleaned counts deleted Clusters on whose member something may be left, by reason.
+	MembersNotCleaned *prometheus.CounterVec
 
 	// OverLimit counts requests that were refused, or have to wait, because too many others have led to no connected agent yet, by reason.
 	OverLimit *prometheus.CounterVec
@@ -116,7 +116,7 @@ func New(registerer prometheus.Registerer) *Counters {
 			Namespace: namespace, Name: "orphans_left",
 			Help: "Orphans that could not be deleted, by kind.",
 		}, []string{"kind"}),
-		MembersLeft: prometheus.NewCounterVec(prometheus.CounterOpts{
+		MembersNotCleaned: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "members_left_total",
 			Help: "Deleted Clusters on whose member something may be left, by reason.",
 		}, []string{"reason"}),
@@ -168,7 +168,7 @@ func New(registerer prometheus.Registerer) *Counters {
 		h.registered.WithLabelValues(way, ApprovalManual)
 	}
 	if registerer != nil {
-		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.OverLimit, h.granted, h.took,
+		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersNotCleaned, h.OverLimit, h.granted, h.took,
 			guard.Panics, h.refused, h.registered, h.imported, h.importFailures, h.heartbeats, h.lateness)
 	}
 	return h

@@ -168,7 +168,7 @@ func all() *prometheus.Registry {
 	orphans := New(registry)
 	orphans.OrphansCollected.WithLabelValues("Secret")
 	orphans.OrphansLeft.WithLabelValues("Secret")
-	orphans.MembersLeft.WithLabelValues("Disconnected")
+	orphans.MembersNotCleaned.WithLabelValues("Disconnected")
 	orphans.OverLimit.WithLabelValues("TooManyWaiting")
 	registry.MustRegister(NewLeader(), NewBuildInfo(), StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return nil, nil },
