@@ -45,8 +45,6 @@ const (
 	UseUncounted
 	// UseRefused means that the request is not counted and the token has no use left.
 	UseRefused
-	// UseUncountable means that it is not known whether the request is a use of the token, see Origin.AssumesToken. State does not return it.
-	UseUncountable
 )
 
 // State reports whether a request is counted as a use of the token. countedAs is the UID of the token for which the request's own

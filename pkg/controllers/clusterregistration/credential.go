@@ -186,8 +186,9 @@ func (h *handler) secretTaken(existing *corev1.Secret) result.Result {
 		existing.Namespace, existing.Name)).In(h.RecheckDelay())
 }
 
-// expireCredential handles Secrets: it deletes a credential after credentialSecretLifetime, and a refusal whose request is gone.
-func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
+// deleteOldAnswer handles Secrets: it deletes a credential Secret after credentialSecretLifetime, and a refusal whose request is gone. The
+// credential itself stays valid: the agent has its own copy.
+func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
 	if secret == nil || secret.DeletionTimestamp != nil || secret.Namespace != h.RegistrationNamespace() ||
 		secret.Type != registration.SecretTypeCredential || secret.Labels[fleet.ClusterLabel] == "" && !isRefusal(secret) {
 		return secret, nil

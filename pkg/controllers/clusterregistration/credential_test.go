@@ -242,7 +242,7 @@ func TestExpireCredential(t *testing.T) {
 			secret := row.secret(s)
 			secret.CreationTimestamp = old
 			s.server(secret)
-			_, _ = s.expireCredential("", secret)
+			_, _ = s.deleteOldAnswer("", secret)
 			assert.Equal(t, row.deleted, len(s.writes()) == 1)
 		})
 	}
@@ -253,9 +253,9 @@ func TestIsDecided(t *testing.T) {
 		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
 		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
 	} {
-		assert.True(t, isDecided(reason), reason)
+		assert.True(t, isFinal(reason), reason)
 	}
 	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
-		assert.False(t, isDecided(reason), reason)
+		assert.False(t, isFinal(reason), reason)
 	}
 }

@@ -167,7 +167,7 @@ func (s *scene) configure(r config.Registration) {
 func (s *scene) grantRequest(t *testing.T) (findings, result.Result) {
 	t.Helper()
 	d := findings{request: s.request, status: *s.request.Status.DeepCopy()}
-	out := s.grant(t.Context(), &d)
+	out := s.evaluate(t.Context(), &d)
 	return d, out
 }
 

@@ -34,7 +34,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	case out.Reason == fleet.ReasonClientIDInUse && !h.isHeldByOther(request, cluster):
 		return out
-	case out.Reason != fleet.ReasonTokenNotFound && !isDecided(out.Reason):
+	case out.Reason != fleet.ReasonTokenNotFound && !isFinal(out.Reason):
 		return out
 	}
 	key := index.Key(request.Namespace, request.Name)
@@ -89,7 +89,7 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
-	isRefused := out.IsStalled() && isDecided(out.Reason)
+	isRefused := out.IsStalled() && isFinal(out.Reason)
 	if !registration.Renews(request) || !isRefused && !out.IsWait() {
 		return nil
 	}
@@ -136,9 +136,9 @@ func (h *handler) reconcileRefusal(
 	return nil
 }
 
-// isDecided reports whether the reason is a decision about the request, not an error or a temporary state. The hub then deletes the objects of
+// isFinal reports whether the reason is a refusal by a rule or a person, not an error or a temporary state. The hub then deletes the objects of
 // earlier passes and reports the refusal to the agent, which then polls less often.
-func isDecided(reason string) bool {
+func isFinal(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
 		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,

@@ -2,14 +2,14 @@
 // is about, gives the agent a ServiceAccount with the rights it needs, and issues its credential as a Secret.
 //
 // A request has a spec with the clientID (the identity of the cluster) and a clientRandom (which request of that agent it is), and
-// a label with the name of the ClusterRegistrationToken that the agent registers with. The steps of grant and repair in request.go are in the
+// a label with the name of the ClusterRegistrationToken that the agent registers with. The steps of evaluate, grant and repair in request.go are in the
 // files, in this order:
 //
 //   - cluster.go: find or create the Cluster
 //   - token.go: find the token, wait while too many agents have not connected, have the use counted
 //   - identity.go: decide whether another agent holds the identity, and delete superseded requests
 //   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
-//   - credential.go: the Secret with the credential, from its issue to its expiry
+//   - credential.go: the Secret with the credential, from its issue to its deletion
 //   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
 //
 // register.go has the events that enqueue requests.
@@ -50,8 +50,8 @@ import (
 )
 
 const (
-	name       = "cluster-registration"
-	expiryName = "credential-expiry"
+	name          = "cluster-registration"
+	answerCleanup = "answer-cleanup"
 )
 
 // grantTimeout limits the memory for grants whose requests are deleted before the cache shows the grant. It is far longer than any
@@ -94,7 +94,7 @@ type handler struct {
 }
 
 // Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a
-// request, to repair them; and credential Secrets, to delete them when they expire.
+// request, to repair them; and credential Secrets, to delete old ones.
 func Register(ctx context.Context, c *app.Context) {
 	h := &handler{
 		Context:         c,
@@ -122,7 +122,7 @@ func Register(ctx context.Context, c *app.Context) {
 	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 
 	c.Fleet.ClusterRegistration().OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
-	c.Core.Secret().OnChange(ctx, expiryName, app.Handler(c.Passes, expiryName, h.expireCredential))
+	c.Core.Secret().OnChange(ctx, answerCleanup, app.Handler(c.Passes, answerCleanup, h.deleteOldAnswer))
 	h.watch()
 }
 

@@ -52,11 +52,11 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	case request.Status.Granted:
 		return h.maintain(ctx, request)
 	}
-	return h.decide(ctx, request)
+	return h.answer(ctx, request)
 }
 
-// decide grants a request, refuses it, or lets it wait, and writes that into its status.
-func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+// answer grants a request, refuses it, or lets it wait, and writes that into its status.
+func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	unlock := h.locks.tryLock(request)
 	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
 		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
@@ -65,7 +65,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	defer unlock()
 
 	found := findings{request: request, status: *request.Status.DeepCopy()}
-	out := h.grant(ctx, &found)
+	out := h.evaluate(ctx, &found)
 	out = h.revokeUngranted(ctx, found.request, found.cluster, out)
 	if err := h.reconcileRefusal(ctx, found.request, found.cluster, found.token, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
@@ -106,7 +106,7 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// findings are the objects and conditions that grant finds for a request, beside its result.
+// findings are the objects and conditions that evaluate finds for a request, beside its result.
 type findings struct {
 	request  *fleet.ClusterRegistration // the latest version
 	status   fleet.ClusterRegistrationStatus
@@ -116,9 +116,9 @@ type findings struct {
 	approval *result.Transition // of condition Approved
 }
 
-// grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
+// evaluate takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
 // next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
-func (h *handler) grant(ctx context.Context, found *findings) result.Result {
+func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 	request := found.request
 
 	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
@@ -211,6 +211,13 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	if judgement.Wait != nil {
 		return h.waitOrRefuse(request, token, waiting(judgement.Wait).WithEvent())
 	}
+	return h.grant(ctx, found, newCluster, sameClientID)
+}
+
+// grant gives the agent what registration.Judge has allowed: it counts the use of the token, creates the Cluster and the rights, and issues the
+// credential. It may still refuse the request, for example if the token is used up.
+func (h *handler) grant(ctx context.Context, found *findings, newCluster string, sameClientID []*fleet.ClusterRegistration) result.Result {
+	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
 
 	// Check that the credential Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
 	// from the request, so a copy of another agent's request would lead to that agent's credential.
@@ -230,23 +237,20 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	// Have the controller of tokens count the request as a use of its token. The write of that controller enqueues the request. If the token
 	// has a limit, nothing is created before. An assumed token counts nothing: the request may have come with another token.
 	uses := registration.UsesOf(token)
-	use := registration.UseUncountable
-	if !found.origin.AssumesToken(request) {
-		use = uses.State(string(request.UID), request.Status.TokenUID)
-	}
+	use := uses.State(string(request.UID), request.Status.TokenUID)
 	countingUse := result.Wait(fleet.ReasonCountingUse,
 		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
-	switch use {
-	case registration.UseRefused:
+	switch {
+	case isAssumed:
+	case use == registration.UseRefused:
 		return refused(uses.UsedUp())
-	case registration.UseCounted:
+	case use == registration.UseCounted:
 		found.status.TokenUID = string(token.UID)
-	case registration.UseUncounted:
+	case use == registration.UseUncounted:
 		h.askForUse(request, token, clusterName(cluster, newCluster))
 		if token.Spec.UsageLimit != nil {
 			return countingUse
 		}
-	case registration.UseUncountable:
 	}
 
 	// Create the Cluster. The controller of Clusters creates its namespace; that, or the status of the Cluster, enqueues the request.
@@ -256,7 +260,7 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	if !h.hasNamespace(request, cluster) {
 		return waitingForNamespace(cluster.Name)
 	}
-	if use == registration.UseUncounted {
+	if !isAssumed && use == registration.UseUncounted {
 		return countingUse // a request is granted only after its use is counted
 	}
 
@@ -276,9 +280,10 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	// Delete the older requests of the agent. An agent that renews its credential reports the request whose credential it uses: its older
 	// requests stay until it uses this credential, so that it still has a working one if the answer is lost. Other agents do not report the
 	// request. A request whose token is only assumed may come from another agent, so it deletes none.
+	var err error
 	if registration.Renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
-	} else if !found.origin.AssumesToken(request) {
+	} else if !isAssumed {
 		err = h.supersede(ctx, request, sameClientID, "")
 	}
 	if err != nil {
@@ -287,16 +292,16 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 
 	// The message of condition Granted names the labels of the agent that a new Cluster would not get.
 	found.status.Granted, found.status.ClusterName = true, cluster.Name
-	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, settings.AcceptsAgentLabels())
+	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, h.Config.Get().Registration.AcceptsAgentLabels())
 	_, dropped := registration.AcceptLabels(allowed)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed))
 }
 
 // maintain repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
 func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	if h.writtenGrants.IsExpected(string(request.UID)) {
-		// This is the first event since this hub granted the request. The caches may lack what the hub has just created, and a
-		// repair would try to create it again. Only a quarantine, which may also have enqueued the request, must not wait.
+	if isFirstPass := h.writtenGrants.IsExpected(string(request.UID)); isFirstPass {
+		// The caches may lack what this hub has just created with the grant, and a repair would try to create it again. Only a
+		// quarantine, which may also have enqueued the request, must not wait.
 		h.writtenGrants.Observed(string(request.UID))
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)

@@ -297,7 +297,7 @@ func TestDecide(t *testing.T) {
 			require.NoError(t, err)
 			assert.Contains(t, <-s.events.Events, "Warning ")
 			assert.Contains(t, <-s.events.Events, "ClusterRegistration request-abc, created by "+named+", asked for the identity of this Cluster and was refused")
-			_, err = s.decide(t.Context(), latest)
+			_, err = s.answer(t.Context(), latest)
 			require.NoError(t, err)
 			assert.Empty(t, s.events.Events)
 		}
@@ -319,7 +319,7 @@ func TestDecide(t *testing.T) {
 		other, _ := s.earlier()
 		unlock := s.locks.tryLock(other)
 		require.NotNil(t, unlock)
-		_, err := s.decide(t.Context(), s.request)
+		_, err := s.answer(t.Context(), s.request)
 		require.NoError(t, err)
 		assert.Empty(t, s.writes())
 		assert.InDelta(t, cacheDelay, s.delays[requestKey.String()], float64(cacheDelay))
