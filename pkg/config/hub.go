@@ -69,8 +69,8 @@ type Hub struct {
 	IgnoreClusterRegistrationLabels bool `json:"ignoreClusterRegistrationLabels,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is the time between two cleanups of an agent, at least LeastGarbageCollectionInterval; 0 leaves it to
-	// the agent (15 minutes).
+	// GarbageCollectionInterval is Agent.GarbageCollectionInterval, at least LeastGarbageCollectionInterval; 0 leaves it to the agent
+	// (15 minutes).
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 	// AgentWorkers are the sizes of the agents' worker pools; empty leaves them to the agent.
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
@@ -162,7 +162,7 @@ const (
 	LeastCheckinInterval = time.Second
 	// LeastLastSeenInterval is the shortest time between two writes of status.agent.lastSeen of an agent that renews a Lease.
 	LeastLastSeenInterval = time.Minute
-	// LeastGarbageCollectionInterval is the shortest time between two cleanups of an agent, which compare all deployed objects.
+	// LeastGarbageCollectionInterval is the least Hub.GarbageCollectionInterval: each comparison reads all deployed objects.
 	LeastGarbageCollectionInterval = time.Minute
 )
 
@@ -174,7 +174,7 @@ var optionalDurations = []struct {
 }{
 	{"agentCheckinInterval", LeastCheckinInterval},
 	{"agentLastSeenInterval", LeastLastSeenInterval},
-	{"gitClientTimeout", 0},
+	{"gitClientTimeout", 0}, // of Fleet's own controllers; the hub only checks it
 	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
 }
 

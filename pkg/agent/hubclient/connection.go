@@ -57,7 +57,7 @@ type Dialer struct {
 
 // Connection is a connection to the hub with one token.
 type Connection struct {
-	// Namespace is Access.Namespace: the namespace of the BundleDeployments, if the token is a credential.
+	// Namespace is that of the Access.
 	Namespace string
 	// Fleet and Core send requests with a timeout, Watching sends watches, which a timeout would cut off.
 	Fleet, Watching versioned.Interface

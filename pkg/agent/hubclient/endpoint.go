@@ -198,7 +198,7 @@ func ValidCA(pem []byte) bool {
 type Access struct {
 	Endpoint
 	Token string
-	// Namespace is the default namespace of requests.
+	// Namespace is the namespace of a kubeconfig's context: the workspace for a bootstrap token, the cluster namespace for a credential.
 	Namespace string
 }
 

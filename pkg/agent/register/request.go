@@ -27,7 +27,7 @@ import (
 
 // BootstrapIdentity is the content of Secret fleet-agent-bootstrap: where the hub is, and the token to register with.
 type BootstrapIdentity struct {
-	hubclient.Access // its Namespace is the one of the ClusterRegistrations
+	hubclient.Access // its Namespace is the workspace
 	// TokenName is the name of the ClusterRegistrationToken.
 	TokenName string
 	// RegistrationKey identifies the registration that the hub wants; empty if the hub does not say.

@@ -1,7 +1,7 @@
 // Package clusterregistrationtoken gives every ClusterRegistrationToken a ServiceAccount with the right to create requests and a Secret
 // with chart values for agents, counts the uses of the token, and deletes the token when it expires.
 //
-// onChange in token.go is the flow of a token; values.go writes its Secret, and uses.go counts its uses.
+// onChange in token.go is the flow of a token; values.go writes its Secret.
 package clusterregistrationtoken
 
 import (

@@ -13,7 +13,8 @@ const (
 	// ClusterAnnotation is ClusterLabel where it is an annotation.
 	ClusterAnnotation = ClusterLabel
 
-	// ClusterNamespaceLabel has the namespace of a Cluster, as a label on BundleDeployments.
+	// ClusterNamespaceLabel has the workspace of a Cluster, as a label on BundleDeployments. Fleet calls it the namespace of the Cluster; what
+	// this project calls the cluster namespace is another one.
 	ClusterNamespaceLabel = "fleet.cattle.io/cluster-namespace"
 	// ClusterNamespaceAnnotation is ClusterNamespaceLabel as an annotation on the cluster namespace.
 	ClusterNamespaceAnnotation = ClusterNamespaceLabel

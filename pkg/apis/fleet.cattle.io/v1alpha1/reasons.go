@@ -271,5 +271,5 @@ const (
 	ReasonFarewellFailed = "FarewellFailed"
 )
 
-// EventMemberLeft is the reason of the event about a deleted Cluster that names what may be left on the member.
+// EventMemberLeft is the reason of the event about a deleted Cluster on whose member something may be left: the hub could not clean it.
 const EventMemberLeft = "MemberLeft"
