@@ -180,17 +180,3 @@ func TestGroupEvents(t *testing.T) {
 	assert.Equal(t, []string{"enqueue Bundle group in 1s", "enqueue Bundle groups in 1s", "enqueue Cluster dev in 0s"}, s.takenByPass(t),
 		"the Clusters may be in other partitions")
 }
-
-// client-go ends the process if a handler panics.
-func TestEventHandler_panic(t *testing.T) {
-	h := eventHandler[*fleet.Bundle]{
-		added: func(*fleet.Bundle, bool) { panic("added") }, changed: func(_, _ *fleet.Bundle) { panic("changed") },
-		deleted: func(*fleet.Bundle) { panic("deleted") },
-	}
-	before, after := &fleet.Bundle{}, &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}
-	assert.NotPanics(t, func() {
-		h.OnAdd(before, false)
-		h.OnUpdate(before, after)
-		h.OnDelete(cache.DeletedFinalStateUnknown{Obj: after})
-	})
-}

@@ -36,7 +36,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -158,16 +157,16 @@ const statusDelay = time.Second
 
 // deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment that changes their status. At the start of the hub all Bundles
 // and Clusters are enqueued anyway.
-func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
-	return eventHandler[*fleet.BundleDeployment]{
-		added: func(deployment *fleet.BundleDeployment, atStart bool) {
+func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployment] {
+	return enqueue.EventHandler[*fleet.BundleDeployment]{
+		Added: func(deployment *fleet.BundleDeployment, atStart bool) {
 			d.written.Observed(keyOf(deployment).String())
 			if !atStart {
 				d.bundleChanged(bundleOf(deployment))
 				d.enqueueCluster(deployment.Namespace, statusDelay)
 			}
 		},
-		changed: func(before, after *fleet.BundleDeployment) {
+		Changed: func(before, after *fleet.BundleDeployment) {
 			inStatus := changesStatus(before, after)
 			if inStatus {
 				d.bundleChanged(bundleOf(before))
@@ -184,7 +183,7 @@ func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 				}
 			}
 		},
-		deleted: func(deployment *fleet.BundleDeployment) {
+		Deleted: func(deployment *fleet.BundleDeployment) {
 			d.written.Observed(keyOf(deployment).String())
 			d.deleted.Observed(string(deployment.UID))
 			d.bundleChanged(bundleOf(deployment))
@@ -206,47 +205,47 @@ func changesStatus(before, after *fleet.BundleDeployment) bool {
 
 // clusterEvents notes a Cluster for changes after which no BundleDeployment is written: a Cluster to which nothing is deployed yet is quarantined,
 // deleted or no longer selected, or the rollout of a Bundle no longer waits for a Cluster.
-func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
+func (d *Deployer) clusterEvents() enqueue.EventHandler[*fleet.Cluster] {
 	note := func(before *fleet.Cluster) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) { c.clusters.Add(before.Name, before.Labels, len(before.Labels), maps.Equal) })
 	}
-	return eventHandler[*fleet.Cluster]{
-		added: func(cluster *fleet.Cluster, atStart bool) {
+	return enqueue.EventHandler[*fleet.Cluster]{
+		Added: func(cluster *fleet.Cluster, atStart bool) {
 			if !atStart && cluster.Spec.Quarantined {
 				note(cluster)
 			}
 		},
-		changed: func(before, after *fleet.Cluster) {
+		Changed: func(before, after *fleet.Cluster) {
 			if before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
 				isUnprocessed(before) != isUnprocessed(after) || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 				note(before)
 			}
 		},
-		deleted: note,
+		Deleted: note,
 	}
 }
 
 // groupEvents notes a ClusterGroup that may select other Clusters, or that other targets and partitions may select.
-func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
+func (d *Deployer) groupEvents() enqueue.EventHandler[*fleet.ClusterGroup] {
 	note := func(before *fleet.ClusterGroup) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) {
 			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation, Labels: before.Labels}, Spec: before.Spec}
 			c.groups.Add(before.Name, version, clustergroup.Size(before)+len(before.Labels), isSameGroupVersion)
 		})
 	}
-	return eventHandler[*fleet.ClusterGroup]{
-		added: func(group *fleet.ClusterGroup, atStart bool) {
+	return enqueue.EventHandler[*fleet.ClusterGroup]{
+		Added: func(group *fleet.ClusterGroup, atStart bool) {
 			if !atStart { // a group that did not exist selected no Cluster
 				note(&fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: group.Namespace, Name: group.Name}})
 			}
 		},
-		changed: func(before, after *fleet.ClusterGroup) {
+		Changed: func(before, after *fleet.ClusterGroup) {
 			if !isSameGroupVersion(before, after) {
 				note(before)
 			}
 		},
-		deleted: note,
+		Deleted: note,
 	}
 }
 
@@ -257,13 +256,13 @@ func isSameGroupVersion[A, B metav1.Object](a A, b B) bool {
 
 // contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the
 // BundleDeployment that names it. It enqueues the Clusters that need a deleted Content, so that it is created again.
-func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
-	return eventHandler[*metav1.PartialObjectMetadata]{
-		added: func(c *metav1.PartialObjectMetadata, _ bool) {
+func (d *Deployer) contentEvents() enqueue.EventHandler[*metav1.PartialObjectMetadata] {
+	return enqueue.EventHandler[*metav1.PartialObjectMetadata]{
+		Added: func(c *metav1.PartialObjectMetadata, _ bool) {
 			d.contents.made.Observed(c.Name)
 			d.contents.checkLater(c.Name)
 		},
-		deleted: func(c *metav1.PartialObjectMetadata) {
+		Deleted: func(c *metav1.PartialObjectMetadata) {
 			d.contents.forget(c.Name)
 			for _, user := range d.contents.usersOf(c.Name) {
 				d.enqueueCluster(user.Namespace, 0)
@@ -273,14 +272,14 @@ func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
 }
 
 // secretEvents enqueues the Cluster of a BundleDeployment if another client changes or deletes the Secret with its Helm values.
-func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
-	return eventHandler[*metav1.PartialObjectMetadata]{
-		changed: func(_, after *metav1.PartialObjectMetadata) {
+func (d *Deployer) secretEvents() enqueue.EventHandler[*metav1.PartialObjectMetadata] {
+	return enqueue.EventHandler[*metav1.PartialObjectMetadata]{
+		Changed: func(_, after *metav1.PartialObjectMetadata) {
 			if d.hasValues(keyOf(after)) && d.values.noteChange(after) {
 				d.enqueueCluster(after.Namespace, 0)
 			}
 		},
-		deleted: func(secret *metav1.PartialObjectMetadata) {
+		Deleted: func(secret *metav1.PartialObjectMetadata) {
 			d.values.forget(keyOf(secret))
 			if d.hasValues(keyOf(secret)) {
 				d.enqueueCluster(secret.Namespace, 0)
@@ -291,20 +290,20 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 
 // copyEvents notes a Secret or ConfigMap that may have to be copied, and enqueues the Cluster of a copy that is deleted. A copy that another
 // client changes stays changed until its source changes.
-func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
+func (d *Deployer) copyEvents(kind string) enqueue.EventHandler[*metav1.PartialObjectMetadata] {
 	note := func(object *metav1.PartialObjectMetadata) {
 		d.changes.Note(object.Namespace, func(c *changedObjects) {
 			c.sources.Add(kind+"/"+object.Name, copySource{kind: kind, name: object.Name}, 0, func(a, b copySource) bool { return a == b })
 		})
 	}
-	return eventHandler[*metav1.PartialObjectMetadata]{
-		added: func(object *metav1.PartialObjectMetadata, atStart bool) {
+	return enqueue.EventHandler[*metav1.PartialObjectMetadata]{
+		Added: func(object *metav1.PartialObjectMetadata, atStart bool) {
 			if !atStart {
 				note(object)
 			}
 		},
-		changed: func(_, after *metav1.PartialObjectMetadata) { note(after) },
-		deleted: func(object *metav1.PartialObjectMetadata) {
+		Changed: func(_, after *metav1.PartialObjectMetadata) { note(after) },
+		Deleted: func(object *metav1.PartialObjectMetadata) {
 			note(object)
 			if isCopy(object) {
 				d.enqueueCluster(object.Namespace, 0)
@@ -352,42 +351,5 @@ func enqueueClusterOf(namespace string, clusters fleetcontrollers.ClusterCache, 
 	found, _ := clustersByClusterNamespace.Find(clusters, namespace)
 	for _, cluster := range found {
 		queue.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
-	}
-}
-
-// eventHandler calls functions with the typed objects of events. client-go calls them one after the other, for the objects of all
-// workspaces, so they must be quick: they enqueue objects that an index finds, and note changes that have to be matched with many objects.
-type eventHandler[T metav1.Object] struct {
-	added   func(object T, atStart bool)
-	changed func(before, after T)
-	deleted func(object T)
-}
-
-// OnAdd is called for a new object, and at the start for each that exists.
-func (h eventHandler[T]) OnAdd(object any, atStart bool) {
-	defer guard.Recover(guard.Event, object, nil)
-	if o, ok := object.(T); ok && h.added != nil {
-		h.added(o, atStart)
-	}
-}
-
-// OnUpdate is called for a changed object. When the informer has to list again, it is called for unchanged ones too.
-func (h eventHandler[T]) OnUpdate(before, after any) {
-	defer guard.Recover(guard.Event, after, nil)
-	b, okBefore := before.(T)
-	a, okAfter := after.(T)
-	if okBefore && okAfter && h.changed != nil && b.GetResourceVersion() != a.GetResourceVersion() {
-		h.changed(b, a)
-	}
-}
-
-// OnDelete is called for a deleted object, possibly with an older version of it.
-func (h eventHandler[T]) OnDelete(object any) {
-	defer guard.Recover(guard.Event, object, nil)
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	if o, ok := object.(T); ok {
-		h.deleted(o)
 	}
 }

@@ -39,23 +39,23 @@ func RegisterReporter(c *app.Context) *Reporter {
 }
 
 // deploymentEvents enqueues the Cluster of a BundleDeployment that changes the status of the Cluster.
-func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
+func (r *Reporter) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
 		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, statusDelay)
 	}
-	return eventHandler[*fleet.BundleDeployment]{
-		added: func(deployment *fleet.BundleDeployment, atStart bool) {
+	return enqueue.EventHandler[*fleet.BundleDeployment]{
+		Added: func(deployment *fleet.BundleDeployment, atStart bool) {
 			if !atStart { // at its start the hub enqueues all Clusters
 				enqueueCluster(deployment)
 			}
 		},
-		changed: func(before, after *fleet.BundleDeployment) {
+		Changed: func(before, after *fleet.BundleDeployment) {
 			if changesStatus(before, after) || before.Labels[fleet.RepoLabel] != after.Labels[fleet.RepoLabel] ||
 				before.Labels[fleet.HelmOpLabel] != after.Labels[fleet.HelmOpLabel] {
 				enqueueCluster(after)
 			}
 		},
-		deleted: enqueueCluster,
+		Deleted: enqueueCluster,
 	}
 }
 

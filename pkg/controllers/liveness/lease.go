@@ -19,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -118,21 +119,14 @@ func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
 		d.onRenewal(object.(*coordinationv1.Lease), true)
 	}
 	// Adding a handler fails only if the informer was stopped.
-	_, _ = leases.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(object any, isInInitialList bool) { d.onRenewal(object.(*coordinationv1.Lease), isInInitialList) },
-		UpdateFunc: func(before, after any) {
-			if b, a := before.(*coordinationv1.Lease), after.(*coordinationv1.Lease); !b.Spec.RenewTime.Equal(a.Spec.RenewTime) || !sameReport(b, a) {
-				d.onRenewal(a, false)
+	_, _ = leases.AddEventHandler(enqueue.EventHandler[*coordinationv1.Lease]{
+		Added: d.onRenewal,
+		Changed: func(before, after *coordinationv1.Lease) {
+			if !before.Spec.RenewTime.Equal(after.Spec.RenewTime) || !sameReport(before, after) {
+				d.onRenewal(after, false)
 			}
 		},
-		DeleteFunc: func(object any) {
-			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = tombstone.Obj
-			}
-			if lease, ok := object.(*coordinationv1.Lease); ok {
-				d.forgetLease(lease)
-			}
-		},
+		Deleted: d.forgetLease,
 	})
 }
 

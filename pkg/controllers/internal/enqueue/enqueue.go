@@ -36,14 +36,20 @@ type Resolve[T any] func(object T) []types.NamespacedName
 // OnAnyChange enqueues the keys that resolve returns when an object of the source is created, changed or deleted. Unlike wrangler's
 // relatedresource, it does not use the rate limiter of the queue, so earlier failures of a key do not delay it, and resolve gets
 // the deleted object.
-func OnAnyChange[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	changed := func(before, after any) { enqueue(target, resolve, 0, before, after) }
-	watch(source, changed, func(object any) { changed(nil, object) })
+func OnAnyChange[T metav1.Object](source Source, target Enqueuer, resolve Resolve[T]) {
+	watch(source, EventHandler[T]{
+		Added:   func(object T, _ bool) { enqueue(target, resolve, 0, object) },
+		Changed: func(before, after T) { enqueue(target, resolve, 0, before, after) },
+		Deleted: func(object T) { enqueue(target, resolve, 0, object) },
+	})
 }
 
 // OnDamage enqueues the keys, after RepairDelay, when an object is changed or deleted. It ignores the creation of objects.
-func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	watch(source, func(before, after any) { enqueue(target, resolve, RepairDelay, before, after) }, nil)
+func OnDamage[T metav1.Object](source Source, target Enqueuer, resolve Resolve[T]) {
+	watch(source, EventHandler[T]{
+		Changed: func(before, after T) { enqueue(target, resolve, RepairDelay, before, after) },
+		Deleted: func(object T) { enqueue(target, resolve, RepairDelay, object) },
+	})
 }
 
 // OnTransition is OnAnyChange for a kind that often changes in ways that no other object depends on: resolve gets the object before
@@ -58,60 +64,67 @@ func OnTransition[T metav1.Object](source Source, target Enqueuer, resolve func(
 
 // OnEvent calls handle with the object before and after each event, as OnTransition does.
 func OnEvent[T metav1.Object](source Source, handle func(before, after T)) {
-	changed := func(before, after any) {
-		b, was := before.(T)
-		a, is := after.(T)
-		if !was && !is {
-			return
-		}
-		object := after
-		if !is {
-			object = before
-		}
-		defer guard.Recover(guard.Event, object, nil)
-		handle(b, a)
-	}
-	watch(source, changed, func(object any) { changed(nil, object) })
-}
-
-// watch calls changed with both versions of a changed object, because other objects may have depended on the earlier one, and with nil as
-// the second one of a deleted object. It calls added, unless that is nil, with a created object. Adding a handler fails only if the informer
-// was stopped.
-func watch(source Source, changed func(before, after any), added func(any)) {
-	_, _ = source.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: added,
-		UpdateFunc: func(before, after any) {
-			if version(before) != version(after) {
-				changed(before, after)
-			}
-		},
-		DeleteFunc: func(object any) {
-			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = tombstone.Obj
-			}
-			changed(object, nil)
-		},
+	var none T
+	watch(source, EventHandler[T]{
+		Added:   func(object T, _ bool) { handle(none, object) },
+		Changed: handle,
+		Deleted: func(object T) { handle(object, none) },
 	})
 }
 
-func version(object any) string {
-	if m, ok := object.(metav1.Object); ok {
-		return m.GetResourceVersion()
+// watch adds the handler, which fails only if the informer was stopped.
+func watch(source Source, handler cache.ResourceEventHandler) {
+	_, _ = source.Informer().AddEventHandler(handler)
+}
+
+// EventHandler calls functions, any of which may be nil, with the typed objects of events. client-go calls them one after the other, for the
+// objects of all workspaces, so they must be quick: they enqueue objects that an index finds, and note changes that have to be matched with many
+// objects.
+type EventHandler[T metav1.Object] struct {
+	// Added gets a new object and, with atStart, each object that exists when the handler is added.
+	Added func(object T, atStart bool)
+	// Changed gets both versions of a changed object: other objects may have depended on the earlier one.
+	Changed func(before, after T)
+	// Deleted gets a deleted object, possibly an older version of it.
+	Deleted func(object T)
+}
+
+// OnAdd is called for a new object, and at the start for each that exists.
+func (h EventHandler[T]) OnAdd(object any, atStart bool) {
+	defer guard.Recover(guard.Event, object, nil)
+	if o, ok := object.(T); ok && h.Added != nil {
+		h.Added(o, atStart)
 	}
-	return ""
+}
+
+// OnUpdate is called for a changed object. When the informer has to list again, it is called for unchanged ones too.
+func (h EventHandler[T]) OnUpdate(before, after any) {
+	defer guard.Recover(guard.Event, after, nil)
+	b, okBefore := before.(T)
+	a, okAfter := after.(T)
+	if okBefore && okAfter && h.Changed != nil && b.GetResourceVersion() != a.GetResourceVersion() {
+		h.Changed(b, a)
+	}
+}
+
+// OnDelete is called for a deleted object, possibly with an older version of it.
+func (h EventHandler[T]) OnDelete(object any) {
+	defer guard.Recover(guard.Event, object, nil)
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if o, ok := object.(T); ok && h.Deleted != nil {
+		h.Deleted(o)
+	}
 }
 
 // enqueue adds each key once, even if both versions of an object resolve to it.
-func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, objects ...any) {
+func enqueue[T metav1.Object](target Enqueuer, resolve Resolve[T], delay time.Duration, objects ...T) {
 	added := map[types.NamespacedName]bool{}
 	for _, object := range objects {
-		typed, ok := object.(T)
-		if !ok {
-			continue
-		}
 		func() {
 			defer guard.Recover(guard.Event, object, nil)
-			for _, key := range resolve(typed) {
+			for _, key := range resolve(object) {
 				if !added[key] {
 					added[key] = true
 					target.EnqueueAfter(key.Namespace, key.Name, delay)

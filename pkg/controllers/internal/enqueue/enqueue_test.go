@@ -172,3 +172,17 @@ func TestPanicsOfResolve(t *testing.T) {
 	}
 	assert.Equal(t, []string{"ns/a in 0s", "ns/a in 2s", "ns/a in 0s"}, target.added, "the objects that cause no panic count")
 }
+
+// client-go ends the process if a handler panics.
+func TestEventHandler_panic(t *testing.T) {
+	h := EventHandler[*corev1.Secret]{
+		Added: func(*corev1.Secret, bool) { panic("added") }, Changed: func(_, _ *corev1.Secret) { panic("changed") },
+		Deleted: func(*corev1.Secret) { panic("deleted") },
+	}
+	before, after := secret("1", ""), secret("2", "")
+	assert.NotPanics(t, func() {
+		h.OnAdd(before, false)
+		h.OnUpdate(before, after)
+		h.OnDelete(cache.DeletedFinalStateUnknown{Obj: after})
+	})
+}
