@@ -50,13 +50,13 @@ type Context struct {
 	RBAC rbaccontrollers.Interface
 	// Coordination has the controller of Leases; its cache contains only the Leases of agents, which have the same label.
 	Coordination coordinationcontrollers.Interface
-	// Secrets caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
-	Secrets cache.SharedIndexInformer
-	// ConfigMaps caches name, UID and version of every ConfigMap but the root certificates of namespaces; nil with DisableBundles. It is
+	// SecretMetadata caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
+	SecretMetadata cache.SharedIndexInformer
+	// ConfigMapMetadata caches name, UID and version of every ConfigMap but the root certificates of namespaces; nil with DisableBundles. It is
 	// filled before the controllers start.
-	ConfigMaps cache.SharedIndexInformer
-	// Contents caches the metadata of every Content; nil with DisableBundles. It is filled before the controllers start.
-	Contents cache.SharedIndexInformer
+	ConfigMapMetadata cache.SharedIndexInformer
+	// ContentMetadata caches the metadata of every Content; nil with DisableBundles. It is filled before the controllers start.
+	ContentMetadata cache.SharedIndexInformer
 	// Config has the current configuration of the hub.
 	Config *config.Store
 	// Issuer issues ServiceAccount tokens.

@@ -172,7 +172,7 @@ func (c *contents) collect(ctx context.Context, name string) (again time.Duratio
 
 // find returns the metadata of a Content, or nil if there is none.
 func (c *contents) find(name string) *metav1.PartialObjectMetadata {
-	return index.Metadata(c.Contents, name)
+	return index.Metadata(c.ContentMetadata, name)
 }
 
 // usersOf returns the BundleDeployments that need a Content.

@@ -44,7 +44,7 @@ func TestContentsEnsure(t *testing.T) {
 			s := newStage(t)
 			s.errors = map[string]error{"create": row.err}
 			if row.known != nil {
-				require.NoError(t, s.Contents.GetStore().Add(row.known))
+				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			for range 2 { // the second time it has been created and is not in the cache yet
 				err := s.contents.ensure(t.Context(), name, toAlice())
@@ -81,7 +81,7 @@ func TestContentsEnsureWithoutResources(t *testing.T) {
 			s := newStage(t)
 			s.bundle, s.errors = row.live, map[string]error{"get": row.err}
 			if row.known != nil {
-				require.NoError(t, s.Contents.GetStore().Add(row.known))
+				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			for range 2 {
 				err := s.contents.ensure(t.Context(), p.content, cached)
@@ -142,7 +142,7 @@ func TestContentsCollect(t *testing.T) {
 			s, name := newStage(t), "c"
 			if row.known != nil {
 				name = row.known.Name
-				require.NoError(t, s.Contents.GetStore().Add(row.known))
+				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			if row.set != nil {
 				row.set(t, s)

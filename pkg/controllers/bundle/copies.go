@@ -444,9 +444,9 @@ func (c *copies) delete(ctx context.Context, namespace string, s copySource) err
 
 // find returns the metadata of a Secret or ConfigMap, or nil if the cache has none.
 func (c *copies) find(kind string, k key) *metav1.PartialObjectMetadata {
-	informer := c.ConfigMaps
+	informer := c.ConfigMapMetadata
 	if kind == secretKind {
-		informer = c.Secrets
+		informer = c.SecretMetadata
 	}
 	return index.Metadata(informer, k.String())
 }

@@ -99,11 +99,11 @@ func newStage(t testing.TB) *stage {
 		Metadata: metadataClient,
 		Config:   config.NewStore(config.Hub{}),
 		Clock:    s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
-		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
-		Kubernetes:  s.kubernetes,
-		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
-		ConfigMaps:  cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
-		Secrets:     cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
+		FleetClient:       &fleetclient.FakeFleetV1alpha1{Fake: fake},
+		Kubernetes:        s.kubernetes,
+		ContentMetadata:   cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
+		ConfigMapMetadata: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
+		SecretMetadata:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 	}
 	s.Deployer = &Deployer{
 		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},

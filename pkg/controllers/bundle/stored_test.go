@@ -371,7 +371,7 @@ func TestCopies_sizeOf(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "settings"},
 		Data:       map[string]string{"a": "12"}, BinaryData: map[string][]byte{"b": []byte("345")},
 	}
-	require.NoError(t, s.ConfigMaps.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: configMap.ObjectMeta}))
+	require.NoError(t, s.ConfigMapMetadata.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: configMap.ObjectMeta}))
 	size(0) // deleted
 	require.NoError(t, s.kubernetes.Tracker().Add(configMap))
 	size(0) // of somebody else

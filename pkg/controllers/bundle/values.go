@@ -208,7 +208,7 @@ func (s *valueSecrets) delete(ctx context.Context, k key) error {
 
 // find returns the metadata of a Secret, or nil if the cache has none.
 func (s *valueSecrets) find(k key) *metav1.PartialObjectMetadata {
-	return index.Metadata(s.Secrets, k.String())
+	return index.Metadata(s.SecretMetadata, k.String())
 }
 
 // isCurrent reports whether a Secret still is the version with these values, or the cache does not show that version yet.

@@ -55,7 +55,7 @@ func (s *stage) showSecret(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
 	cached := &metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}
 	cached.Annotations, cached.OwnerReferences = CopyAnnotations(secret), nil // as the caches of the hub have it
-	require.NoError(t, s.Deployer.Secrets.GetStore().Add(cached))
+	require.NoError(t, s.Deployer.SecretMetadata.GetStore().Add(cached))
 }
 
 // liveSecret returns the Secret as the API server has it, nil if there is none.
@@ -212,7 +212,7 @@ func TestReconcileValuesOfAClusterThatWaits(t *testing.T) {
 	s.handle(t, after)
 	require.NoError(t, s.kubernetes.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), home, "app"))
 	s.values.forget(key{Namespace: home, Name: "app"})
-	require.NoError(t, s.Deployer.Secrets.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: valuesSecret("", "").ObjectMeta}))
+	require.NoError(t, s.Deployer.SecretMetadata.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: valuesSecret("", "").ObjectMeta}))
 	_, out = s.reconcile(t, alice)
 	require.NoError(t, out.Err)
 	assert.Equal(t, valuesSecret(`{"v":"two"}`, `{"v":"two"}`).Data, s.liveSecret(t).Data, "it may have the new version")

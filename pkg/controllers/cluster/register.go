@@ -70,7 +70,7 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
 	enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
-	enqueue.OnEvent(metadata{c.Secrets}, h.noteSecret)
+	enqueue.OnEvent(metadata{c.SecretMetadata}, h.noteSecret)
 }
 
 // metadata is a source of the metadata of objects.

@@ -66,7 +66,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		tokenCache:        tokens.Cache(),
 		createdTokens:     expectations.New(c.Clock),
 		secretCache:       c.Core.Secret().Cache(),
-		secretVersions:    &secretVersions{informer: c.Secrets},
+		secretVersions:    &secretVersions{informer: c.SecretMetadata},
 		pullSecretDigests: lru.New(maxPullSecretDigests),
 		requests:          c.Fleet.ClusterRegistration().Cache(),
 		renderer:          agentmanifest.NewRenderer(),
