@@ -152,11 +152,11 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
-	managed                       cache.TransformFunc // of the kinds managedOnly, but for Leases
-	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
-	restore                       cache.TransformFunc // of Clusters: see package preserve and withSmallSpec
-	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
-	groups                        cache.TransformFunc // of ClusterGroups; nil keeps them whole
+	transformManaged              cache.TransformFunc // of the kinds managedOnly, but for Leases
+	transformBundle               cache.TransformFunc // nil keeps Bundles whole
+	transformCluster              cache.TransformFunc // restores their status and shrinks their spec: see package preserve and withSmallSpec
+	transformDeployment           cache.TransformFunc // nil keeps them whole
+	transformGroup                cache.TransformFunc // nil keeps them whole
 	agents                        preserve.AgentReports
 
 	mu      sync.Mutex
@@ -183,24 +183,24 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
 		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
-		managed: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
+		transformManaged: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
 	}
-	c.restore = restoreCluster
+	c.transformCluster = restoreCluster
 	if o.DisableBundles {
-		c.restore = c.agents.Transform
+		c.transformCluster = c.agents.Transform
 	}
 	switch {
 	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
 	case o.DisableBundles:
-		c.digest, c.reduce, c.groups = withoutResources, withoutSpec, clustergroup.Reduce
+		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutSpec, clustergroup.Reduce
 	default:
-		c.digest, c.reduce, c.groups = withoutResources, withoutOptions, clustergroup.Reduce
+		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutOptions, clustergroup.Reduce
 	}
 	if c.fleet == c.own {
-		c.restore = withSmallSpec(c.restore)
+		c.transformCluster = withSmallSpec(c.transformCluster)
 	}
 	if o.DisableBundles {
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
@@ -280,20 +280,20 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 		// AddEventHandler returns an error only for an informer that was stopped.
 		switch kind.Kind {
 		case bundleKind:
-			c.interner.transform(informer, c.digest)
+			c.interner.transform(informer, c.transformBundle)
 		case clusterKind:
-			c.interner.transform(informer, c.restore)
+			c.interner.transform(informer, c.transformCluster)
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
 		case bundleDeploymentKind:
-			c.interner.transform(informer, c.reduce)
+			c.interner.transform(informer, c.transformDeployment)
 		case clusterGroupKind:
-			c.interner.transform(informer, c.groups)
+			c.interner.transform(informer, c.transformGroup)
 		case leaseKind:
 			c.interner.transform(informer, liveness.Reduce)
 		default:
 			first := cache.TransformFunc(nil)
 			if slices.Contains(managedOnly, kind) {
-				first = c.managed
+				first = c.transformManaged
 			}
 			c.interner.transform(informer, first)
 		}

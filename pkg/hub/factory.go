@@ -33,7 +33,7 @@ type fairFactory struct {
 
 	mu          sync.Mutex
 	controllers map[schema.GroupVersionResource]*fairController
-	listeners   []*listener
+	listeners   []*oneListener
 }
 
 func newFairFactory(caches lassocache.SharedCacheFactory) *fairFactory {
@@ -76,13 +76,13 @@ func (f *fairFactory) ForResourceKind(resource schema.GroupVersionResource, kind
 			name:    resource.GroupVersion().WithKind(kind).String(),
 			client:  f.caches.SharedClientFactory().ForResourceKind(resource, kind, namespaced),
 			handler: &controller.SharedHandler{ControllerName: resource.String()},
-			informer: sync.OnceValue(func() *listener {
+			informer: sync.OnceValue(func() *oneListener {
 				informer, err := f.caches.ForResourceKind(resource, kind, namespaced)
 				if err != nil { // the resource is not served, or its kind is in no scheme
 					logrus.Errorf("Cannot watch %s: %v", resource, err)
 					informer = cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{})
 				}
-				l := &listener{SharedIndexInformer: informer}
+				l := &oneListener{SharedIndexInformer: informer}
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				f.listeners = append(f.listeners, l)
@@ -131,7 +131,7 @@ type keyQueue = workqueue.TypedRateLimitingInterface[string]
 type fairController struct {
 	name     string
 	client   *client.Client
-	informer func() *listener
+	informer func() *oneListener
 	handler  *controller.SharedHandler
 	register sync.Once
 
@@ -261,13 +261,13 @@ func (c *fairController) handle(key string) {
 		object = stored.(runtime.Object)
 	}
 	err := c.handler.OnChange(key, object)
-	switch _, isHandlers := err.(interface{ Cause() error }); {
+	switch _, isHandlers := err.(interface{ Cause() error }); { // lasso's private errorList, of which the others have no such method
 	case err == nil:
 		c.queue.Forget(key)
 	case isHandlers:
 		logrus.Debugf("error syncing '%s': %v, requeuing", key, err) // app.Handler has logged it as an error
 		c.queue.AddRateLimited(key)
-	default: // lasso's own result for a deleted object, of a private type whose method Error panics
+	default: // lasso's private retryAfterError for a deleted object, whose method Error panics
 		c.queue.AddAfter(key, retryDeleted)
 	}
 }

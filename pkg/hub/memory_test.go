@@ -117,7 +117,7 @@ func TestMemoryOfACluster(t *testing.T) {
 		}
 	}
 
-	c := &caches{interner: newInterner(clock.RealClock{}), managed: reduceManaged("registrations")}
+	c := &caches{interner: newInterner(clock.RealClock{}), transformManaged: reduceManaged("registrations")}
 	caches := unstarted{informers: map[string]*informed{}}
 	for _, kind := range managedOnly {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, nil, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

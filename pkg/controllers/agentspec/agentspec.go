@@ -121,8 +121,8 @@ func priorityClass(cluster *fleet.Cluster) string {
 	return ""
 }
 
-// Unmanaged returns why a Cluster's agent has no Bundle; an empty reason means that it has one.
-func Unmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) {
+// WhyUnmanaged returns why a Cluster's agent has no Bundle; an empty reason means that it has one.
+func WhyUnmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) {
 	_, labelled := cluster.Labels[fleet.NonManagedAgentLabel]
 	switch {
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
@@ -139,13 +139,13 @@ func Unmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) 
 
 // LocalDisabled reports whether the Cluster is the hub's own cluster and the configuration disables the agent there.
 func LocalDisabled(hub config.Hub, cluster *fleet.Cluster) bool {
-	return hub.Bootstrap.LocalAgentDisabled && cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == "local"
+	return hub.Bootstrap.LocalAgentDisabled && cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == registration.LocalCluster
 }
 
 // ServedByBundle reports whether new settings reach the agent by its Bundle alone: the agent deploys its Bundle, and is not disconnected.
 // Any other agent may be unable to start, and only another import can repair it.
 func ServedByBundle(hub config.Hub, cluster *fleet.Cluster) bool {
-	reason, _ := Unmanaged(hub, cluster)
+	reason, _ := WhyUnmanaged(hub, cluster)
 	return reason == "" && registration.IsManagedGeneration(cluster.Status.Agent.Generation) && !Disconnected(cluster)
 }
 
@@ -158,7 +158,7 @@ func Disconnected(cluster *fleet.Cluster) bool {
 // GENERATION of the Bundle: with another one it would restart twice, now and when it deploys its Bundle again. Otherwise
 // it is the registration key.
 func InstalledGeneration(hub config.Hub, cluster *fleet.Cluster, registrationKey string) string {
-	if reason, _ := Unmanaged(hub, cluster); reason == "" && hasAdopted(cluster.Status) {
+	if reason, _ := WhyUnmanaged(hub, cluster); reason == "" && hasAdopted(cluster.Status) {
 		return registration.ManagedGeneration(cluster.Spec.RedeployAgentGeneration)
 	}
 	return registrationKey

@@ -41,11 +41,11 @@ func TestUnmanaged(t *testing.T) {
 		if row.label != "" {
 			c.Labels = map[string]string{row.label: ""}
 		}
-		reason, message := Unmanaged(row.hub, c)
+		reason, message := WhyUnmanaged(row.hub, c)
 		assert.Equal(t, row.reason, reason, row.name)
 		assert.Equal(t, row.reason == "", message == "", row.name)
 	}
-	reason, _ := Unmanaged(config.Hub{}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{fleet.ClusterManagementLabel: "x"}}})
+	reason, _ := WhyUnmanaged(config.Hub{}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{fleet.ClusterManagementLabel: "x"}}})
 	assert.Equal(t, fleet.ReasonManagedElsewhere, reason)
 }
 

@@ -97,7 +97,7 @@ type Context struct {
 	// Admission reports whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
 	// TokenUsage has the requests that wait to be counted as uses of their token.
-	TokenUsage tokenusage.Queue
+	TokenUsage tokenusage.Uncounted
 	// Backlog limits the registrations that have led to nothing yet.
 	Backlog *backlog.Counter
 	// Matching limits the CPUs that passes over the objects of one workspace take to match selectors.

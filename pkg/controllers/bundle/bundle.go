@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -103,7 +101,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 		return b, err
 	}
 	if len(left) == 0 {
-		return withoutFinalizer(ctx, d.FleetClient.Bundles(b.Namespace), b, fleet.BundleFinalizer)
+		return writes.RemoveFinalizer(ctx, d.FleetClient.Bundles(b.Namespace), b, fleet.BundleFinalizer)
 	}
 
 	// An agent's Bundle may be deleted while the agent has to uninstall itself, for example together with its namespace. The
@@ -311,17 +309,5 @@ func (d *Deployer) removeFinalizer(_ string, deployment *fleet.BundleDeployment)
 	}
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
-	return withoutFinalizer(ctx, d.FleetClient.BundleDeployments(deployment.Namespace), deployment, fleet.BundleDeploymentFinalizer)
-}
-
-// withoutFinalizer removes a finalizer from an object that is being deleted.
-func withoutFinalizer[T metav1.Object](ctx context.Context, client writes.Patcher[T], object T, finalizer string) (T, error) {
-	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
-	latest, err := writes.Merge(ctx, client, object, map[string]any{
-		"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()},
-	})
-	if apierrors.IsNotFound(err) {
-		return object, nil
-	}
-	return latest, err
+	return writes.RemoveFinalizer(ctx, d.FleetClient.BundleDeployments(deployment.Namespace), deployment, fleet.BundleDeploymentFinalizer)
 }

@@ -91,18 +91,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}
 	// Report what may be left on the member before the finalizer is removed: afterwards the Cluster is gone, and nobody would report it.
 	h.reportLeft(cluster, byAgent, byHub)
-	latest, err = writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
-		"metadata": map[string]any{
-			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
-			"resourceVersion": cluster.ResourceVersion,
-		},
-	})
-	if apierrors.IsNotFound(err) {
-		return cluster, nil
-	} else if err != nil {
-		return cluster, err
-	}
-	return latest, nil
+	return writes.RemoveFinalizer(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fleet.ClusterFinalizer)
 }
 
 // seenDeletions records the deletions of Clusters that this hub has seen.
@@ -149,10 +138,6 @@ func (s *seenDeletions) forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byKey, key)
-}
-
-func without(list []string, item string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
 // waitFinalizing writes into condition Processed what the deletion waits for, and enqueues the Cluster after the time of the result.
@@ -389,9 +374,8 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 	// cluster namespace. If the hub is uninstalled right after its last Cluster, the Bundle would keep the workspace namespace
 	// from being deleted. If Fleet's own controllers handle Bundles, they remove the finalizer.
 	if err == nil && !h.DisableBundles && slices.Contains(bundle.Finalizers, fleet.BundleFinalizer) {
-		_, err = writes.Merge(ctx, client, bundle, map[string]any{
-			"metadata": map[string]any{"finalizers": without(bundle.Finalizers, fleet.BundleFinalizer), "uid": bundle.UID},
-		})
+		left := slices.DeleteFunc(slices.Clone(bundle.Finalizers), func(f string) bool { return f == fleet.BundleFinalizer })
+		_, err = writes.Merge(ctx, client, bundle, map[string]any{"metadata": map[string]any{"finalizers": left, "uid": bundle.UID}})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)

@@ -45,7 +45,7 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	if h.written.IsStale(request) {
 		return request, nil // the event of that write is on its way
 	}
-	d := h.decide(ctx, request)
+	d := h.reconcile(ctx, request)
 	if d.err != nil || d.keep {
 		return request, d.err
 	}
@@ -89,9 +89,9 @@ func denied(message string) nextStep {
 	return nextStep{status: v1beta1.ClusterRegistrationRequestStatus{Result: v1beta1.ResultDenied, ErrorMessage: message}}
 }
 
-// decide creates what a request needs, and returns its answer. It ends at the first step that waits for something, and begins with the
+// reconcile creates what a request needs, and returns its answer. It ends at the first step that waits for something, and begins with the
 // first step again at the next event.
-func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
+func (h *handler) reconcile(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
 	if request.Name != v1beta1.RequestPrefix+request.Spec.ClusterID {
 		// No agent sends such a request, and no limit applies to it: nothing stands for it in a workspace.
 		logrus.Warnf("Deleting ClusterRegistrationRequest %s of %s, because its name is not %s with its clusterId", request.Name,

@@ -95,7 +95,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		return result.Retry(fleet.ReasonError, err)
 	}
 
-	if reason, message := agentspec.Unmanaged(a.Config.Get(), cluster); reason != "" {
+	if reason, message := agentspec.WhyUnmanaged(a.Config.Get(), cluster); reason != "" {
 		if existing != nil && agentspec.IsBundleOfOther(existing, cluster.Name) {
 			existing = nil
 		}

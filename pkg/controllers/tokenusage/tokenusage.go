@@ -13,54 +13,54 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Queue has the uncounted requests of each token. The zero value is ready to use.
-type Queue struct {
+// Uncounted has the uncounted requests of each token. The zero value is ready to use.
+type Uncounted struct {
 	mu      sync.Mutex
 	byToken map[types.NamespacedName]map[string]registration.Use
 }
 
 // Add asks for a use of the token.
-func (q *Queue) Add(token types.NamespacedName, use registration.Use) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.byToken == nil {
-		q.byToken = map[types.NamespacedName]map[string]registration.Use{}
+func (u *Uncounted) Add(token types.NamespacedName, use registration.Use) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.byToken == nil {
+		u.byToken = map[types.NamespacedName]map[string]registration.Use{}
 	}
-	if q.byToken[token] == nil {
-		q.byToken[token] = map[string]registration.Use{}
+	if u.byToken[token] == nil {
+		u.byToken[token] = map[string]registration.Use{}
 	}
-	q.byToken[token][use.UID] = use
+	u.byToken[token][use.UID] = use
 }
 
 // Of returns the requests that ask for a use of the token.
-func (q *Queue) Of(token types.NamespacedName) []registration.Use {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.Collect(maps.Values(q.byToken[token]))
+func (u *Uncounted) Of(token types.NamespacedName) []registration.Use {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Values(u.byToken[token]))
 }
 
 // Count is the number of requests that ask for a use of the token.
-func (q *Queue) Count(token types.NamespacedName) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.byToken[token])
+func (u *Uncounted) Count(token types.NamespacedName) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.byToken[token])
 }
 
 // Done removes requests that were counted or refused.
-func (q *Queue) Done(token types.NamespacedName, done []registration.Use) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (u *Uncounted) Done(token types.NamespacedName, done []registration.Use) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for _, use := range done {
-		delete(q.byToken[token], use.UID)
+		delete(u.byToken[token], use.UID)
 	}
-	if len(q.byToken[token]) == 0 {
-		delete(q.byToken, token)
+	if len(u.byToken[token]) == 0 {
+		delete(u.byToken, token)
 	}
 }
 
 // Forget removes all requests of a token that is deleted.
-func (q *Queue) Forget(token types.NamespacedName) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.byToken, token)
+func (u *Uncounted) Forget(token types.NamespacedName) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.byToken, token)
 }

@@ -53,7 +53,7 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 			client: func(namespace string) typedClient[*corev1.ServiceAccount] {
 				return client.CoreV1().ServiceAccounts(namespace)
 			},
-			copySpec: func(_, _ *corev1.ServiceAccount) {},
+			overwrite: func(_, _ *corev1.ServiceAccount) {},
 		},
 		objects[*coordinationv1.Lease]{
 			kind: "Lease", cached: indexed(leases),
@@ -61,24 +61,24 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 				return client.CoordinationV1().Leases(namespace)
 			},
 			// The agent writes the spec. A finalizer that it adds would block the deletion of the Lease and of its namespace.
-			copySpec: func(to, _ *coordinationv1.Lease) { to.Finalizers = nil },
+			overwrite: func(to, _ *coordinationv1.Lease) { to.Finalizers = nil },
 		},
 		objects[*rbacv1.Role]{
 			kind: "Role", cached: indexed(roles),
-			client:   func(namespace string) typedClient[*rbacv1.Role] { return client.RbacV1().Roles(namespace) },
-			copySpec: func(to, from *rbacv1.Role) { to.Rules = from.Rules },
+			client:    func(namespace string) typedClient[*rbacv1.Role] { return client.RbacV1().Roles(namespace) },
+			overwrite: func(to, from *rbacv1.Role) { to.Rules = from.Rules },
 		},
 		objects[*rbacv1.RoleBinding]{
 			kind: "RoleBinding", cached: indexed(bindings),
 			client: func(namespace string) typedClient[*rbacv1.RoleBinding] {
 				return client.RbacV1().RoleBindings(namespace)
 			},
-			copySpec: func(to, from *rbacv1.RoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+			overwrite: func(to, from *rbacv1.RoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
 		},
 		objects[*rbacv1.ClusterRoleBinding]{
 			kind: "ClusterRoleBinding", cached: indexed(clusterBindings),
-			client:   func(string) typedClient[*rbacv1.ClusterRoleBinding] { return client.RbacV1().ClusterRoleBindings() },
-			copySpec: func(to, from *rbacv1.ClusterRoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+			client:    func(string) typedClient[*rbacv1.ClusterRoleBinding] { return client.RbacV1().ClusterRoleBindings() },
+			overwrite: func(to, from *rbacv1.ClusterRoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
 		},
 	}}
 }
@@ -206,10 +206,11 @@ type typedClient[T apiObject] interface {
 
 // objects implements kindManager.
 type objects[T apiObject] struct {
-	kind     string
-	cached   cache.Indexer
-	client   func(namespace string) typedClient[T]
-	copySpec func(to, from T)
+	kind   string
+	cached cache.Indexer
+	client func(namespace string) typedClient[T]
+	// overwrite sets the fields of to that the hub owns, beside labels and annotations, to those of the wanted object.
+	overwrite func(to, wanted T)
 }
 
 // byHash is the index of objects by the bucket of the label of their set.
@@ -269,7 +270,7 @@ func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, want
 	corrected.SetLabels(labels.Merge(current.GetLabels(), wanted.GetLabels()))
 	corrected.SetAnnotations(labels.Merge(current.GetAnnotations(), wanted.GetAnnotations()))
 	set.mark(corrected)
-	k.copySpec(corrected, wanted)
+	k.overwrite(corrected, wanted)
 	if equality.Semantic.DeepEqual(current, corrected) {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -74,6 +75,18 @@ func Merge[T metav1.Object](ctx context.Context, client Patcher[T], object T, fi
 		return object, fmt.Errorf("patching %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
 	return latest, nil
+}
+
+// RemoveFinalizer removes a finalizer from an object that is being deleted. The object may be gone already.
+func RemoveFinalizer[T metav1.Object](ctx context.Context, client Patcher[T], object T, finalizer string) (T, error) {
+	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
+	latest, err := Merge(ctx, client, object, map[string]any{
+		"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()},
+	})
+	if apierrors.IsNotFound(err) {
+		return object, nil
+	}
+	return latest, err
 }
 
 // EnsureNamespace creates a namespace if it does not exist. It reads first: the start of a hub that has nothing to do writes nothing.

@@ -25,7 +25,7 @@ func (l *listened) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 
 func TestListener(t *testing.T) {
 	source := &listened{SharedIndexInformer: cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{})}
-	l := &listener{SharedIndexInformer: source}
+	l := &oneListener{SharedIndexInformer: source}
 	require.NoError(t, l.listen())
 	assert.Empty(t, source.listeners, "without a handler there is no listener")
 

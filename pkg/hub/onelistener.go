@@ -6,9 +6,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// listener is a cache with one event listener for all handlers. client-go starts a listener for each handler, and buffers the events that the handler has
+// oneListener is an informer with one event listener for all handlers. client-go starts a listener for each handler, and buffers the events that the handler has
 // not processed yet. That buffer never shrinks, and at the start it gets an event for each object in the cache.
-type listener struct {
+type oneListener struct {
 	cache.SharedIndexInformer
 
 	mu        sync.Mutex
@@ -17,7 +17,7 @@ type listener struct {
 }
 
 // AddEventHandler adds a handler, which gets no events before listen. The result reports whether the cache is filled, and nothing about the handler.
-func (l *listener) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (l *oneListener) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.listening {
@@ -28,7 +28,7 @@ func (l *listener) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 }
 
 // listen starts the listener. It gets an event for each object that is in the cache.
-func (l *listener) listen() error {
+func (l *oneListener) listen() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.listening || len(l.handlers) == 0 {
