@@ -364,7 +364,6 @@ func TestIsFor(t *testing.T) {
 
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(named("ns", "c")))
 	assert.Empty(t, clusterOfNamespace(&corev1.Namespace{}))
-	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, Keys([]*fleet.Cluster{c}))
 }
 
 func TestClustersOfRequest(t *testing.T) {

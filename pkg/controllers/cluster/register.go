@@ -70,14 +70,8 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
 	enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
-	enqueue.OnEvent(metadata{c.SecretMetadata}, h.noteSecret)
+	enqueue.OnEvent(enqueue.Metadata{SharedIndexInformer: c.SecretMetadata}, h.noteSecret)
 }
-
-// metadata is a source of the metadata of objects.
-type metadata struct{ informer cache.SharedIndexInformer }
-
-// Informer returns the informer.
-func (m metadata) Informer() cache.SharedIndexInformer { return m.informer }
 
 // noteSecret notes a Secret, which may be a kubeconfig: many Clusters may name the same one.
 func (h *handler) noteSecret(before, after *metav1.PartialObjectMetadata) {
@@ -142,19 +136,10 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 		}
 		found, _ := index.ClustersByClientID.Find(h.clusterCache, index.Key(request.Namespace, request.Spec.ClientID))
 		imported, _ := h.clusterCache.GetByIndex(index.ByImportToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
-		keys = append(append(keys, Keys(found)...), Keys(imported)...)
+		keys = append(append(keys, index.Names(found)...), index.Names(imported)...)
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(keys)
-}
-
-// Keys are the names of Clusters.
-func Keys(clusters []*fleet.Cluster) []types.NamespacedName {
-	keys := make([]types.NamespacedName, 0, len(clusters))
-	for _, c := range clusters {
-		keys = append(keys, types.NamespacedName{Namespace: c.Namespace, Name: c.Name})
-	}
-	return keys
 }
 
 func clusterOfNamespace(namespace *corev1.Namespace) []types.NamespacedName {

@@ -97,10 +97,10 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 		Context: &app.Context{
 			Metrics:    metrics.New(nil),
 			Kubernetes: h.kube, FleetClient: h.fleet.FleetV1alpha1(), Config: config.NewStore(hubConfig), Clock: calls.clock, SystemNamespace: system,
-			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
+			Agent:          app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
+			SecretMetadata: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 		},
 		tokenCache: tokenCache{tokens: h.tokens}, createdTokens: expectations.New(calls.clock), secretCache: secretCache{secrets: h.values},
-		secretVersions:    &secretVersions{informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})},
 		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: &h.requests, calls: calls.memberCalls,
 	}
 	for _, object := range objects {
@@ -114,7 +114,7 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 // see puts a version of a Secret into the cache of versions.
 func (h *harness) see(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
-	require.NoError(t, h.secretVersions.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}))
+	require.NoError(t, h.SecretMetadata.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}))
 }
 
 // giveToken makes the import token of a Cluster as the controller of tokens would.

@@ -192,7 +192,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("a missing Secret does not affect an installed agent", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		requests := len(m.requests)
-		require.NoError(t, h.secretVersions.informer.GetStore().Replace(nil, ""))
+		require.NoError(t, h.SecretMetadata.GetStore().Replace(nil, ""))
 		assert.True(t, h.Reconcile(t.Context(), c).IsDone())
 
 		back := kubeconfigSecret(with(t, to(m.Server)))
@@ -345,7 +345,7 @@ func TestReconcile_notStarted(t *testing.T) {
 				theirs := kubeconfigSecret(nil)
 				theirs.Namespace = "theirs"
 				_ = h.kube.Tracker().Add(theirs)
-				_ = h.secretVersions.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: theirs.ObjectMeta})
+				_ = h.SecretMetadata.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: theirs.ObjectMeta})
 			},
 		},
 		{
@@ -648,7 +648,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	})
 	for name, end := range map[string]func(*harness, *fleet.Cluster){
 		"the Secret is deleted": func(h *harness, c *fleet.Cluster) {
-			_ = h.secretVersions.informer.GetStore().Replace(nil, "")
+			_ = h.SecretMetadata.GetStore().Replace(nil, "")
 			assert.Equal(t, fleet.ReasonWaitingForKubeconfig, h.Reconcile(t.Context(), c).Reason)
 		},
 		"another controller takes over the Cluster": func(h *harness, c *fleet.Cluster) {
@@ -931,7 +931,7 @@ func TestReconcile_pullSecrets(t *testing.T) {
 	t.Run("a missing Secret is an error unless it was copied before", func(t *testing.T) {
 		h, m, c, secret := withPullSecret(t)
 		require.NoError(t, h.kube.Tracker().Delete(secretsResource, system, "pull"))
-		require.NoError(t, h.secretVersions.informer.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}))
+		require.NoError(t, h.SecretMetadata.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}))
 		m.requests = nil
 		h.maintained(t, c)
 		assert.Empty(t, m.requests)

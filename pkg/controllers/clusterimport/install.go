@@ -168,7 +168,7 @@ func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fle
 	}
 	var digests []string
 	for _, name := range names {
-		known, found := i.pullSecretDigests.Get(i.secretVersions.of(i.SystemNamespace, name))
+		known, found := i.pullSecretDigests.Get(i.secretVersion(i.SystemNamespace, name))
 		if !found {
 			secret, out := i.pullSecret(ctx, name)
 			if secret == nil {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -44,7 +43,7 @@ func (i *Importer) connectInstalled(ctx context.Context, hub config.Hub, cluster
 
 // kubeconfigVersion is the version of the Cluster's kubeconfig Secret, or "" if it does not exist.
 func (i *Importer) kubeconfigVersion(cluster *fleet.Cluster) string {
-	return i.secretVersions.of(index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)
+	return i.secretVersion(index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)
 }
 
 // readSecret reads the kubeconfig Secret from the API server, once for each import. If secret is nil, the caller returns out. For a
@@ -147,18 +146,9 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 	return member, nil
 }
 
-// secretVersions is a cache of the versions of the hub's Secrets. It does not hold their content; a kubeconfig is read when it is
-// needed.
-type secretVersions struct {
-	informer cache.SharedIndexInformer
-}
-
-// Informer returns the informer of the Secrets' metadata.
-func (s *secretVersions) Informer() cache.SharedIndexInformer { return s.informer }
-
-// of returns the version of a Secret, or "" if it does not exist.
-func (s *secretVersions) of(namespace, name string) string {
-	secret := index.Metadata(s.informer, index.Key(namespace, name))
+// secretVersion returns the version of a Secret, or "" if it does not exist.
+func (i *Importer) secretVersion(namespace, name string) string {
+	secret := index.Metadata(i.SecretMetadata, index.Key(namespace, name))
 	if secret == nil {
 		return ""
 	}

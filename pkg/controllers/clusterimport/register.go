@@ -29,10 +29,10 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -43,7 +43,6 @@ type Importer struct {
 	tokenCache        fleetcontrollers.ClusterRegistrationTokenCache
 	createdTokens     *expectations.Expectations // tokens that the cache does not contain yet
 	secretCache       corecontrollers.SecretCache
-	secretVersions    *secretVersions
 	kubeconfigs       kubeconfigs
 	pullSecretDigests *lru.Cache // of image pull Secrets, by their version
 	requests          credentialstatus.Requests
@@ -66,19 +65,18 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		tokenCache:        tokens.Cache(),
 		createdTokens:     expectations.New(c.Clock),
 		secretCache:       c.Core.Secret().Cache(),
-		secretVersions:    &secretVersions{informer: c.SecretMetadata},
 		pullSecretDigests: lru.New(maxPullSecretDigests),
 		requests:          c.Fleet.ClusterRegistration().Cache(),
 		renderer:          agentmanifest.NewRenderer(),
 		calls:             newMemberCalls(ctx, c.Clock, c.ImportBackoff, enqueueCluster),
 	}
 
-	enqueue.OnAnyChange(i.secretVersions, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
+	enqueue.OnAnyChange(enqueue.Metadata{SharedIndexInformer: c.SecretMetadata}, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
 		if !i.isPullSecret(secret) {
 			return nil
 		}
 		all, _ := clusterCache.List("", labels.Everything())
-		return cluster.Keys(all)
+		return index.Names(all)
 	})
 	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
 	// The cache may contain the Secret with the values later than the token that refers to it.
@@ -98,7 +96,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 			return
 		}
 		all, _ := clusterCache.List("", labels.Everything())
-		for _, key := range cluster.Keys(all) {
+		for _, key := range index.Names(all) {
 			enqueueCluster(key)
 		}
 	})

@@ -22,10 +22,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -54,7 +54,7 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 			return
 		}
 		all, _ := clusterCache.List("", labels.Everything())
-		for _, key := range cluster.Keys(all) {
+		for _, key := range index.Names(all) {
 			clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 		}
 	})

@@ -30,6 +30,12 @@ type Source interface {
 	Informer() cache.SharedIndexInformer
 }
 
+// Metadata is the Source of a kind of which the hub caches only metadata.
+type Metadata struct{ cache.SharedIndexInformer }
+
+// Informer returns the informer.
+func (m Metadata) Informer() cache.SharedIndexInformer { return m.SharedIndexInformer }
+
 // Resolve returns the keys of the objects that depend on a watched object. It runs for every event, so it only reads indexes.
 type Resolve[T any] func(object T) []types.NamespacedName
 

@@ -7,6 +7,7 @@ import (
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -69,6 +70,15 @@ func Metadata(informer cache.SharedIndexInformer, key string) *metav1.PartialObj
 		return nil
 	}
 	return object.(*metav1.PartialObjectMetadata)
+}
+
+// Names returns the names of objects.
+func Names[T metav1.Object](objects []T) []types.NamespacedName {
+	names := make([]types.NamespacedName, 0, len(objects))
+	for _, o := range objects {
+		names = append(names, types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+	return names
 }
 
 // Key joins a namespace, which contains no slash, and another string.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -28,6 +29,11 @@ func TestAccountByRequest(t *testing.T) {
 
 	delete(account.Annotations, fleet.ClusterRegistrationNamespaceAnnotation)
 	assert.Empty(t, accountByRequest(account), "that of a token")
+}
+
+func TestNames(t *testing.T) {
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}},
+		Names([]*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}}))
 }
 
 // accounts is a cache of ServiceAccounts.
