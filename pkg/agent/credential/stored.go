@@ -20,7 +20,7 @@ import (
 // Keys of Secret fleet-agent that other agents do not know.
 const (
 	keyTLSMode          = "agentTLSMode"
-	keyHubConfigDigest  = "agentHubSettled"
+	keyHubConfigDigest  = "agentHubSettled" // its earlier name; agents in use have written it
 	keyRequest          = "request"
 	keyRegisteredMode   = "registeredTLSMode"
 	keyRegisteredServer = "registeredServer"

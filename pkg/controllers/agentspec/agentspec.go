@@ -25,7 +25,8 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 	return cmp.Or(cluster.Spec.AgentNamespace, c.SystemNamespace)
 }
 
-// IsOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which does not report its version.
+// IsOfFleet reports whether an agent that has sent a heartbeat is Fleet's own, which does not report its version. Before its first heartbeat, each
+// agent looks like one.
 func IsOfFleet(agent fleet.AgentStatus) bool { return agent.Version == "" }
 
 // IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.

@@ -6,10 +6,10 @@
 // files, in this order:
 //
 //   - cluster.go: find or create the Cluster
-//   - token.go: find the token, wait while too many agents have not connected, have the use counted
-//   - identity.go: decide whether another agent holds the identity, and delete superseded requests
+//   - token.go: find the token and report the origin, wait while too many agents have not connected, have the use counted
+//   - identity.go: decide whether another agent holds the identity, report an approval, and delete superseded requests
 //   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
-//   - credential.go: the Secret with the credential, from its issue to its deletion
+//   - credential.go: the Secret with the credential, from its issue to its deletion, and whether the credential is revoked
 //   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
 //
 // register.go has the events that enqueue requests.
