@@ -55,13 +55,8 @@ type Judgement struct {
 	Refuse *Explanation
 	// Wait is the reason why the request waits; nil if it does not, or is refused.
 	Wait *Explanation
-	// Approval is the content of condition Approved; nil if no approval is required.
-	Approval *ApprovalState
-}
-
-// ApprovalState has one of the reasons Approved, Denied and WaitingForApproval.
-type ApprovalState struct {
-	Reason, Message string
+	// Approval is the content of condition Approved, with the reason Approved, Denied or WaitingForApproval; nil if no approval is required.
+	Approval *Explanation
 }
 
 // Judge decides whether a request may be granted. The decision depends only on c. Until the request is granted, the caller repeats it
@@ -74,7 +69,7 @@ func Judge(c Case) Judgement {
 		}
 	}
 	if j.Approval != nil && j.Approval.Reason == fleet.ReasonWaitingForApproval {
-		j.Wait = &Explanation{j.Approval.Reason, j.Approval.Message}
+		j.Wait = j.Approval
 	}
 	return j
 }
@@ -89,7 +84,7 @@ func (c Case) quarantined() *Explanation {
 
 func (c Case) denied() *Explanation {
 	if a := c.approval(); a != nil && a.Reason == fleet.ReasonDenied {
-		return &Explanation{a.Reason, a.Message}
+		return a
 	}
 	return nil
 }
@@ -204,19 +199,19 @@ func (c Case) isApprovedByPerson() bool {
 
 // approval returns the decision about a request, nil if none is required. A denying rule overrides a person, a person overrides
 // every other rule, and an approving rule makes the decision of a person unnecessary.
-func (c Case) approval() *ApprovalState {
+func (c Case) approval() *Explanation {
 	person := c.Request.Status.Approval
 	switch {
 	case c.Ruling.Action == RulingDeny:
-		return &ApprovalState{fleet.ReasonDenied, c.Ruling.Message}
+		return &Explanation{fleet.ReasonDenied, c.Ruling.Message}
 	case person != nil && person.Decision == fleet.DecisionDenied:
-		return &ApprovalState{fleet.ReasonDenied, said("denied", person.Message)}
+		return &Explanation{fleet.ReasonDenied, said("denied", person.Message)}
 	case person != nil && person.Decision == fleet.DecisionApproved:
-		return &ApprovalState{fleet.ReasonApproved, said("approved", person.Message)}
+		return &Explanation{fleet.ReasonApproved, said("approved", person.Message)}
 	case c.isUncountable():
 		return c.ask(fmt.Sprintf("the request names no ClusterRegistrationToken; it may be for %s, which limits its uses", c.Token.Name))
 	case c.Ruling.Action == RulingApprove:
-		return &ApprovalState{fleet.ReasonApproved, c.Ruling.Message}
+		return &Explanation{fleet.ReasonApproved, c.Ruling.Message}
 	case c.Ruling.Action == RulingAsk:
 		return c.ask(c.Ruling.Message)
 	case c.isManual():
@@ -232,8 +227,8 @@ func said(decision, message string) string {
 	return decision + " by a person: " + message
 }
 
-func (c Case) ask(why string) *ApprovalState {
-	return &ApprovalState{fleet.ReasonWaitingForApproval, fmt.Sprintf(
+func (c Case) ask(why string) *Explanation {
+	return &Explanation{fleet.ReasonWaitingForApproval, fmt.Sprintf(
 		"waiting for an approval (%s): run \"muster -n %s approve %s\" or the same with deny", why, c.Request.Namespace, c.Request.Name)}
 }
 

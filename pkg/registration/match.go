@@ -14,7 +14,7 @@ import (
 // the hub checks again because another component may have installed a CRD without the limit.
 const MaxClientIDLength = 4096
 
-// Explanation says why a request is refused or waits: a constant reason for machines, and a message for people.
+// Explanation says why a request is refused, waits or is approved: a constant reason for machines, and a message for people.
 type Explanation struct {
 	Reason  string
 	Message string

@@ -189,7 +189,7 @@ func (h *handler) isProverRevoked(
 }
 
 // setApproved sets condition Approved, which exists only if the token, the policy or the configuration requires an approval.
-func setApproved(conditions *fleetstatus.Conditions, approval *registration.ApprovalState, now time.Time) *result.Transition {
+func setApproved(conditions *fleetstatus.Conditions, approval *registration.Explanation, now time.Time) *result.Transition {
 	if approval == nil {
 		*conditions = slices.DeleteFunc(slices.Clone(*conditions), func(c genericcondition.GenericCondition) bool { return c.Type == fleet.ConditionApproved })
 		return nil
