@@ -209,7 +209,7 @@ func TestExplain_sameCause(t *testing.T) {
 func TestOptionLabels(t *testing.T) {
 	labels := optionLabels(fleet.BundleDeploymentOptions{DeleteNamespace: true, ServiceAccount: "deployer"})
 	assert.Equal(t, map[string]string{deleteNamespaceLabel: "true", ServiceAccountLabel: "deployer"}, withoutRemoved(labels))
-	assert.Equal(t, Options{DeleteNamespace: true, ServiceAccount: "deployer"}, OptionsFrom(withoutRemoved(labels)))
+	assert.Equal(t, UninstallOptions{DeleteNamespace: true, ServiceAccount: "deployer"}, UninstallOptionsFrom(withoutRemoved(labels)))
 	for _, value := range (Owner{Namespace: strings.Repeat("n", 63), Workspace: "w", ClusterName: strings.Repeat("c", 200)}).LabelsFor(strings.Repeat("b", 200), "id") {
 		assert.LessOrEqual(t, len(value), 63)
 	}

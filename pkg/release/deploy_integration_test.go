@@ -308,7 +308,7 @@ func TestDeploy_cutOffAtAnyWrite(t *testing.T) {
 			}
 			m.deploy(r)
 			assert.Equal(t, []string{"a", "c"}, m.configMaps(), "cut off after %v", written)
-			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 			assert.Empty(t, m.configMaps())
 		}
 	}
@@ -434,7 +434,7 @@ func TestDeploy_renamedRelease(t *testing.T) {
 	for range 2 {
 		m.deploy(m.renamed("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two")))
 	}
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 	assert.Equal(t, []string{"a", "b"}, m.configMaps())
 	assert.Equal(t, "two", m.configMap("a").Data["k"])
 }

@@ -145,7 +145,7 @@ func FuzzOwnerLabels(f *testing.F) {
 			assert.Empty(t, validation.IsQualifiedName(key))
 			assert.Empty(t, validation.IsValidLabelValue(value), key)
 		}
-		back := OptionsFrom(optionLabels(options))
+		back := UninstallOptionsFrom(optionLabels(options))
 		assert.Equal(t, options.KeepResources, back.KeepResources)
 		assert.Equal(t, options.DeleteNamespace, back.DeleteNamespace)
 		assert.Equal(t, options.DeleteCRDResources, back.DeleteCRDs)

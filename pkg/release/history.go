@@ -105,9 +105,9 @@ func DeploymentIDValue(deploymentID string) string {
 	return hex.EncodeToString(sum[:20])
 }
 
-// OptionsFrom returns the options of a removal from the labels of the release.
-func OptionsFrom(l map[string]string) Options {
-	return Options{
+// UninstallOptionsFrom returns the options of a removal from the labels of the release.
+func UninstallOptionsFrom(l map[string]string) UninstallOptions {
+	return UninstallOptions{
 		KeepResources:           l[keepResourcesLabel] == labelTrue,
 		DeleteNamespace:         l[deleteNamespaceLabel] == labelTrue,
 		DeleteCRDs:              l[deleteCRDsLabel] == labelTrue,
@@ -159,7 +159,7 @@ func ParseRecord(text string) Found {
 }
 
 // Options returns the options with which to remove the release.
-func (f Found) Options() Options { return OptionsFrom(f.Labels) }
+func (f Found) Options() UninstallOptions { return UninstallOptionsFrom(f.Labels) }
 
 // Newest returns the last revision of each release.
 func Newest(all []Found) (newest []Found) {

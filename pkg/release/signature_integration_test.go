@@ -106,7 +106,7 @@ func TestUninstall_damaged(t *testing.T) {
 	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
 		m := onMember(t)
 		m.keyed()
-		options := Options{Agent: owner.Namespace, Deployment: "app", DeleteNamespace: true, ServiceAccountNamespace: owner.Namespace}
+		options := UninstallOptions{Agent: owner.Namespace, Deployment: "app", DeleteNamespace: true, ServiceAccountNamespace: owner.Namespace}
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
 		require.NoError(t, err)
@@ -328,7 +328,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 			found := m.mine()[0]
 			assert.Equal(t, r.Recorded, found.String())
 			assert.Equal(t, DeploymentIDValue("one"), found.Labels[DeploymentIDLabel])
-			assert.Equal(t, Options{ServiceAccountNamespace: owner.Namespace, Agent: owner.Namespace, Deployment: "app"}, found.Options(), "no label of others stays")
+			assert.Equal(t, UninstallOptions{ServiceAccountNamespace: owner.Namespace, Agent: owner.Namespace, Deployment: "app"}, found.Options(), "no label of others stays")
 			deployed, err := m.Get(t.Context(), found)
 			require.NoError(t, err)
 			assert.Len(t, deployed.Objects, 1)

@@ -65,7 +65,7 @@ func TestDeploy_releaseNamespaceOfOthers(t *testing.T) {
 			elsewhere.Namespace, elsewhere.Name = metav1.NamespaceDefault, m.namespace
 			elsewhere.Resources = []fleet.BundleResource{{Name: "b.yaml", Content: strings.Replace(r.Resources[0].Content, "name: a", "name: b", 1)}}
 			m.deploy(elsewhere)
-			require.NoError(t, m.Uninstall(t.Context(), elsewhere.Namespace, elsewhere.Name, Options{}))
+			require.NoError(t, m.Uninstall(t.Context(), elsewhere.Namespace, elsewhere.Name, UninstallOptions{}))
 			m.mayCreate(account, others.namespace)
 			m.deploy(r)
 			assert.Len(t, others.mine(), 1, "it needs no rights to Secrets")
@@ -242,7 +242,7 @@ func TestDeploy_namespace(t *testing.T) {
 		found := read(m, r.Namespace)
 		assert.Equal(t, map[string]string{"theirs": "l", "pod-security.kubernetes.io/enforce": "restricted", "kubernetes.io/metadata.name": r.Namespace}, found.Labels)
 		assert.Equal(t, map[string]string{"theirs": "a", "c": "d"}, found.Annotations)
-		require.NoError(t, m.Uninstall(t.Context(), r.Namespace, "app", Options{DeleteNamespace: true}))
+		require.NoError(t, m.Uninstall(t.Context(), r.Namespace, "app", UninstallOptions{DeleteNamespace: true}))
 		found, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err) || found.DeletionTimestamp != nil)
 	})

@@ -51,7 +51,7 @@ func hookIn(namespace, event string) string {
 const chartYAML = "apiVersion: v2\nname: app\nversion: 1.2.3\n"
 
 // removal returns the options with which an agent removes its only release.
-func (m *member) removal(agentNamespace string) Options {
+func (m *member) removal(agentNamespace string) UninstallOptions {
 	m.t.Helper()
 	found := m.mine()
 	require.Len(m.t, found, 1)

@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Options of a removal.
-type Options struct {
+// UninstallOptions are the options of Uninstall.
+type UninstallOptions struct {
 	// KeepResources removes only the history.
 	KeepResources bool
 	// DeleteNamespace also deletes the namespace of the release, unless it is one of Kubernetes' own or the agent's, or
@@ -47,7 +47,7 @@ type Options struct {
 // the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
 // not signed, see WithHistoryKey; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
 // A release that does not exist is no error.
-func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
+func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	err := c.uninstall(ctx, namespace, name, options)
 	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) {
 		return err
@@ -59,7 +59,7 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	return c.uninstall(ctx, namespace, name, options)
 }
 
-func (c *Client) uninstall(ctx context.Context, namespace, name string, options Options) error {
+func (c *Client) uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, la
 
 // forgetUnsigned deletes the Secrets of revisions that have the labels of the owner and are not signed, whatever they contain. It reports
 // whether there were any.
-func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, options Options) (forgotten bool, err error) {
+func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, options UninstallOptions) (forgotten bool, err error) {
 	client := c.core.CoreV1().Secrets(namespace)
 	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
 		helmOwnerLabel: "helm", helmNameLabel: name, AgentLabel: options.Agent, DeploymentLabel: options.Deployment,

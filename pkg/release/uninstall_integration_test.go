@@ -24,7 +24,7 @@ func TestUninstall_twice(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	for range 2 {
-		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 		assert.Empty(t, m.configMaps())
 	}
 	found, err := m.List(t.Context(), Owner{Namespace: "nobody"}.Selector())
@@ -86,7 +86,7 @@ func TestUninstall_objectsOfAnotherRelease(t *testing.T) {
 	other := m.request("a.yaml", configMap("a", "k", "two"))
 	other.Name, other.Options.Helm = "other", &fleet.HelmOptions{TakeOwnership: true}
 	m.deploy(other)
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
@@ -258,11 +258,11 @@ func TestUninstall_unknownKind(t *testing.T) {
 		_, err := m.Deploy(t.Context(), r)
 		assert.NoError(c, err)
 	}, 2*time.Minute, 50*time.Millisecond)
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", Options{DeleteCRDs: true}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", UninstallOptions{DeleteCRDs: true}))
 	fresh, err := New(m.config)
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", Options{}))
+		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 	}, 2*time.Minute, 50*time.Millisecond)
 	assert.Empty(t, m.configMaps())
 }
@@ -325,7 +325,7 @@ func TestUninstall_namespaceWithAnotherRelease(t *testing.T) {
 	other := m.request("b.yaml", configMap("b", "k", "one"))
 	other.Name, other.Labels = "other", map[string]string{"made": "by-a-person"}
 	m.deploy(other)
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{DeleteNamespace: true}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{DeleteNamespace: true}))
 	goes := func() bool {
 		found, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -336,7 +336,7 @@ func TestUninstall_namespaceWithAnotherRelease(t *testing.T) {
 	}
 	assert.False(t, goes())
 	assert.Equal(t, []string{"b"}, m.configMaps())
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", Options{DeleteNamespace: true}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", UninstallOptions{DeleteNamespace: true}))
 	assert.True(t, goes(), "with the last one")
 }
 

@@ -471,7 +471,7 @@ func isLeftover(err error) bool {
 
 // replacedOptions returns the options for the removal of a release that another one replaces. The new release needs its namespace, the
 // namespaces of its objects, and the CustomResourceDefinitions of the chart.
-func replacedOptions(old, current release.Found, deployed *release.Deployed) release.Options {
+func replacedOptions(old, current release.Found, deployed *release.Deployed) release.UninstallOptions {
 	options := old.Options()
 	options.DeleteCRDs = false
 	uses := func(o release.Object) bool {

@@ -224,7 +224,7 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 }
 
 // uninstall removes one release. It removes only the history of the agent's own release.
-func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
+func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.UninstallOptions) error {
 	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)

@@ -117,7 +117,7 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 
 			client, err := release.New(s.RESTConfig())
 			require.NoError(t, err)
-			require.NoError(t, client.Uninstall(t.Context(), s.target, "other", release.Options{}))
+			require.NoError(t, client.Uninstall(t.Context(), s.target, "other", release.UninstallOptions{}))
 			kept.require(t, last)
 			require.NoError(t, stop())
 		})

@@ -170,7 +170,7 @@ func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 // helmReleases are the Helm releases on a member.
 type helmReleases interface {
 	List(ctx context.Context, selector labels.Selector) ([]release.Found, error)
-	Uninstall(ctx context.Context, namespace, name string, options release.Options) error
+	Uninstall(ctx context.Context, namespace, name string, options release.UninstallOptions) error
 	Forget(ctx context.Context, namespace, name string) error
 }
 

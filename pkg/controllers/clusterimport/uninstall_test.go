@@ -83,7 +83,7 @@ func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release
 	return w.found, w.err
 }
 
-func (w *workloads) Uninstall(_ context.Context, namespace, name string, _ release.Options) error {
+func (w *workloads) Uninstall(_ context.Context, namespace, name string, _ release.UninstallOptions) error {
 	if name == w.fails {
 		return errors.New("the manifest is damaged")
 	}
