@@ -59,6 +59,8 @@ type deploymentState struct {
 	waitsFor string
 	// written is the status that this run wrote last.
 	written written
+	// keepsResources is true if the BundleDeployment asked to keep the resources when it was last deleted.
+	keepsResources bool
 }
 
 func (s *deploymentState) release() (*release.Deployed, drift) {

@@ -37,6 +37,35 @@ func TestRun_movedReleaseKeepsResources(t *testing.T) {
 	assert.Equal(t, "two", moved.Data["k"])
 }
 
+// A person sets keepResources and deletes the Bundle before that is deployed.
+func TestRun_keepResourcesBeforeTheDeletion(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	for name, change := range map[string]func(*fleet.BundleDeployment){
+		"staged": func(bd *fleet.BundleDeployment) { bd.Spec.Paused, bd.Spec.StagedOptions.KeepResources = true, true },
+		"failed": func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.KeepResources, bd.Spec.DeploymentID = true, "s-missing:2"
+		},
+	} {
+		s.put(name, configMap(name, "one"))
+		s.state(name, fleet.Ready)
+		require.NoError(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+			bd := s.get(name)
+			change(bd)
+			_, err := s.Fleet.BundleDeployments(s.hub).Update(t.Context(), bd, metav1.UpdateOptions{})
+			return err
+		}))
+		s.remove(name)
+		testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "the history is there" })
+		s.value(name, "one")
+	}
+
+	s.put("staged", configMap("b", "two"))
+	s.state("staged", fleet.Ready)
+	s.remove("staged")
+	s.gone("b")
+}
+
 // Fleet's hub creates the BundleDeployments of Clusters whose partition of a rollout has not begun, without a deployment ID.
 func TestRun_waitsForItsPartition(t *testing.T) {
 	s := onStage(t)

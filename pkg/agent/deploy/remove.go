@@ -68,9 +68,14 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			return
 		}
 	}
+	state.mu.Lock()
+	keep := state.keepsResources
+	state.mu.Unlock()
 	var errs []error
 	for _, f := range found {
-		errs = append(errs, d.uninstall(ctx, key, f, f.Options()))
+		options := f.Options()
+		options.KeepResources = options.KeepResources || keep
+		errs = append(errs, d.uninstall(ctx, key, f, options))
 	}
 	if err := errors.Join(errs...); err != nil {
 		d.retryLater(ctx, key, state, err)

@@ -264,7 +264,18 @@ func (d *reconciler) bundleDeploymentHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { endIfAsked(o); enqueue(o) },
 		UpdateFunc: func(before, after any) { d.dropWrittenStatus(before, after); endIfAsked(after); enqueue(after) },
-		DeleteFunc: enqueue,
+		DeleteFunc: func(o any) { d.noteKeptResources(o); enqueue(o) },
+	}
+}
+
+// noteKeptResources notes that a deleted BundleDeployment asked to keep the resources, also if that was staged, or not deployed yet: people set
+// keepResources shortly before they delete a Bundle.
+func (d *reconciler) noteKeptResources(object any) {
+	if bd, ok := withoutTombstone(object).(*fleet.BundleDeployment); ok {
+		state := d.states.get(registration.LabelValue(bd.Name))
+		state.mu.Lock()
+		defer state.mu.Unlock()
+		state.keepsResources = bd.Spec.Options.KeepResources || bd.Spec.StagedOptions.KeepResources
 	}
 }
 
