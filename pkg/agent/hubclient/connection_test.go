@@ -43,6 +43,21 @@ func TestConnectionLimits(t *testing.T) {
 	assert.Equal(t, 30*time.Second, timing.Default().Request)
 }
 
+// The definition of Fleet's hub lacks most of the fields, and its API server would return a warning for each of them at each heartbeat.
+func TestPatchAgentStatus_warnings(t *testing.T) {
+	var asked string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.Method + " " + r.URL.Query().Get("fieldValidation")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"Cluster","apiVersion":"fleet.cattle.io/v1alpha1"}`))
+	}))
+	t.Cleanup(server.Close)
+	h, err := dialer(t).Dial(Access{Endpoint: Endpoint{Server: server.URL, CA: []byte(agenttest.PEM(server)), Mode: "strict"}, Token: "t", Namespace: "cluster-ns"})
+	require.NoError(t, err)
+	require.NoError(t, h.PatchAgentStatus(t.Context(), "ws", "alice", map[string]any{"version": "v1"}))
+	assert.Equal(t, "PATCH Ignore", asked)
+}
+
 func TestRetryAfterIsLimited(t *testing.T) {
 	for asked, waits := range map[string]string{"3600": "30", "31": "30", "30": "30", "1": "1", "": "", "soon": "soon"} {
 		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

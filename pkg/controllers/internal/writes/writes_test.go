@@ -18,14 +18,16 @@ import (
 
 // recorder is a client that records its requests.
 type recorder struct {
-	sent  []string
-	reply *fleet.Cluster
-	err   error
+	sent    []string
+	options metav1.PatchOptions
+	reply   *fleet.Cluster
+	err     error
 }
 
 func (r *recorder) Patch(
-	_ context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string,
+	_ context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string,
 ) (*fleet.Cluster, error) {
+	r.options = o
 	r.sent = append(r.sent, fmt.Sprintf("%s %s %v %s", name, pt, subresources, data))
 	return r.reply, r.err
 }
@@ -64,6 +66,7 @@ func TestStatus(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, written)
 			assert.Equal(t, "8", latest.ResourceVersion)
+			assert.Equal(t, metav1.FieldValidationIgnore, client.options.FieldValidation, "no warning for each field that a definition lacks")
 			assert.Equal(t, []string{fmt.Sprintf(
 				`c application/merge-patch+json [status] {"metadata":{"resourceVersion":"7","uid":"uid"},"status":%s}`, row.status)}, client.sent)
 		})
