@@ -217,14 +217,7 @@ func (d *Deployer) deploy(
 		}
 		return current, after, joinErrors(append(failures, err)...)
 	}
-	for i, a := range kept { // the first ones of current
-		deployment, err := d.write(ctx, a)
-		if err != nil {
-			failures = append(failures, err)
-			continue
-		}
-		current[i] = deployment
-	}
+	failures = append(failures, d.writeUnchanged(ctx, kept, current))
 	for _, a := range prepared {
 		if err := ctx.Err(); err != nil {
 			return current, after, err
@@ -334,6 +327,20 @@ func unchanged(deployments []*fleet.BundleDeployment) (kept []assignment) {
 		kept = append(kept, assignment{existing: existing, wanted: &wanted, values: helmValues{unread: existing.Spec.ValuesHash}})
 	}
 	return kept
+}
+
+// writeUnchanged writes what copySources has changed in the assignments of unchanged, and puts the new versions into the list from which these were made.
+func (d *Deployer) writeUnchanged(ctx context.Context, kept []assignment, deployments []*fleet.BundleDeployment) error {
+	var failures []error
+	for i, a := range kept {
+		latest, err := d.write(ctx, a)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		deployments[i] = latest
+	}
+	return errors.Join(failures...)
 }
 
 // write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
