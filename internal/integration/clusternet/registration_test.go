@@ -238,3 +238,17 @@ func TestCreatorNotRecorded(t *testing.T) {
 	registrations := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	assert.Empty(t, registrations.Items)
 }
+
+// No limit of registrations applies to requests for which the hub creates none, so the holder of a token could create any number of them.
+func TestVeryManyRequestsWithoutRegistration(t *testing.T) {
+	s := &stage{Stage: testenv.EmptyStage(t)}
+	s.startHub(t, s.Hub.WithoutMutatingPolicies(t))
+	thief := s.as(t, s.Token(t, "tok").Token)
+	for range registration.MostRefused + 20 {
+		thief.request(t, newID(), nil)
+	}
+	testenv.Eventually(t, func() (bool, string) {
+		left, err := s.admin.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(left.Items) <= registration.MostRefused, fmt.Sprint(len(left.Items), " requests, ", err)
+	})
+}

@@ -83,6 +83,7 @@ func Register(ctx context.Context, c *app.Context) {
 		written:        expectations.Expectations{Clock: c.Clock},
 		writtenMembers: expectations.Expectations{Clock: c.Clock},
 	}
+	h.requests.AddIndexer(unregisteredByCreator, creatorOfUnregistered)
 	requests, registrations, members := queueOfRequests{h.queue}, c.Fleet.ClusterRegistration(), c.Clusternet.ManagedCluster()
 	c.Clusternet.ClusterRegistrationRequest().OnChange(ctx, requestName, app.Handler(c.Passes, requestName, h.onRequest))
 	registrations.OnChange(ctx, memberName, app.Handler(c.Passes, memberName, h.onRegistration))

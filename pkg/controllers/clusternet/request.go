@@ -67,7 +67,7 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	if d.after > 0 {
 		h.queue.EnqueueAfter(name, d.after)
 	}
-	return latest, nil
+	return latest, h.limitUnregistered(ctx, latest)
 }
 
 // nextStep is the decision about a request: onRequest leaves it unchanged, deletes it, or writes its status.
@@ -192,6 +192,41 @@ func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster
 		return nextStep{status: request.Status, after: left}
 	}
 	return nextStep{remove: true}
+}
+
+// unregisteredByCreator finds, by their creator, the requests without an answer for which there may be no ClusterRegistration, so that no limit of
+// registrations applies to them.
+const unregisteredByCreator = "muster.fleet.cattle.io/unregistered-by-creator"
+
+func creatorOfUnregistered(request *v1beta1.ClusterRegistrationRequest) ([]string, error) {
+	reason, _, _ := strings.Cut(request.Status.ErrorMessage, ":")
+	switch reason {
+	case fleet.ReasonPolicyMissing, fleet.ReasonOriginUnknown, fleet.ReasonTokenNotFound:
+		return []string{request.Annotations[fleet.CreatorAnnotation]}, nil
+	}
+	return nil, nil
+}
+
+// limitUnregistered deletes the oldest of these requests if their creator has more than registration.MostRefused. Where the API server records no
+// creators, all requests share the limit.
+func (h *handler) limitUnregistered(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) error {
+	creators, _ := creatorOfUnregistered(request)
+	if len(creators) == 0 {
+		return nil
+	}
+	all, err := h.requests.GetByIndex(unregisteredByCreator, creators[0])
+	if err != nil || len(all) <= registration.MostRefused {
+		return err
+	}
+	slices.SortFunc(all, func(a, b *v1beta1.ClusterRegistrationRequest) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
+	})
+	for _, old := range all[registration.MostRefused:] {
+		if err := h.remove(ctx, old); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // account splits the user name of a ServiceAccount. Both are empty for another user.
