@@ -161,7 +161,12 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 	if err != nil {
 		return nil, err
 	}
+	found := map[string]bool{} // by clientID, which a user may give to any number of Clusters
 	for _, cluster := range unconnected {
+		if found[cluster.Spec.ClientID] {
+			continue
+		}
+		found[cluster.Spec.ClientID] = true
 		requests, err := index.RequestsByClientID.Find(c.requests, index.Key(namespace, cluster.Spec.ClientID))
 		if err != nil {
 			return nil, err

@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -275,4 +276,38 @@ func TestAStolenTokenIsBounded(t *testing.T) {
 	assert.Equal(t, 1000, admitted)
 	assert.Len(t, s.counts["ns"].counted[Unconnected], 1000)
 	assert.True(t, s.admit(t, Unconnected, request("other", 1), limit), "other tokens of the namespace still work")
+}
+
+// A user who may write Clusters gives very many of them one clientID, which several requests have. The counter is shared by all workspaces.
+func TestClustersWithOneClientID(t *testing.T) {
+	s := newScene()
+	for n := range 1000 {
+		require.NoError(t, s.clusters.Add(&fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("c-", n)}, Spec: fleet.ClusterSpec{ClientID: "same"},
+		}))
+	}
+	first := request("tok", 1)
+	for n := range 500 {
+		r := request("tok", n)
+		r.Spec.ClientID = "same"
+		result.Set(&r.Status.Conditions, fleet.ConditionGranted, result.Stalled(fleet.ReasonClientIDAmbiguous, ""), noon)
+		require.NoError(t, s.requests.Update(r))
+	}
+	first.Spec.ClientID, first.Status.Granted = "same", true
+	require.NoError(t, s.requests.Update(first))
+
+	lookUps := &lookUps{ClusterRegistrationCache: s.Counter.requests}
+	s.Counter.requests = lookUps
+	assert.True(t, s.admit(t, Unconnected, request("tok", 1000), PhaseLimit{PerToken: 2, PerNamespace: 2}), "one request of another Cluster is open")
+	assert.Equal(t, 2, lookUps.n, "of the requests that wait, and of the clientID")
+}
+
+type lookUps struct {
+	fleetcontrollers.ClusterRegistrationCache
+	n int
+}
+
+func (l *lookUps) GetByIndex(name, key string) ([]*fleet.ClusterRegistration, error) {
+	l.n++
+	return l.ClusterRegistrationCache.GetByIndex(name, key)
 }
