@@ -79,15 +79,22 @@ func checkClientID(clientID string) *Explanation {
 	return nil
 }
 
+// ambiguous names a limited number of Clusters: the message is part of the answer to each request, and users may create any number of Clusters.
+// It does not say how many others there are, because each change of the message would be a write for each request.
 func ambiguous(clusters []KnownCluster) *Explanation {
+	const most = 10
 	names := make([]string, len(clusters))
 	for i, c := range clusters {
 		names[i] = c.Name
 	}
 	slices.Sort(names)
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		text += " and others"
+	}
 	return &Explanation{
 		Reason:  fleet.ReasonClientIDAmbiguous,
-		Message: fmt.Sprintf("Clusters %s all have this clientID; change or delete all but one", strings.Join(names, ", ")),
+		Message: fmt.Sprintf("Clusters %s all have this clientID; change or delete all but one", text),
 	}
 }
 

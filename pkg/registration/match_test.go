@@ -232,3 +232,13 @@ func TestOldestUnused(t *testing.T) {
 	assert.Equal(t, []string{"request-01", "request-00"}, OldestUnused(append([]AgentRequest{at(0), at(1)}, unused...)), "two of the same second")
 	assert.Empty(t, OldestUnused(nil))
 }
+
+func TestMatchCluster_veryManyClusters(t *testing.T) {
+	var owners []KnownCluster
+	for n := range 5000 {
+		owners = append(owners, KnownCluster{Name: fmt.Sprintf("cluster-%05d", n), ClientID: "same"})
+	}
+	message := MatchCluster("same", owners, nil).Refuse.Message
+	assert.Less(t, len(message), 300)
+	assert.Equal(t, message, MatchCluster("same", owners[:4000], nil).Refuse.Message)
+}

@@ -223,3 +223,21 @@ func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
 	})
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, last.Name)
 }
+
+// A user who may create Clusters gives many of them one clientID. The answers to requests for that clientID stay small.
+func TestVeryManyClustersOfOneIdentity(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	for n := range 50 {
+		s.CreateCluster(t, &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%02d", strings.Repeat("x", 40), n)}, Spec: fleet.ClusterSpec{ClientID: "same"},
+		})
+	}
+	request := s.Hub.RenewingRequest(t, values, fleet.ClusterRegistrationSpec{ClientID: "same", ClientRandom: "same" + s.Namespace})
+	refused(t, s, request, fleet.ReasonClientIDAmbiguous)
+	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	testenv.Eventually(t, func() (bool, string) {
+		answer, err := s.Hub.Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && len(answer.Data[registration.RefusalMessage]) < 1000, "the answer is large, or there is none"
+	})
+}
