@@ -351,14 +351,15 @@ func copyTo[T metav1.Object](
 	if !found && !isFleetCopy(existing) {
 		return 0, &unusableError{s.kind, keyOf(existing), "exists and is no copy; delete or rename it"}
 	}
-	if isSame(existing, wanted) {
-		if found {
-			next.generation = last.generation
-		} else { // the BundleDeployments have the generation of Fleet's hub, so that a change from that hub deploys nothing again
-			next.generation = max(1, next.generation-1)
-		}
-		wanted.SetAnnotations(map[string]string{fleet.CopyAnnotation: next.String()})
+	switch isSame := isSame(existing, wanted); {
+	case isSame && found:
+		next.generation = last.generation
+	case isSame: // the BundleDeployments have the generation of Fleet's hub, so that a change from that hub deploys nothing again
+		next.generation = max(1, next.generation-1)
+	case found: // the cache may have the BundleDeployments before the last change
+		next.generation = max(next.generation, last.generation+1)
 	}
+	wanted.SetAnnotations(map[string]string{fleet.CopyAnnotation: next.String()})
 	if found && last == next && equality.Semantic.DeepEqual(existing.GetOwnerReferences(), wanted.GetOwnerReferences()) {
 		return next.generation, nil // the cache does not show it yet
 	}

@@ -79,6 +79,10 @@ func TestReconcileCopies(t *testing.T) {
 			source: credential("ws", "6", "two"), target: copyOf("4 source/5 11", "one"), generation: 4,
 			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
+		"other content, and a BundleDeployment of before the last change": {
+			source: credential("ws", "6", "two"), target: copyOf("5 source/5 11", "one"), generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("6 source/6 11", "two"), after: 6, readable: []string{"cred"},
+		},
 		"another version of the same content: the same generation": {
 			source: credential("ws", "6", "one"), target: copyOf("4 source/5 11", "one"), generation: 4,
 			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/6 11", "one"), after: 4, readable: []string{"cred"},
