@@ -155,6 +155,10 @@ func (d *Deployer) deploy(
 		if err := ctx.Err(); err != nil {
 			return current, after, err
 		}
+		if b, err := d.bundleCache.Get(cluster.Namespace, old.Name); err == nil && b.DeletionTimestamp == nil && d.plans.of(b).problem != nil {
+			keep(old) // the correction of the Bundle enqueues the Cluster
+			continue
+		}
 		isUntargeted, err := d.isUntargeted(ctx, cluster, bundleOf(old))
 		if err != nil {
 			failures = append(failures, err)
@@ -440,6 +444,7 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 		return true, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)
+	known := groups.list() // before the API server is asked, so that all objects were current at one time
 
 	// The metadata is enough: a Bundle may be as large as the API server permits.
 	resource := func(name string) metadata.ResourceInterface {
@@ -451,7 +456,8 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 		return true, nil
 	case err != nil:
 		return failed(err)
-	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation:
+	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
+		!maps.Equal(liveBundle.Annotations, cached.Annotations): // an annotation marks the Bundle of an agent
 		return false, nil
 	}
 	plan := d.plans.of(cached)
@@ -472,10 +478,10 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	if err != nil {
 		return failed(fmt.Errorf("listing the ClusterGroups: %w", err))
 	}
-	isCurrent := len(liveGroups.Items) == len(groups.list())
+	isCurrent := len(liveGroups.Items) == len(known)
 	for _, live := range liveGroups.Items {
-		i, known := groups.positions()[live.Name]
-		isCurrent = isCurrent && known && isSameGroupVersion(groups.list()[i], &live)
+		i, found := groups.positions()[live.Name]
+		isCurrent = isCurrent && found && isSameGroupVersion(known[i], &live)
 	}
 	return isCurrent, nil
 }

@@ -552,3 +552,19 @@ func TestReconcile_tooLarge(t *testing.T) {
 	assert.Empty(t, s.taken())
 	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
 }
+
+// A Bundle that is invalid and targets another Cluster removes nothing, and the Cluster does not wait for it with passes and requests.
+func TestReconcile_invalidElsewhere(t *testing.T) {
+	s := newStage(t)
+	invalid := toAlice()
+	invalid.Generation, invalid.Spec.TargetCustomizationMode = 2, "x"
+	invalid.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}}
+	require.NotNil(t, s.plans.of(invalid).problem)
+	alice := clusterNamed("alice")
+	s.has(t, alice, invalid, isReady(deployed(t, toAlice())))
+	cluster, out := s.reconcile(t, alice)
+	assert.True(t, out.IsDone())
+	assert.Zero(t, out.After)
+	assert.Empty(t, s.taken())
+	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
+}
