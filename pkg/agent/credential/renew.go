@@ -173,14 +173,15 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 	return stored.WithToken(token).Replace(ctx, r.Member, secret)
 }
 
-// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter lifetime. A missing right is another error:
-// a quarantine withdraws the right for every lifetime.
+// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter lifetime. Other refusals are for every lifetime:
+// a missing right, which a quarantine withdraws, and the policy of audiences until the hub has recorded a change of them.
 func limitsLifetime(err error) bool {
 	const missingRight = `cannot create resource "serviceaccounts/token"`
 	if err == nil || !hubclient.FromAPIServer(err) {
 		return false
 	}
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !strings.Contains(err.Error(), missingRight)
+	isForAny := strings.Contains(err.Error(), missingRight) || strings.Contains(err.Error(), registration.ClusterRoleAudience)
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !isForAny
 }
 
 // shorterLifetime returns half of the requested lifetime. It starts again with the full lifetime if a token with the half would expire before the

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
@@ -19,6 +22,18 @@ import (
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
+
+func TestLimitsLifetime(t *testing.T) {
+	resource := schema.GroupResource{Resource: "serviceaccounts/token"}
+	for message, limits := range map[string]bool{
+		`ValidatingAdmissionPolicy 'fleet-agent-token' with binding 'fleet-agent-token' denied request: for at most 7 days`:                        true,
+		`ValidatingAdmissionPolicy 'fleet-agent-token-audience' with binding 'fleet-agent-token-audience' denied request: for the API server only`: false,
+		`User "x" cannot create resource "serviceaccounts/token" in API group ""`:                                                                  false,
+	} {
+		err := apierrors.NewForbidden(resource, "agent", errors.New(message))
+		assert.Equal(t, limits, limitsLifetime(err), message)
+	}
+}
 
 func TestInspect(t *testing.T) {
 	for name, token := range map[string]string{
