@@ -51,6 +51,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			err = errors.New("the watch shows a BundleDeployment that the hub does not have")
 		}
 		if err == nil {
+			err = d.keepIfRestored(ctx)
+		}
+		if err == nil {
 			err = d.endKept(ctx, key, bd.ResourceVersion)
 		}
 		if err != nil {

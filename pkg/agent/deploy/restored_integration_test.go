@@ -1,10 +1,14 @@
 package deploy_test
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -151,6 +155,22 @@ func TestRun_anotherHub(t *testing.T) {
 	stop = s.run(at("two"), kept.receive)
 	kept.require(t, s.target+"/missing")
 	s.value("missing", "one")
+	require.NoError(t, stop())
+
+	// A failed list delays the protection, and the Bundle that exists again is deployed after the next one.
+	s.put("missing", configMap("missing", "two"))
+	failed := atomic.Bool{}
+	s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.HasSuffix(req.URL.Path, "/bundledeployments") && req.URL.Query().Get("watch") == "" && failed.CompareAndSwap(false, true) {
+			return nil, errors.New("the hub does not answer")
+		}
+		return send()
+	})
+	kept = &keptReleases{}
+	stop = s.run(at("three"), kept.receive)
+	s.value("missing", "two")
+	kept.require(t)
+	assert.True(t, failed.Load())
 	require.NoError(t, stop())
 }
 
