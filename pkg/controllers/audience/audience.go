@@ -36,7 +36,7 @@ type Updater struct {
 	requests fleetcontrollers.ClusterRegistrationCache
 	accounts corecontrollers.ServiceAccountCache
 	granted  chan struct{} // a request was granted
-	recorded string
+	recorded string        // by this hub or an earlier one
 	running  sync.WaitGroup
 }
 
@@ -60,6 +60,7 @@ func Register(c *app.Context) *Updater {
 // Start starts the checks, until ctx ends.
 func (r *Updater) Start(ctx context.Context) {
 	r.running.Go(func() {
+		r.recorded = r.recordedBefore(ctx)
 		for {
 			if err := r.record(ctx); err != nil && ctx.Err() == nil {
 				logrus.Warnf("Cannot record the audiences of the API server, to which admission policy %s binds the tokens of agents: %v",
@@ -82,16 +83,27 @@ func (r *Updater) Start(ctx context.Context) {
 // Wait returns when the checks have ended.
 func (r *Updater) Wait() { r.running.Wait() }
 
+// recordedBefore returns what an earlier hub has recorded. On an API server that sets the audiences itself since an upgrade, the policy may still be
+// there, and what it knows must stay up to date.
+func (r *Updater) recordedBefore(ctx context.Context) string {
+	role, err := r.Kubernetes.RbacV1().ClusterRoles().Get(ctx, registration.ClusterRoleAudience, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	return role.Annotations[fleet.AudiencesAnnotation]
+}
+
 // record asks the API server for a token of an agent that may request tokens, to see its audiences. Without such an agent it records nothing.
 func (r *Updater) record(ctx context.Context) (err error) {
 	defer guard.Recover(guard.Task, nil, &err)
-	if r.Admission == nil || r.Admission.NotRecorded() == "" {
+	if r.Admission == nil || r.Admission.NotRecorded() == "" && r.recorded == "" {
 		return nil // the API server sets the audiences itself, or can have no policies
 	}
 	all, err := r.requests.List(metav1.NamespaceAll, labels.Everything())
 	if err != nil {
 		return err
 	}
+	var failed error
 	for _, request := range all {
 		if !request.Status.Granted || !registration.Renews(request) {
 			continue
@@ -104,14 +116,14 @@ func (r *Updater) record(ctx context.Context) (err error) {
 			continue // revoked
 		}
 		issued, err := r.Issuer.Request(ctx, account, credential.MinLifetime)
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return err
+		switch {
+		case err == nil && len(issued.Audiences) > 0:
+			return r.write(ctx, strings.Join(issued.Audiences, "\n"))
+		case err != nil && !apierrors.IsNotFound(err):
+			failed = err
 		}
-		return r.write(ctx, strings.Join(issued.Audiences, "\n"))
 	}
-	return nil
+	return failed
 }
 
 func (r *Updater) write(ctx context.Context, audiences string) error {
