@@ -34,6 +34,9 @@ const (
 
 // Registration has the requirements for agents that register. The zero value means the behaviour of Fleet.
 type Registration struct {
+	// Unknown is true if the hub has started with an invalid or missing configuration that does not say which requests are denied: it then
+	// decides about no request.
+	Unknown bool `json:"-"`
 	// CredentialLifetime is the lifetime of the credential of an agent that renews it; 0 means DefaultCredentialLifetime.
 	CredentialLifetime metav1.Duration `json:"credentialLifetime,omitempty"`
 	// LongLivedCredentials decides about agents that do not renew their credential and whose token does not say: one of

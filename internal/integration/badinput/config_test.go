@@ -101,7 +101,7 @@ func TestStartWithUnreadableConfiguration(t *testing.T) {
 	thief := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "thief", ClientRandom: "t"})
 	agent := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "agent", ClientRandom: "a"})
 	for _, request := range []*fleet.ClusterRegistration{thief, agent} {
-		hub.WaitCondition(t, testenv.KindRequest, ns, request.Name, fleet.ConditionGranted, "False Denied: denied by rule \"configuration\"")
+		hub.WaitCondition(t, testenv.KindRequest, ns, request.Name, fleet.ConditionGranted, "Unknown ConfigInvalid")
 	}
 	testenv.Merge(t, hub.Fleet.ClusterRegistrationTokens(ns).Patch, "shared", `{"spec":{"labels":{"a":"b"}}}`)
 	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),

@@ -193,6 +193,9 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 		}
 	}
 	settings := h.Config.Get().Registration
+	if settings.Unknown {
+		return result.Wait(fleet.ReasonConfigInvalid, h.Config.Problem()).In(h.RecheckDelay())
+	}
 	if refusal := h.policiesRequired(settings); refusal != nil {
 		return refused(refusal)
 	}

@@ -73,7 +73,7 @@ func fallback(document string) config.Hub {
 	if err := yaml.Unmarshal([]byte(document), &given); err != nil || given == nil {
 		return protect(config.Hub{}, "registration", "members", "bundles", "agentTLSMode", "ignoreClusterRegistrationLabels")
 	}
-	hub, valid, invalid := config.Hub{}, map[string]any{}, []string(nil)
+	valid, invalid := map[string]any{}, []string(nil)
 	for key, value := range given {
 		if _, err := parseKeys(map[string]any{key: value}); err != nil {
 			invalid = append(invalid, key)
@@ -81,8 +81,9 @@ func fallback(document string) config.Hub {
 			valid[key] = value
 		}
 	}
-	if parsed, err := parseKeys(valid); err == nil {
-		hub = parsed
+	hub, err := parseKeys(valid)
+	if err != nil { // two keys differ only in case
+		return fallback("")
 	}
 	return protect(hub, invalid...)
 }
@@ -104,10 +105,7 @@ func protect(hub config.Hub, keys ...string) config.Hub {
 			hub.Registration = config.Registration{
 				// For agents whose requests are granted and that have not fetched their credential yet.
 				CredentialLifetime: metav1.Duration{Duration: config.MinCredentialLifetime},
-				Policy: []config.PolicyRule{{
-					Name: "configuration", Expression: "true", Action: config.PolicyDeny,
-					Message: "the configuration of the hub is invalid or missing, and the hub registers no cluster until it is corrected",
-				}},
+				Unknown:            true,
 			}
 		case "members":
 			hub.Members = config.Members{Unknown: true}

@@ -17,7 +17,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -81,15 +80,6 @@ func TestLoadOfAnInvalidDocument(t *testing.T) {
 	}
 }
 
-func deniesAll(hub config.Hub) bool {
-	rules := hub.Registration.Policy
-	if len(rules) != 1 {
-		return false
-	}
-	ruling := policy.Of(rules).Rule(policy.RuleInput{Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}})
-	return ruling.Action == registration.RulingDeny
-}
-
 func TestFallback(t *testing.T) {
 	const rest = `"apiServerURL":"https://hub","members":{"deniedCIDRs":["10.0.0.0/8"]},"bundles":{"workspaceLimitMiB":7},` +
 		`"registration":{"approval":"Manual","requirePolicies":true},"agentTLSMode":"strict"`
@@ -106,8 +96,8 @@ func TestFallback(t *testing.T) {
 		replace, by string
 		protects    func(config.Hub) bool
 	}{
-		"registration":          {`"approval":"Manual"`, `"approval":"Perhaps"`, deniesAll},
-		"registration, spelled": {`"registration":{"approval":"Manual"`, `"Registration":{"approval":"Perhaps"`, deniesAll},
+		"registration":          {`"approval":"Manual"`, `"approval":"Perhaps"`, func(h config.Hub) bool { return h.Registration.Unknown }},
+		"registration, spelled": {`"registration":{"approval":"Manual"`, `"Registration":{"approval":"Perhaps"`, func(h config.Hub) bool { return h.Registration.Unknown }},
 		"members":               {`"10.0.0.0/8"`, `"10.0.0.0"`, func(h config.Hub) bool { return h.Members.Unknown }},
 		"bundles":               {`:7`, `:-7`, func(h config.Hub) bool { return h.Bundles.WorkspaceLimit() == 1<<20 }},
 		"agentTLSMode":          {`"strict"`, `"lax"`, func(h config.Hub) bool { return h.TLSMode() == config.TLSModeStrict }},
@@ -128,7 +118,7 @@ func TestFallback(t *testing.T) {
 	for _, document := range []string{"", "{", "[]", "null"} {
 		t.Run("nothing is known: nothing is permitted: "+document, func(t *testing.T) {
 			hub := fallback(document)
-			assert.True(t, deniesAll(hub))
+			assert.True(t, hub.Registration.Unknown)
 			assert.True(t, hub.Members.Unknown)
 			assert.EqualValues(t, 1<<20, hub.Bundles.WorkspaceLimit())
 			assert.Equal(t, config.TLSModeStrict, hub.TLSMode())
@@ -174,7 +164,7 @@ func TestLoadWithoutConfigMap(t *testing.T) {
 			c.Fleet = kinds{controller: controller{cache: cache{all: all}}}
 			w, err := Load(t.Context(), c)
 			require.NoError(t, err)
-			assert.Equal(t, row.existed, deniesAll(c.Config.Get()))
+			assert.Equal(t, row.existed, c.Config.Get().Registration.Unknown)
 			assert.Equal(t, row.existed, c.Config.Problem() != "")
 			w.apply(configMap(good))
 			assert.Equal(t, "x", c.Config.Get().AgentImage)

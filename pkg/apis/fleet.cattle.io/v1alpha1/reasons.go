@@ -197,7 +197,8 @@ const (
 	ReasonMemberError = "MemberError"
 	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other, or are too large.
 	ReasonSettingsInvalid = "SettingsInvalid"
-	// ReasonConfigInvalid (False): the hub started while its configuration was invalid or deleted, and changes no agent until that is corrected.
+	// ReasonConfigInvalid: the hub started while its configuration was invalid or deleted, and changes no agent until that is corrected. Requests
+	// and tokens wait.
 	ReasonConfigInvalid = "ConfigInvalid"
 	// ReasonPullSecretMissing: an image pull Secret that the configuration names does not exist on the hub.
 	ReasonPullSecretMissing = "PullSecretMissing"
