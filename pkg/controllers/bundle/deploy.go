@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -155,17 +156,13 @@ func (d *Deployer) deploy(
 		if err := ctx.Err(); err != nil {
 			return current, after, err
 		}
-		if b, err := d.bundleCache.Get(cluster.Namespace, old.Name); err == nil && b.DeletionTimestamp == nil && d.plans.of(b).problem != nil {
-			keep(old) // the correction of the Bundle enqueues the Cluster
-			continue
-		}
-		isUntargeted, err := d.isUntargeted(ctx, cluster, bundleOf(old))
+		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, bundleOf(old))
 		if err != nil {
 			failures = append(failures, err)
 		}
 		if !isUntargeted {
 			keep(old)
-			after = expectations.Timeout // a Bundle whose status is up to date enqueues no Clusters when the cache receives it
+			after = cmp.Or(recheck, after)
 		}
 	}
 
@@ -430,10 +427,13 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 
 // isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
 // are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
-// A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster.
-func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (bool, error) {
-	failed := func(err error) (bool, error) {
-		return false, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
+// A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
+// after which to ask again, because a Bundle whose status is up to date enqueues no Clusters when the cache receives it; the correction of an
+// invalid Bundle does.
+func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (is bool, recheck time.Duration, err error) {
+	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
+	failed := func(err error) (bool, time.Duration, error) {
+		return false, expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
 	}
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -441,7 +441,10 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	}
 	isCached := err == nil
 	if isCached && cached.DeletionTimestamp != nil {
-		return true, nil
+		return true, 0, nil
+	}
+	if isCached && d.plans.of(cached).problem != nil {
+		return false, 0, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
@@ -453,26 +456,26 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	liveBundle, err := resource("bundles").Get(ctx, bundle.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && liveBundle.DeletionTimestamp != nil:
-		return true, nil
+		return true, 0, nil
 	case err != nil:
 		return failed(err)
 	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
-		!maps.Equal(liveBundle.Annotations, cached.Annotations): // an annotation marks the Bundle of an agent
-		return false, nil
+		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
+		return unknown()
 	}
 	plan := d.plans.of(cached)
-	if plan.problem != nil || len(plan.choose(cached, d.candidateOf(cluster, groups))) > 0 {
-		return false, nil // the Bundle or a group has changed since the pass has decided
+	if len(plan.choose(cached, d.candidateOf(cluster, groups))) > 0 {
+		return unknown() // the Bundle or a group has changed since the pass has decided
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
 	if liveCluster.UID != cluster.UID || !maps.Equal(liveCluster.Labels, cluster.Labels) {
-		return false, nil
+		return unknown()
 	}
 	if !plan.selectsGroups() {
-		return true, nil
+		return true, 0, nil
 	}
 	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -483,7 +486,10 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 		i, found := groups.positions()[live.Name]
 		isCurrent = isCurrent && found && isSameGroupVersion(known[i], &live)
 	}
-	return isCurrent, nil
+	if !isCurrent {
+		return unknown()
+	}
+	return true, 0, nil
 }
 
 // delete deletes a BundleDeployment, once.
