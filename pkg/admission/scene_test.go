@@ -17,7 +17,6 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -103,9 +102,12 @@ func (s *scene) run(name string, test func(t *testing.T, s *scene)) {
 	})
 }
 
-// inForce installs the policies without a Monitor that would repair them.
+// inForce installs the policies without a Monitor that would repair them. Policies of an earlier test must be out of force before: the API server
+// applies changes some time later, and would seem to apply the new ones, and then none for a moment.
 func (s *scene) inForce() {
 	s.Helper()
+	s.remove()
+	require.Eventually(s, func() bool { return s.validates() == nil }, patience, poll)
 	m, stop := s.start(true)
 	defer stop()
 	s.eventuallyLacks(m, "", "")
@@ -146,26 +148,18 @@ func (s *scene) eventuallyLacks(m *admission.Monitor, wantReason, wantText strin
 // validated waits for the validating policies: another admission plugin applies them, and it may see them later.
 func (s *scene) validated() {
 	s.Helper()
-	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
-	if !s.mutating() {
-		token := rest.CopyConfig(s.admin.config)
-		token.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + s.namespace + ":token", Groups: []string{"system:masters"}}
-		s.eventuallyRefused(func() error {
-			request := s.request(nil)
-			request.Finalizers = []string{"test.example.com/finalizer"}
-			_, err := newUser(s.T, "", token).fleet.ClusterRegistrations(s.namespace).Create(s.Context(), request, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			return err
-		}, "must not have a finalizer")
-		return
-	}
-	created, err := requests.Create(s.Context(), s.request(nil), metav1.CreateOptions{})
-	require.NoError(s, err)
-	s.eventuallyRefused(func() error {
-		_, err := requests.Patch(s.Context(), created.Name, types.MergePatchType,
-			metadata(s.T, "annotations", map[string]any{fleet.CreatorAnnotation: "somebody"}), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
-		return err
-	}, "cannot be added, changed or removed")
-	require.NoError(s, requests.Delete(s.Context(), created.Name, metav1.DeleteOptions{}))
+	s.eventuallyRefused(s.validates, "must not have a finalizer")
+}
+
+// validates sends a request that the validating policies refuse, in a dry run, and returns the error.
+func (s *scene) validates() error {
+	s.Helper()
+	token := rest.CopyConfig(s.admin.config)
+	token.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + s.namespace + ":token", Groups: []string{"system:masters"}}
+	request := s.request(nil)
+	request.Finalizers = []string{"test.example.com/finalizer"}
+	_, err := newUser(s.T, "", token).fleet.ClusterRegistrations(s.namespace).Create(s.Context(), request, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
 }
 
 // monitor runs until the test ends.
