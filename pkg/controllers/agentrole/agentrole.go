@@ -5,6 +5,7 @@ package agentrole
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -75,7 +77,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles boo
 	return nil
 }
 
-// EnsureRole creates or corrects a ClusterRole.
+// EnsureRole creates or corrects a ClusterRole. Annotations of others stay.
 func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
 	roles := client.RbacV1().ClusterRoles()
 	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
@@ -89,6 +91,7 @@ func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1
 		changed := existing.DeepCopy()
 		changed.Rules, changed.AggregationRule = wanted.Rules, nil
 		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
+		changed.Annotations = labels.Merge(changed.Annotations, wanted.Annotations)
 		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
 	}
 	if err != nil {
@@ -151,7 +154,8 @@ func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding]
 }
 
 func isAs(role, wanted *rbacv1.ClusterRole) bool {
-	return equality.Semantic.DeepEqual(role.Rules, wanted.Rules) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
+	return equality.Semantic.DeepEqual(role.Rules, wanted.Rules) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue &&
+		maps.Equal(role.Annotations, labels.Merge(role.Annotations, wanted.Annotations))
 }
 
 func binds(binding, wanted *rbacv1.ClusterRoleBinding) bool {

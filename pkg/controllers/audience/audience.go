@@ -4,7 +4,6 @@ package audience
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
@@ -127,20 +127,10 @@ func (r *Updater) record(ctx context.Context) (err error) {
 }
 
 func (r *Updater) write(ctx context.Context, audiences string) error {
-	roles := r.Kubernetes.RbacV1().ClusterRoles()
-	existing, err := roles.Get(ctx, registration.ClusterRoleAudience, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		role := &rbacv1.ClusterRole{ObjectMeta: desiredset.Managed("", registration.ClusterRoleAudience)}
-		role.Annotations = map[string]string{fleet.AudiencesAnnotation: audiences}
-		_, err = roles.Create(ctx, role, metav1.CreateOptions{})
-	case err == nil && existing.Annotations[fleet.AudiencesAnnotation] != audiences:
-		changed := existing.DeepCopy()
-		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, fleet.AudiencesAnnotation, audiences)
-		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("ClusterRole %s: %w", registration.ClusterRoleAudience, err)
+	role := &rbacv1.ClusterRole{ObjectMeta: desiredset.Managed("", registration.ClusterRoleAudience)}
+	role.Annotations = map[string]string{fleet.AudiencesAnnotation: audiences}
+	if err := agentrole.EnsureRole(ctx, r.Kubernetes, role); err != nil {
+		return err
 	}
 	r.recorded = audiences
 	return nil
