@@ -144,26 +144,27 @@ func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.Ea
 		}
 		return
 	}
-	enqueueUsers := func(bundles []*fleet.Bundle, uses func(*fleet.BundleDeployment) bool) {
-		for _, b := range bundles {
-			deployments, _ := d.deploymentsOfBundle(keyOf(b))
-			for _, deployment := range deployments {
-				if uses(deployment) {
-					d.enqueueCluster(deployment.Namespace, 0)
-				}
-			}
-		}
-	}
-	changed := map[string]bool{}
+	changed, bundles := map[string]bool{}, map[key]bool{} // whether the sources of a Bundle are known
 	for _, versions := range sources.ByName {
 		changed[versions[0].String()] = true
 		naming, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))
-		enqueueUsers(naming, func(*fleet.BundleDeployment) bool { return true })
+		for _, b := range naming {
+			bundles[keyOf(b)] = true
+		}
 	}
 	unknown, _ := d.bundleCache.GetByIndex(bySource, unknownSourcesKey(workspace))
-	enqueueUsers(unknown, func(deployment *fleet.BundleDeployment) bool {
-		return slices.ContainsFunc(sourcesOf(deployment), func(s copySource) bool { return changed[s.String()] })
-	})
+	for _, b := range unknown {
+		bundles[keyOf(b)] = false
+	}
+	isChanged := func(s copySource) bool { return changed[s.String()] }
+	for bundle, isKnown := range bundles { // each once, however many of its sources have changed
+		deployments, _ := d.deploymentsOfBundle(bundle)
+		for _, deployment := range deployments {
+			if isKnown || slices.ContainsFunc(sourcesOf(deployment), isChanged) {
+				d.enqueueCluster(deployment.Namespace, 0)
+			}
+		}
+	}
 }
 
 func hasPartitionOfGroup(s *fleet.RolloutStrategy) bool {

@@ -430,7 +430,7 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 // A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
 // after which to ask again, because a Bundle whose status is up to date enqueues no Clusters when the cache receives it; the correction of an
 // invalid Bundle does.
-func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (is bool, recheck time.Duration, err error) {
+func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (untargeted bool, recheck time.Duration, err error) {
 	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
 	failed := func(err error) (bool, time.Duration, error) {
 		return false, expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
