@@ -71,7 +71,11 @@ func isConfigured(cluster *fleet.Cluster) bool {
 func fallback(document string) config.Hub {
 	var given map[string]any
 	if err := yaml.Unmarshal([]byte(document), &given); err != nil || given == nil {
-		return protect(config.Hub{}, "registration", "members", "bundles", "agentTLSMode", "ignoreClusterRegistrationLabels")
+		var hub config.Hub
+		for _, protect := range protections {
+			protect(&hub)
+		}
+		return hub
 	}
 	valid, invalid := map[string]any{}, []string(nil)
 	for key, value := range given {
@@ -85,7 +89,12 @@ func fallback(document string) config.Hub {
 	if err != nil { // two keys differ only in case
 		return fallback("")
 	}
-	return protect(hub, invalid...)
+	for _, key := range invalid {
+		if protect := protections[strings.ToLower(key)]; protect != nil { // encoding/json ignores the case of keys
+			protect(&hub)
+		}
+	}
+	return hub
 }
 
 func parseKeys(keys map[string]any) (config.Hub, error) {
@@ -97,27 +106,19 @@ func parseKeys(keys map[string]any) (config.Hub, error) {
 	return hub, err
 }
 
-// protect sets keys whose values are not known to the values that permit least.
-func protect(hub config.Hub, keys ...string) config.Hub {
-	for _, key := range keys {
-		switch strings.ToLower(key) { // as encoding/json compares keys
-		case "registration":
-			hub.Registration = config.Registration{
-				// For agents whose requests are granted and that have not fetched their credential yet.
-				CredentialLifetime: metav1.Duration{Duration: config.MinCredentialLifetime},
-				Unknown:            true,
-			}
-		case "members":
-			hub.Members = config.Members{Unknown: true}
-		case "bundles":
-			hub.Bundles = config.Bundles{WorkspaceLimitMiB: 1} // what is stored stays, and takes no more
-		case "agenttlsmode":
-			hub.AgentTLSMode = config.TLSModeStrict
-		case "ignoreclusterregistrationlabels":
-			hub.IgnoreClusterRegistrationLabels = true
+// protections set the keys whose defaults permit something, by their names in lower case, to the values that permit least.
+var protections = map[string]func(*config.Hub){
+	"registration": func(hub *config.Hub) {
+		hub.Registration = config.Registration{
+			// For agents whose requests are granted and that have not fetched their credential yet.
+			CredentialLifetime: metav1.Duration{Duration: config.MinCredentialLifetime},
+			Unknown:            true,
 		}
-	}
-	return hub
+	},
+	"members":                         func(hub *config.Hub) { hub.Members = config.Members{Unknown: true} },
+	"bundles":                         func(hub *config.Hub) { hub.Bundles = config.Bundles{WorkspaceLimitMiB: 1} }, // what is stored stays, and takes no more
+	"agenttlsmode":                    func(hub *config.Hub) { hub.AgentTLSMode = config.TLSModeStrict },
+	"ignoreclusterregistrationlabels": func(hub *config.Hub) { hub.IgnoreClusterRegistrationLabels = true },
 }
 
 // Watcher applies each change of the ConfigMap.
