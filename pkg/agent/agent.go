@@ -331,7 +331,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, resync 
 	stored := use.Stored()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
-		HubID:          stored.HubID() + " " + stored.Workspace + "/" + stored.ClusterName,
+		HubID:          stored.HubID(),
 		Namespace:      use.Conn.Namespace,
 		Workspace:      stored.Workspace,
 		ClusterName:    stored.ClusterName,

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,11 @@ type Stored struct {
 	// RegisteredWith is the TLS mode and the server with which the agent registered, or those of a later bootstrap Secret; empty in a Secret
 	// of Fleet's agent.
 	RegisteredWith hubclient.Protection
+}
+
+// HubID identifies the hub, by its address and a digest of its CA, and the Cluster there. It is another one after any of these has changed.
+func (s *Stored) HubID() string {
+	return fmt.Sprintf("%s %s %s/%s", strings.TrimRight(s.Server, "/"), registration.CAHash(s.CA), s.Workspace, s.ClusterName)
 }
 
 // Parse reads Secret fleet-agent. The error names the key and does not quote a value.

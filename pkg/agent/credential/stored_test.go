@@ -14,6 +14,28 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// Releases belong to one Cluster of one hub.
+func TestStored_HubID(t *testing.T) {
+	stored := func(change func(*Stored)) string {
+		s := &Stored{Workspace: "ws", ClusterName: "c"}
+		s.Server, s.CA = "https://hub", []byte("ca")
+		change(s)
+		return s.HubID()
+	}
+	same := stored(func(*Stored) {})
+	for name, change := range map[string]func(*Stored){
+		"address": func(s *Stored) { s.Server = "https://other" }, "CA": func(s *Stored) { s.CA = []byte("other") },
+		"workspace": func(s *Stored) { s.Workspace = "other" }, "Cluster": func(s *Stored) { s.ClusterName = "other" },
+	} {
+		assert.NotEqual(t, same, stored(change), name)
+	}
+	for name, change := range map[string]func(*Stored){
+		"slash": func(s *Stored) { s.Server += "/" }, "token": func(s *Stored) { s.Token = "another" }, "mode": func(s *Stored) { s.Mode = "strict" },
+	} {
+		assert.Equal(t, same, stored(change), name)
+	}
+}
+
 func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 	ca := strings.TrimSpace(agenttest.CA(t))
 	stored := &Stored{

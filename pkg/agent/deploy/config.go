@@ -32,7 +32,7 @@ type Config struct {
 	Hub, Watching versioned.Interface
 	// HubCore reads on the hub the Secrets with Helm values and with logins for downloads, and the Secrets and ConfigMaps to copy.
 	HubCore kubernetes.Interface
-	// HubID identifies the hub and the Cluster there. If it differs from that of the last run, releases whose BundleDeployment is missing stay.
+	// HubID is credential.Stored.HubID. If it differs from that of the last run, releases whose BundleDeployment is missing stay.
 	HubID string
 	// Namespace is the namespace of the BundleDeployments on the hub.
 	Namespace string

@@ -35,11 +35,6 @@ func (e Endpoint) Same(other Endpoint) bool {
 		bytes.Equal(e.CA, other.CA) && e.TLSMode() == other.TLSMode()
 }
 
-// HubID identifies the hub of the endpoint by its address and a digest of its CA. A hub has another ID after either has changed.
-func (e Endpoint) HubID() string {
-	return strings.TrimRight(e.Server, "/") + " " + registration.CAHash(e.CA)
-}
-
 // TLSMode returns the Mode, or the default mode.
 func (e Endpoint) TLSMode() config.TLSMode { return cmp.Or(e.Mode, config.TLSModeSystemStore) }
 
