@@ -4,6 +4,8 @@ package audience
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +31,10 @@ import (
 // interval is the time between two checks. After a change of --api-audiences, agents cannot renew their credentials until the next check; the
 // shortest lifetime of a credential leaves them three minutes for that.
 const interval = time.Minute
+
+// tries is the number of agents for which a check requests a token until it gets one: an API server that issues none must not get a request for each
+// agent.
+const tries = 3
 
 // Updater keeps the annotation of the ClusterRole up to date.
 type Updater struct {
@@ -103,7 +109,7 @@ func (r *Updater) record(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var failed error
+	var failures []error
 	for _, request := range all {
 		if !request.Status.Granted || !registration.Renews(request) {
 			continue
@@ -119,11 +125,16 @@ func (r *Updater) record(ctx context.Context) (err error) {
 		switch {
 		case err == nil && len(issued.Audiences) > 0:
 			return r.write(ctx, strings.Join(issued.Audiences, "\n"))
-		case err != nil && !apierrors.IsNotFound(err):
-			failed = err
+		case err == nil:
+			err = fmt.Errorf("the token for ServiceAccount %s/%s has no audiences", account.Namespace, account.Name)
+		case apierrors.IsNotFound(err):
+			continue
+		}
+		if failures = append(failures, err); len(failures) == tries {
+			break
 		}
 	}
-	return failed
+	return errors.Join(failures...)
 }
 
 func (r *Updater) write(ctx context.Context, audiences string) error {
