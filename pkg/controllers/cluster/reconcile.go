@@ -40,7 +40,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 
 	after := cluster.DeepCopy()
 	if !managedElsewhere(after) {
-		h.subReconcilers.Liveness.CopyReport(after)
+		h.subReconcilers.Liveness.Observe(after)
 	}
 	if h.isLockedOut(after) { // a thief of the credential may have written the proof
 		after.Status.Agent.PossessionProof = ""

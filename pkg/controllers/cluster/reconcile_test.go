@@ -59,7 +59,7 @@ type liveness struct {
 	clones bool
 }
 
-func (l *liveness) CopyReport(*fleet.Cluster) {}
+func (l *liveness) Observe(*fleet.Cluster) {}
 
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 

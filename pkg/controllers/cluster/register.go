@@ -190,8 +190,8 @@ type AgentInstaller interface {
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
-	// CopyReport copies what the agent has written to its Lease to the status, before the SubReconcilers are called.
-	CopyReport(cluster *fleet.Cluster)
+	// Observe records a heartbeat in the status, or copies what the agent has written to its Lease there, before the SubReconcilers are called.
+	Observe(cluster *fleet.Cluster)
 	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 }

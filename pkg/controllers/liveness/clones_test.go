@@ -94,8 +94,6 @@ func TestHasClones(t *testing.T) {
 	d.beatAs("A")
 	assert.False(t, d.HasClones(d.cluster))
 	assert.False(t, d.HasClones(&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other"}}))
-	d.Forget("ns/member")
-	assert.Empty(t, d.instances)
 }
 
 func TestHasClones_afterRestart(t *testing.T) {

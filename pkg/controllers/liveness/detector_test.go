@@ -55,6 +55,7 @@ func newDay(t *testing.T, hub config.Hub) *day {
 
 // pass is one look at the Cluster, with its status written.
 func (d *day) pass() (corev1.ConditionStatus, *result.Transition) {
+	d.Observe(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
 	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
 	return fleetstatus.Condition(d.cluster.Status.Conditions, d.Condition()).Status, transition
@@ -93,7 +94,7 @@ func (d *day) requireQuiet(t *testing.T) {
 	t.Helper()
 	probe := types.NamespacedName{Name: "probe"}
 	d.mu.Lock()
-	d.heartbeats[probe] = receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
+	d.records[probe] = &agentRecord{byStatus: receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}}
 	d.mu.Unlock()
 	d.deadlines.Add(probe)
 	select {
@@ -153,6 +154,7 @@ func TestDetector_reinstalledAgent(t *testing.T) {
 	d.beat()
 	assert.Equal(t, yes, d.status())
 	d.cluster.Status.Agent = fleet.AgentStatus{}
+	d.Observe(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
 	assert.True(t, out.IsWait())
 	assert.Equal(t, fleet.ReasonWaitingForAgent, out.Reason)
@@ -165,7 +167,7 @@ func TestDetector_forget(t *testing.T) {
 	d.beat()
 	d.pass()
 	d.Forget("ns/member")
-	assert.Empty(t, d.heartbeats)
+	assert.Empty(t, d.records)
 	d.clock.Step(2 * grace)
 	d.requireQuiet(t)
 }

@@ -25,15 +25,14 @@ func FuzzHeartbeat(f *testing.F) {
 		}
 		hub := config.Hub{AgentMissedCheckins: 2 + max(missed, -missed)%10}
 		before := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[was%3]
-		b := nextHeartbeat(receivedHeartbeat{}, false, agent, now)
+		b := heartbeatBeforeStart(&agent, now)
 		assert.False(t, b.at.After(now), "a heartbeat in the future")
 		assert.GreaterOrEqual(t, b.gracePeriod(hub), 2*minInterval)
 		assert.LessOrEqual(t, b.gracePeriod(hub), 12*maxInterval)
-		assert.Equal(t, b, nextHeartbeat(b, true, agent, now.Add(time.Hour)), "the same heartbeat")
 
 		at := now.Add(time.Duration(max(later, -later) % 1e6 * int64(time.Second)))
-		decided := b.connected(agent, before, hub, now, at)
-		assert.Equal(t, decided, b.connected(agent, before, hub, now, at))
+		decided := b.connected(agent.ClockSkew, before, hub, now, at)
+		assert.Equal(t, decided, b.connected(agent.ClockSkew, before, hub, now, at))
 		if at.Before(b.deadline(hub, now)) && before == corev1.ConditionTrue {
 			assert.NotEqual(t, fleet.ReasonDisconnected, decided.Reason, "disconnected before the deadline")
 		}

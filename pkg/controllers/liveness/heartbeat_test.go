@@ -26,30 +26,46 @@ func seen(at time.Time) fleet.AgentStatus { return fleet.AgentStatus{LastSeen: m
 
 func duration(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 
-func TestNextHeartbeat(t *testing.T) {
-	old := receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(3 * time.Second)}
-	skewed := seen(noon.Add(2 * time.Hour))
-	skewed.ClockSkew = duration(2*time.Hour + time.Minute)
-	slow := seen(noon.Add(-2 * time.Hour))
-	slow.ClockSkew = duration(-2 * time.Hour)
+func TestHeartbeatBeforeStart(t *testing.T) {
+	ahead, behind := seen(noon.Add(2*time.Hour)), seen(noon.Add(-2*time.Hour))
+	ahead.ClockSkew, behind.ClockSkew = duration(2*time.Hour+time.Minute), duration(-2*time.Hour)
 	now := noon.Add(time.Minute)
 	for _, row := range []struct {
 		name  string
-		last  receivedHeartbeat
-		known bool
 		agent fleet.AgentStatus
 		at    time.Time
 	}{
-		{name: "known heartbeat", last: old, known: true, agent: seen(noon), at: old.at},
-		{name: "new heartbeat, wrong clock", last: old, known: true, agent: seen(noon.Add(-5 * time.Hour)), at: now},
-		{name: "first heartbeat", last: receivedHeartbeat{}, known: true, agent: seen(noon), at: now},
-		{name: "before the start of the hub", agent: seen(noon), at: noon},
-		{name: "before the start of the hub, clock ahead", agent: skewed, at: noon.Add(-time.Minute)},
-		{name: "before the start of the hub, clock behind", agent: slow, at: noon},
-		{name: "time in the future", agent: seen(noon.Add(time.Hour)), at: now},
+		{"clock in time", seen(noon), noon},
+		{"clock ahead", ahead, noon.Add(-time.Minute)},
+		{"clock behind", behind, noon},
+		{"time in the future", seen(noon.Add(time.Hour)), now},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.at, nextHeartbeat(row.last, row.known, row.agent, now).at)
+			assert.Equal(t, row.at, heartbeatBeforeStart(&row.agent, now).at)
+		})
+	}
+}
+
+func TestAgentRecord_last(t *testing.T) {
+	at := func(minutes time.Duration) receivedHeartbeat {
+		return receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(minutes * time.Minute)}
+	}
+	for _, row := range []struct {
+		name              string
+		byLease, byStatus receivedHeartbeat
+		usesLease         bool
+	}{
+		{"none", receivedHeartbeat{}, receivedHeartbeat{}, false},
+		{"a Lease alone", at(1), receivedHeartbeat{}, true},
+		{"the status alone", receivedHeartbeat{}, at(1), false},
+		{"the Lease is later", at(2), at(1), true},
+		{"the status is later", at(1), at(2), false},
+		{"the status is a copy of the Lease", at(1), at(1), true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := &agentRecord{byLease: row.byLease, byStatus: row.byStatus}
+			assert.Equal(t, row.usesLease, r.usesLease())
+			assert.Equal(t, row.usesLease, r.last() == r.byLease && !r.byLease.at.IsZero())
 		})
 	}
 }
@@ -102,7 +118,7 @@ func TestConnected(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon}
-			out := b.connected(seen(noon), row.before, config.Hub{}, row.reachable, noon.Add(row.after))
+			out := b.connected(nil, row.before, config.Hub{}, row.reachable, noon.Add(row.after))
 			assert.Equal(t, row.want, out.Status())
 			assert.Equal(t, row.reason, out.Reason)
 			assert.NoError(t, out.Err)
@@ -111,11 +127,9 @@ func TestConnected(t *testing.T) {
 }
 
 func TestConnected_stableMessages(t *testing.T) {
-	agent := seen(noon.Add(time.Hour))
-	agent.ClockSkew = duration(time.Hour)
-	b := receivedHeartbeat{lastSeen: agent.LastSeen, at: noon}
+	b := receivedHeartbeat{lastSeen: metav1.NewTime(noon.Add(time.Hour)), at: noon}
 	says := func(before corev1.ConditionStatus, reachable time.Time, now time.Time) string {
-		return b.connected(agent, before, config.Hub{}, reachable, now).Message
+		return b.connected(duration(time.Hour), before, config.Hub{}, reachable, now).Message
 	}
 	assert.Equal(t, "the agent checks in every 15m0s", says(yes, noon, noon))
 	assert.Equal(t, says(yes, noon, noon), says(yes, noon.Add(grace), noon.Add(grace)), "an unknown state is no transition")

@@ -1,0 +1,265 @@
+package liveness
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+)
+
+// agentRecord is what the hub knows of the heartbeats of one Cluster. The zero value is a Cluster without any.
+//
+// An agent renews its Lease or writes status.agent, and two agents with different identities may do both. The way by which the last heartbeat
+// arrived is in use. Arrivals are compared by the hub's clock alone, because the clock of a member may be wrong by hours.
+type agentRecord struct {
+	lease     *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
+	byLease   receivedHeartbeat     // the last renewal; it stays when the Lease is deleted
+	byStatus  receivedHeartbeat     // the last heartbeat that an agent has written to the status
+	instances instances
+
+	// observed is the heartbeat in the status at the last pass, and copied the one that the hub itself has copied there from a Lease: any
+	// other heartbeat in the status was written by an agent.
+	observed, copied statusHeartbeat
+	isObserved       bool // false before the first pass
+	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
+	writeLastSeen time.Time
+}
+
+// statusHeartbeat identifies a heartbeat in a status.
+type statusHeartbeat struct {
+	lastSeen metav1.Time
+	instance string // two instances may send heartbeats within a second
+}
+
+func heartbeatIn(agent *fleet.AgentStatus) statusHeartbeat {
+	return statusHeartbeat{agent.LastSeen, agent.Instance}
+}
+
+// isSame ignores an instance that is missing: Fleet's Cluster controller removes it from the status.
+func (s statusHeartbeat) isSame(other statusHeartbeat) bool {
+	return s.lastSeen.Equal(&other.lastSeen) && (s.instance == other.instance || s.instance == "")
+}
+
+// usesLease reports whether the last heartbeat was the renewal of a Lease.
+func (r *agentRecord) usesLease() bool {
+	return !r.byLease.lastSeen.IsZero() && !r.byStatus.at.After(r.byLease.at)
+}
+
+// last is the last heartbeat.
+func (r *agentRecord) last() receivedHeartbeat {
+	if r.usesLease() {
+		return r.byLease
+	}
+	return r.byStatus
+}
+
+// isInTime reports whether a heartbeat that arrives now finds the agent connected.
+func (r *agentRecord) isInTime(hub config.Hub, now time.Time) bool {
+	h := r.last()
+	return r.isObserved && !h.lastSeen.IsZero() && now.Before(h.at.Add(h.gracePeriod(hub)))
+}
+
+// lateness is how much later than expected a heartbeat is that arrives now.
+func (r *agentRecord) lateness(hub config.Hub, now time.Time) time.Duration {
+	h := r.last()
+	if h.lastSeen.IsZero() {
+		return 0
+	}
+	return now.Sub(h.at) - h.effectiveInterval(hub)
+}
+
+// copyLastSeen copies the time of the last renewal to the status.
+func (r *agentRecord) copyLastSeen(agent *fleet.AgentStatus) {
+	agent.LastSeen = metav1.NewTime(r.byLease.lastSeen.Truncate(time.Second))
+	r.copied = heartbeatIn(agent)
+}
+
+// observe records the heartbeat that is in the status of the Cluster, and returns whether an agent has written it since the last pass.
+func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.Time) (isNew bool) {
+	agent := &cluster.Status.Agent
+	status, before := heartbeatIn(agent), r.observed
+	switch {
+	case !r.isObserved:
+		r.observed, r.isObserved = status, true
+		r.observeFirst(cluster, hub, now)
+	case agent.LastSeen.IsZero():
+		// The hub empties the status when it installs the agent again: the earlier heartbeats were those of the earlier agent.
+		if !before.lastSeen.IsZero() {
+			r.byLease, r.byStatus = receivedHeartbeat{}, receivedHeartbeat{}
+		}
+		r.observed = status
+	case status.isSame(before):
+		if !r.usesLease() {
+			r.byStatus.interval = intervalOf(agent)
+		}
+	case status.isSame(r.copied):
+		r.observed = r.copied
+	default:
+		r.observed = status
+		r.byStatus = receivedHeartbeat{lastSeen: agent.LastSeen, at: now, interval: intervalOf(agent)}
+		r.instances.add(agent.Instance, now)
+		isNew = true
+	}
+	r.instances.expire(now, r.last().effectiveInterval(hub))
+	return isNew
+}
+
+// observeFirst is the first pass over the Cluster since the hub has started. The condition says whether there were clones.
+func (r *agentRecord) observeFirst(cluster *fleet.Cluster, hub config.Hub, now time.Time) {
+	agent := &cluster.Status.Agent
+	switch {
+	case !agent.LastSeen.IsZero():
+		r.byStatus = heartbeatBeforeStart(agent, now)
+	case !now.Before(r.byLease.at.Add(r.byLease.gracePeriod(hub))):
+		r.byLease = receivedHeartbeat{} // the status was emptied before the start
+	}
+	if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+		r.instances.expectClones(now)
+	}
+	if !r.usesLease() {
+		r.instances.add(agent.Instance, now)
+	} else if r.lease != nil {
+		r.instances.add(holder(r.lease), now)
+	}
+}
+
+// The interval that an agent reports is limited to this range: an agent with an interval of a millisecond would change its state
+// all the time, and an agent with an interval of a year would never be disconnected.
+const (
+	minInterval = time.Second
+	maxInterval = 24 * time.Hour
+)
+
+// receivedHeartbeat is a heartbeat that the hub has received.
+type receivedHeartbeat struct {
+	lastSeen metav1.Time // by the agent's clock; zero if there was no heartbeat
+	at       time.Time   // by the hub's clock
+	interval time.Duration
+}
+
+// heartbeatBeforeStart is a heartbeat from before the start of this hub. Only the agent's time is known, corrected by the clock skew
+// that the agent measured.
+func heartbeatBeforeStart(agent *fleet.AgentStatus, now time.Time) receivedHeartbeat {
+	h := receivedHeartbeat{lastSeen: agent.LastSeen, at: now, interval: intervalOf(agent)}
+	if sent := corrected(agent.LastSeen, agent.ClockSkew); sent.Before(now) {
+		h.at = sent
+	}
+	return h
+}
+
+// intervalOf is the interval that the agent reports, 0 if it reports none.
+func intervalOf(agent *fleet.AgentStatus) time.Duration {
+	if agent.CheckinInterval == nil {
+		return 0
+	}
+	return agent.CheckinInterval.Duration
+}
+
+// corrected is a time of the agent's clock, corrected by the clock skew that the agent measured.
+func corrected(t metav1.Time, skew *metav1.Duration) time.Time {
+	if skew == nil {
+		return t.Time
+	}
+	return t.Add(-skew.Duration)
+}
+
+// effectiveInterval returns the time between two heartbeats of the agent.
+func (h receivedHeartbeat) effectiveInterval(hub config.Hub) time.Duration {
+	interval := h.interval
+	if interval <= 0 {
+		interval = hub.CheckinInterval()
+	}
+	return min(max(interval, minInterval), maxInterval)
+}
+
+// gracePeriod returns the time after a heartbeat for which the agent counts as connected.
+func (h receivedHeartbeat) gracePeriod(hub config.Hub) time.Duration {
+	return time.Duration(hub.MissedCheckins()) * h.effectiveInterval(hub)
+}
+
+// deadline returns the time at which the agent is disconnected without another heartbeat: one grace period after its last heartbeat or after the
+// hub's API server became reachable, whichever is later. A hub that was down has received no heartbeats, and must not report all agents as
+// disconnected.
+func (h receivedHeartbeat) deadline(hub config.Hub, reachable time.Time) time.Time {
+	from := h.at
+	if reachable.After(from) {
+		from = reachable
+	}
+	return from.Add(h.gracePeriod(hub))
+}
+
+// connected decides condition Connected, given its previous status. Between the end of the grace period and the deadline the hub
+// does not know: then a connected agent stays connected, and any other agent becomes connected only by a heartbeat. The messages
+// do not change until the next heartbeat, so a disconnected agent causes no further writes.
+func (h receivedHeartbeat) connected(skew *metav1.Duration, before corev1.ConditionStatus, hub config.Hub, reachable, now time.Time) result.Result {
+	lastSeen := corrected(h.lastSeen, skew).UTC().Format(time.RFC3339)
+	inGrace := now.Before(h.at.Add(h.gracePeriod(hub)))
+	unknown := !inGrace && now.Before(h.deadline(hub, reachable))
+	switch {
+	case inGrace, unknown && before == corev1.ConditionTrue:
+		return result.Done(fleet.ReasonConnected, fmt.Sprintf("the agent checks in every %s", h.effectiveInterval(hub)))
+	case unknown && before != corev1.ConditionFalse:
+		return result.Wait(fleet.ReasonWaitingForHeartbeat, fmt.Sprintf(
+			"the last check-in was at %s, before this hub could receive it; waiting for the next one", lastSeen))
+	}
+	return result.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
+		"no check-in since %s, for more than %d intervals of %s", lastSeen, hub.MissedCheckins(), h.effectiveInterval(hub)))
+}
+
+const (
+	// instanceIntervals is the number of intervals without a heartbeat after which an instance is forgotten.
+	instanceIntervals = 3
+	// maxInstances limits the instances that are kept for one Cluster.
+	maxInstances = 8
+)
+
+// instances are the agent processes that have recently sent heartbeats with one identity. A restarted agent is a new instance, and the
+// previous instance never sends a heartbeat again. So if two instances send heartbeats in turn, two agents run at the same time.
+type instances struct {
+	recent  []instance
+	current string // the name of the instance that sent the last heartbeat
+	clones  bool   // an earlier instance has sent a heartbeat after a later one
+}
+
+type instance struct {
+	name     string
+	lastSeen time.Time
+}
+
+// add records a heartbeat. Fleet's agents report no instance.
+func (i *instances) add(name string, now time.Time) {
+	if name == "" {
+		return
+	}
+	known := slices.IndexFunc(i.recent, func(other instance) bool { return other.name == name })
+	if known >= 0 {
+		i.clones = i.clones || name != i.current
+		i.recent[known].lastSeen = now
+	} else {
+		if len(i.recent) == maxInstances {
+			// Replace the newest: if more clones than maxInstances take turns, replacing the oldest would always replace the next.
+			i.recent = i.recent[:maxInstances-1]
+		}
+		i.recent = append(i.recent, instance{name, now})
+	}
+	i.current = name
+}
+
+// expire forgets instances that have sent no heartbeat for a while. With a single instance left there are no clones.
+func (i *instances) expire(now time.Time, interval time.Duration) {
+	i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return now.Sub(other.lastSeen) >= instanceIntervals*interval })
+	i.clones = i.clones && len(i.recent) > 1
+}
+
+// expectClones is for a Cluster that had clones before this hub started: the other instance may still send heartbeats.
+func (i *instances) expectClones(now time.Time) {
+	i.recent, i.clones = append(i.recent, instance{"", now}), true
+}
