@@ -157,6 +157,27 @@ func TestReconcileCopies(t *testing.T) {
 	}
 }
 
+// A BundleDeployment that cannot be updated keeps the right to read its copies, and its Secret of Helm values.
+func TestReconcileCopies_withoutContent(t *testing.T) {
+	s := newStage(t)
+	before := copying("Secret", "cred")
+	before.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1}}}
+	changed := before.DeepCopy()
+	changed.Generation, changed.Spec.Resources[0].Content = 2, "other"
+	existing := deployed(t, before)
+	existing.Spec.DownstreamResourcesGeneration = 4
+	s.has(t, clusterNamed("alice"), changed, existing)
+	source := credential("ws", "6", "two")
+	s.hasSecret(t, source)
+	s.hasSecret(t, copyOf("4 source/5 11", "one"))
+	s.errors = map[string]error{"create Content": errInternal}
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	require.ErrorContains(t, out.Err, errInternal.Error())
+	assert.Equal(t, []string{"app", "cred"}, s.rights.secrets[0])
+	assert.Equal(t, `patch `+atHome+` [{"op":"replace","path":"/metadata/resourceVersion","value":"5"},`+
+		`{"op":"add","path":"/spec/downstreamResourcesGeneration","value":5}]`, s.log[len(s.log)-1])
+}
+
 // A BundleDeployment whose Bundle cannot be deployed any more gets changed copies.
 func TestReconcileCopies_ofARefusedBundle(t *testing.T) {
 	for name, change := range map[string]func(*fleet.Bundle){

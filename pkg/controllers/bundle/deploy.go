@@ -33,17 +33,18 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	var current []*fleet.BundleDeployment
-	var after time.Duration
+	own, foreign := slices.Clone(existing), slices.Clone(existing)
+	own = slices.DeleteFunc(own, func(deployment *fleet.BundleDeployment) bool { return !isFromWorkspace(deployment, cluster.Namespace) })
+	foreign = slices.DeleteFunc(foreign, func(deployment *fleet.BundleDeployment) bool { return isFromWorkspace(deployment, cluster.Namespace) })
+	current := own
+	var recheck time.Duration
 	if cluster.Spec.Quarantined {
 		// The BundleDeployments of a quarantined Cluster stay as they are. The API server checks rights when a request begins,
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
-		current = slices.DeleteFunc(slices.Clone(existing), func(deployment *fleet.BundleDeployment) bool {
-			return !isFromWorkspace(deployment, cluster.Namespace)
-		})
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
-		current, after, err = d.deploy(ctx, cluster, existing)
+		d.recount(cluster, existing)
+		current, recheck, err = d.deploy(ctx, cluster, own, foreign)
 	}
 	if ctx.Err() == nil {
 		reportDeployments(&cluster.Status, current)
@@ -58,177 +59,100 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	default:
 		out = ready("Bundle", cluster.Status.Summary)
 	}
-	out.After = result.Earliest(out.After, after)
+	out.After = result.Earliest(out.After, recheck)
 	return withoutRoutineEvent(fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady), out)
 }
 
-// assignment is a Bundle that a Cluster should have.
+// assignment is what a pass decides for one BundleDeployment of a Cluster.
 type assignment struct {
+	action   action
+	existing *fleet.BundleDeployment // nil if there is none
+	wanted   *fleet.BundleDeployment // nil if there is none and none is created
+	secrets  []string                // with Helm values, which the agent may read
+	err      error                   // why the BundleDeployment is not as its Bundle requires
+	recheck  time.Duration           // after which to decide again, 0 for never
+
+	// For update:
 	bundle      *fleet.Bundle
 	plan        *plan
 	variant     variant
 	values      helmValues
-	isPostponed bool                    // the Cluster may not have the deployment ID of the variant yet
-	existing    *fleet.BundleDeployment // nil if there is none
-	size        int64                   // of wanted, for its label
-	wanted      *fleet.BundleDeployment
+	isPostponed bool  // the Cluster may not have the deployment ID of the variant yet
+	size        int64 // of wanted, for its label
 }
 
-// deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
-// which to call it again, 0 for never.
+// action is what the hub does with a BundleDeployment.
+type action int
+
+const (
+	leave  action = iota // nothing but raise its downstreamResourcesGeneration for a changed copy
+	update               // create it, or bring it up to date
+	remove               // delete it: no Bundle requires it
+)
+
+// leaveAsIs returns the assignment of a BundleDeployment that stays as it is, and of none if there is none.
+func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
+	a := assignment{action: leave, existing: existing, err: err}
+	if existing != nil {
+		wanted := *existing
+		a.wanted, a.secrets = &wanted, secretsOf(existing)
+		a.values = helmValues{unread: existing.Spec.ValuesHash}
+	}
+	return a
+}
+
+// deploy writes the BundleDeployments of one Cluster, of which own exist. It returns those that the Cluster has afterwards, and the time after
+// which to call it again, 0 for never. foreign are those that the hub made for Bundles of another workspace: their Secrets stay readable.
 func (d *Deployer) deploy(
-	ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment,
-) (current []*fleet.BundleDeployment, after time.Duration, err error) {
-	d.recount(cluster, all)
-	existing := map[string]*fleet.BundleDeployment{}
-	for _, deployment := range all {
-		existing[deployment.Name] = deployment
-	}
-
-	// Find the Bundles that target the Cluster, and merge the options of the targets into those of the Bundle. The BundleDeployment of an
-	// invalid Bundle stays as it is.
-	var assignments []assignment
-	var failures []error
-	limited := map[key]excess{} // by Bundle
-	keep := func(deployment *fleet.BundleDeployment) {
-		if deployment != nil && isFromWorkspace(deployment, cluster.Namespace) {
-			current = append(current, deployment)
-		}
-	}
-	targeting, err := d.targetingBundles(ctx, cluster)
+	ctx context.Context, cluster *fleet.Cluster, own, foreign []*fleet.BundleDeployment,
+) (current []*fleet.BundleDeployment, recheck time.Duration, err error) {
+	assignments, err := d.assign(ctx, cluster, own, foreign)
 	if err != nil {
-		return all, 0, err
-	}
-	for _, t := range targeting {
-		b, plan, old := t.bundle, t.plan, existing[t.bundle.Name]
-		if plan.problem != nil { // the status of the Bundle reports it
-			keep(old)
-			continue
-		}
-		v, err := plan.variant(t.targets, cluster)
-		if err != nil {
-			keep(old)
-			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))
-			continue
-		}
-		isPostponed := isPaused(b, cluster)
-		if !isPostponed && !d.mayUpdate(b, plan, keyOf(cluster), old, v.deploymentID) {
-			if isPostponed = true; old == nil {
-				continue // its partition has not begun
-			}
-		}
-		values, err := d.valuesFor(ctx, b, v, isPostponed, cluster, old)
-		if err != nil {
-			keep(old)
-			failures = append(failures, err)
-			continue
-		}
-		wanted := desired(b, v, values, isPostponed, cluster, old)
-		size := plan.wantedSize(v, isPostponed, old)
-		if agentspec.IsBundle(b) || old != nil && !isFromWorkspace(old, cluster.Namespace) {
-			size = 0 // the Bundle of an agent is for one Cluster, and prepare reports a foreign BundleDeployment
-		}
-		if err := d.reserveDeployment(ctx, cluster, size, old, wanted); err != nil {
-			noteExcess(limited, err, wanted)
-			keep(old)
-			failures = append(failures, err)
-			continue
-		}
-		assignments = append(assignments, assignment{
-			bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, existing: old, size: size, wanted: withSize(wanted, size),
-		})
+		return own, 0, err
 	}
 
-	// Keep a BundleDeployment that no Bundle asks for unless the API server confirms it: at a takeover the caches may lag behind those of the
-	// previous hub, and the agent uninstalls what is deleted.
-	wanted := map[string]bool{}
-	for _, a := range assignments {
-		wanted[a.bundle.Name] = true
-	}
-	for _, deployment := range current {
-		wanted[deployment.Name] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(existing)) {
-		old := existing[name]
-		if wanted[name] || !isFromWorkspace(old, cluster.Namespace) || d.isDeleted(old) {
-			continue
-		}
+	// Create the BundleDeployments and the Secrets with their Helm values.
+	for i, a := range assignments {
 		if err := ctx.Err(); err != nil {
-			return current, after, err
+			return nil, 0, err
 		}
-		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, bundleOf(old))
-		if err != nil {
-			failures = append(failures, err)
+		if a.action == update {
+			assignments[i] = d.prepare(ctx, cluster, a)
 		}
-		if !isUntargeted {
-			keep(old)
-			after = cmp.Or(recheck, after)
-		}
-	}
-
-	var secretNames []string
-	kept := unchanged(current)
-	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFromWorkspace(deployment, cluster.Namespace) })
-	for _, deployment := range slices.Concat(current, foreign) {
-		secretNames = append(secretNames, secretsOf(deployment)...)
-	}
-	keepUnwritten := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
-
-	// Create the BundleDeployments and the Secrets with their Helm values. A BundleDeployment that cannot be written is still reported, and keeps
-	// its Secret.
-	failed := func(a assignment, err error) {
-		failures = append(failures, err)
-		keepUnwritten(a)
-		if a.existing != nil {
-			var unusable *unusableError
-			if !errors.As(err, &unusable) {
-				secretNames = append(secretNames, secretsOf(a.existing)...)
-			}
-		}
-	}
-	var prepared []assignment
-	for _, a := range assignments {
-		if err := ctx.Err(); err != nil {
-			return current, after, err // the BundleDeployments that are left may be wanted, so that none is deleted
-		}
-		var err error
-		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
-			current, after = append(current, a.wanted), expectations.Timeout
-			if !d.values.hasWritten(keyOf(a.wanted)) {
-				continue // another owner may have created a Secret of that name
-			}
-		} else if a, err = d.prepare(ctx, cluster, a); err != nil {
-			failed(a, err)
-			continue
-		} else {
-			prepared = append(prepared, a)
-		}
-		secretNames = append(secretNames, secretsOf(a.wanted)...)
 	}
 
 	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
-	// BundleDeployments that stay as they are get changed copies, too.
-	copiedSecrets, configMaps, limitedCopies, copyFailures := d.copySources(ctx, cluster, slices.Concat(kept, prepared))
-	failures = append(failures, copyFailures...)
+	limited := limitsOf(assignments)
+	stored := slices.DeleteFunc(slices.Clone(assignments), func(a assignment) bool { return a.existing == nil || a.action == remove })
+	secrets, configMaps, limitedCopies, failures := d.copySources(ctx, cluster, stored)
 	maps.Copy(limited, limitedCopies)
 	d.noteLimits(keyOf(cluster), limited)
-	if err := d.roles.AllowObjects(ctx, cluster, append(secretNames, copiedSecrets...), configMaps); err != nil {
-		for _, a := range prepared {
-			keepUnwritten(a)
-		}
-		return current, after, joinErrors(append(failures, err)...)
+	for _, a := range assignments {
+		secrets = append(secrets, a.secrets...)
 	}
-	failures = append(failures, d.writeUnchanged(ctx, kept, current))
-	for _, a := range prepared {
+	for _, deployment := range foreign {
+		secrets = append(secrets, secretsOf(deployment)...)
+	}
+	notAllowed := d.roles.AllowObjects(ctx, cluster, secrets, configMaps)
+	failures = append(failures, notAllowed)
+	for i, a := range assignments {
 		if err := ctx.Err(); err != nil {
-			return current, after, err
+			return nil, 0, err
 		}
-		deployment, err := d.write(ctx, a)
-		if err != nil {
-			failed(a, err)
-			continue
+		if a.action != remove && a.existing != nil && notAllowed == nil {
+			assignments[i] = d.write(ctx, a)
 		}
-		current = append(current, deployment)
+	}
+
+	for _, a := range assignments {
+		failures = append(failures, a.err)
+		recheck = result.Earliest(recheck, a.recheck)
+		if deployment := cmp.Or(a.existing, a.wanted); deployment != nil && a.action != remove {
+			current = append(current, deployment)
+		}
+	}
+	if notAllowed != nil {
+		return current, recheck, joinErrors(failures...)
 	}
 
 	// The agents of this project set the display of their BundleDeployments themselves.
@@ -237,27 +161,98 @@ func (d *Deployer) deploy(
 			if cluster.Status.Agent.LastSeen.IsZero() && len(deployment.Status.Conditions) == 0 {
 				continue // the agent may be one of this project that has not checked in yet
 			}
-			if current[i], err = d.setDisplay(ctx, deployment); err != nil {
-				failures = append(failures, err)
-			}
+			current[i], err = d.setDisplay(ctx, deployment)
+			failures = append(failures, err)
 		}
 	}
 
-	// Delete the BundleDeployments that no Bundle asks for any more.
-	for _, deployment := range current {
-		delete(existing, deployment.Name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(existing)) {
-		if isFromWorkspace(existing[name], cluster.Namespace) && existing[name].DeletionTimestamp == nil {
-			failures = append(failures, d.delete(ctx, existing[name]))
+	for _, a := range assignments {
+		if a.action == remove {
+			failures = append(failures, d.delete(ctx, a.existing))
 		}
 	}
-	return current, after, joinErrors(failures...)
+	return current, recheck, joinErrors(failures...)
 }
 
-// candidates returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
+// assign decides what becomes of each BundleDeployment of a Cluster, in the order of the names of the Bundles. It writes nothing.
+func (d *Deployer) assign(ctx context.Context, cluster *fleet.Cluster, own, foreign []*fleet.BundleDeployment) (assignments []assignment, err error) {
+	existing := map[string]*fleet.BundleDeployment{}
+	for _, deployment := range slices.Concat(own, foreign) {
+		existing[deployment.Name] = deployment
+	}
+	targeting, err := d.targetingBundles(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range targeting {
+		assignments = append(assignments, d.assignBundle(ctx, cluster, t, existing[t.bundle.Name]))
+		delete(existing, t.bundle.Name)
+	}
+
+	// Leave a BundleDeployment that no Bundle requires unless the API server confirms it: at a takeover the caches may lag behind those of the
+	// previous hub, and the agent uninstalls what is deleted.
+	for _, name := range slices.Sorted(maps.Keys(existing)) {
+		deployment := existing[name]
+		if !isFromWorkspace(deployment, cluster.Namespace) || d.isDeleted(deployment) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, bundleOf(deployment))
+		a := leaveAsIs(deployment, err)
+		if a.recheck = recheck; isUntargeted {
+			a = assignment{action: remove, existing: deployment}
+		}
+		assignments = append(assignments, a)
+	}
+	return assignments, nil
+}
+
+// assignBundle decides about the BundleDeployment of a Bundle that targets the Cluster: it merges the options of the targets into those of
+// the Bundle. If that fails, the BundleDeployment stays as it is.
+func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t targeting, existing *fleet.BundleDeployment) assignment {
+	b, plan := t.bundle, t.plan
+	if existing != nil && !isFromWorkspace(existing, cluster.Namespace) {
+		if plan.problem != nil {
+			return assignment{action: leave}
+		}
+		return assignment{action: leave, wanted: existing, err: foreignDeployment(existing)} // the Bundle counts as not deployed
+	}
+	if plan.problem != nil { // the status of the Bundle reports it
+		return leaveAsIs(existing, nil)
+	}
+	v, err := plan.variant(t.targets, cluster)
+	if err != nil {
+		return leaveAsIs(existing, fmt.Errorf("Bundle %s: %w", b.Name, err))
+	}
+	isPostponed := isPaused(b, cluster)
+	if !isPostponed && !d.mayUpdate(b, plan, keyOf(cluster), existing, v.deploymentID) {
+		if isPostponed = true; existing == nil {
+			return leaveAsIs(nil, nil) // its partition has not begun
+		}
+	}
+	values, err := d.valuesFor(ctx, b, v, isPostponed, cluster, existing)
+	if err != nil {
+		return leaveAsIs(existing, err)
+	}
+	wanted := desired(b, v, values, isPostponed, cluster, existing)
+	size := int64(0)
+	if !agentspec.IsBundle(b) { // that of an agent is for one Cluster
+		size = plan.wantedSize(v, isPostponed, existing)
+	}
+	if err := d.reserveDeployment(ctx, cluster, size, existing, wanted); err != nil {
+		return leaveAsIs(existing, err)
+	}
+	return assignment{
+		action: update, existing: existing, wanted: withSize(wanted, size),
+		bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, size: size,
+	}
+}
+
+// possibleBundles returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
 // messages the same in each pass, so that a pass that changes nothing writes nothing.
-func (d *Deployer) candidates(cluster *fleet.Cluster) []*fleet.Bundle {
+func (d *Deployer) possibleBundles(cluster *fleet.Cluster) []*fleet.Bundle {
 	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
 	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
 	return bundles
@@ -280,19 +275,32 @@ func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
 
 // prepare creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not
 // exist. It brings an existing Secret up to date. The BundleDeployment owns the Secret, so it comes first, and waits for the values until
-// write completes it.
-func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assignment) (assignment, error) {
-	if a.existing != nil {
-		if !isFromWorkspace(a.existing, cluster.Namespace) {
-			return a, foreignDeployment(a.existing)
+// write completes it. If that fails, the BundleDeployment stays as it is.
+func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assignment) assignment {
+	if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) { // this hub has created it, and its event is late
+		a.action, a.recheck = leave, expectations.Timeout
+		if d.values.hasWritten(keyOf(a.wanted)) { // otherwise another owner may have created a Secret of that name
+			a.secrets = secretsOf(a.wanted)
 		}
-		if d.isOutdated(a.existing) {
-			return a, nil
+		return a
+	}
+	failed := func(err error) assignment {
+		stays := leaveAsIs(a.existing, err)
+		if stays.wanted == nil {
+			stays.wanted = a.wanted // it is reported, although it does not exist yet
 		}
+		if unusable := new(unusableError); errors.As(err, &unusable) {
+			stays.secrets = nil // they belong to another owner
+		}
+		return stays
+	}
+	a.secrets = secretsOf(a.wanted)
+	if a.existing != nil && d.isOutdated(a.existing) {
+		return a
 	}
 	if a.plan.hasContent {
 		if err := d.contents.ensure(ctx, a.plan.content, a.bundle); err != nil {
-			return a, err
+			return failed(err)
 		}
 	}
 	if a.existing == nil {
@@ -309,66 +317,46 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 			// It is not in the cache: either the event is late, or somebody else has created it.
 			made, err = client.Get(ctx, first.Name, metav1.GetOptions{})
 			if err == nil && !isFromWorkspace(made, cluster.Namespace) {
-				return a, foreignDeployment(made)
+				return failed(foreignDeployment(made))
 			}
 		}
 		if err != nil {
-			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
+			return failed(fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err))
 		}
 		a.existing, a.wanted = made, withSize(desired(a.bundle, a.variant, a.values, a.isPostponed, cluster, made), a.size)
 	}
-	return a, d.values.ensure(ctx, a.existing, a.values)
+	if err := d.values.ensure(ctx, a.existing, a.values); err != nil {
+		return failed(err)
+	}
+	return a
 }
 
-// unchanged returns assignments of BundleDeployments that stay as they are, for example because their Bundle is invalid. copySources may raise their
-// downstreamResourcesGeneration.
-func unchanged(deployments []*fleet.BundleDeployment) (kept []assignment) {
-	for _, existing := range deployments {
-		wanted := *existing
-		kept = append(kept, assignment{existing: existing, wanted: &wanted, values: helmValues{unread: existing.Spec.ValuesHash}})
-	}
-	return kept
-}
-
-// writeUnchanged writes what copySources has changed in the assignments of unchanged, and puts the new versions into the list from which these were made.
-func (d *Deployer) writeUnchanged(ctx context.Context, kept []assignment, deployments []*fleet.BundleDeployment) error {
-	var failures []error
-	for i, a := range kept {
-		latest, err := d.write(ctx, a)
-		if err != nil {
-			failures = append(failures, err)
-			continue
-		}
-		deployments[i] = latest
-	}
-	return errors.Join(failures...)
-}
-
-// write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
-func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeployment, error) {
-	if d.isOutdated(a.existing) {
-		return a.existing, nil
-	}
-	if isAsWanted(a.existing, a.wanted) {
-		return a.existing, nil // as in most passes
+// write brings the spec and the labels of a BundleDeployment up to date. existing is its version afterwards.
+func (d *Deployer) write(ctx context.Context, a assignment) assignment {
+	if d.isOutdated(a.existing) || isAsWanted(a.existing, a.wanted) {
+		return a // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
 		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
-			return nil, err
+			a.err = errors.Join(a.err, err)
+			return a
 		}
 	}
 	operations, err := specChanges(a.existing, a.wanted)
 	if err != nil {
-		return nil, err
+		a.err = errors.Join(a.err, err)
+		return a
 	}
 	latest, written, err := writes.Fields(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, operations)
 	if err != nil {
-		return nil, fmt.Errorf("BundleDeployment: %w", err)
+		a.err = errors.Join(a.err, fmt.Errorf("BundleDeployment: %w", err))
+		return a
 	}
 	if written {
 		d.written.Wrote(latest)
 	}
-	return latest, nil
+	a.existing = latest
+	return a
 }
 
 // isAsWanted reports whether a BundleDeployment has the wanted spec and labels. Its size does not matter: Fleet's hub writes none, and a move from
@@ -428,8 +416,8 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 // isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
 // are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
 // A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
-// after which to ask again, because a Bundle whose status is up to date enqueues no Clusters when the cache receives it; the correction of an
-// invalid Bundle does.
+// after which to decide again: when the cache receives a Bundle whose status is up to date, enqueueAffected enqueues no Clusters. The correction
+// of an invalid Bundle enqueues them, so that it needs none.
 func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (untargeted bool, recheck time.Duration, err error) {
 	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
 	failed := func(err error) (bool, time.Duration, error) {

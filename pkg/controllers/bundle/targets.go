@@ -48,7 +48,7 @@ type targeting struct {
 	targets []int
 }
 
-// targetingBundles returns the Bundles that target a Cluster, and its candidates with a problem.
+// targetingBundles returns the Bundles that target a Cluster, and those with a problem that may target it.
 func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster) (all []targeting, err error) {
 	end, err := d.Matching.Begin(ctx, cluster.Namespace)
 	if err != nil {
@@ -56,7 +56,7 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 	}
 	defer end()
 	m := d.candidateOf(cluster, d.groupsOf(cluster.Namespace))
-	for _, b := range d.candidates(cluster) {
+	for _, b := range d.possibleBundles(cluster) {
 		p := d.plans.of(b)
 		if targets := p.choose(b, m); len(targets) > 0 || p.problem != nil {
 			all = append(all, targeting{b, p, targets})
