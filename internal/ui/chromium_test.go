@@ -141,18 +141,32 @@ func (b *tab) call(method string, params, result any) {
 // evaluate returns the value of an expression in the page, as text.
 func (b *tab) evaluate(expression string) string {
 	b.t.Helper()
+	value, err := b.tryEvaluate(expression)
+	require.NoError(b.t, err)
+	return value
+}
+
+func (b *tab) tryEvaluate(expression string) (string, error) {
+	text, err := b.send("Runtime.evaluate", map[string]any{"expression": "String(" + expression + ")", "returnByValue": true})
+	if err != nil {
+		return "", err
+	}
 	var answer struct {
 		Result struct{ Value string }
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": "String(" + expression + ")", "returnByValue": true}, &answer)
-	return answer.Result.Value
+	err = json.Unmarshal(text, &answer)
+	return answer.Result.Value, err
 }
 
-// eventually waits until an expression has a value.
+// eventually waits until an expression has a value. Chromium ends the evaluation in a page that it leaves with an error.
 func (b *tab) eventually(expression, want string) {
 	b.t.Helper()
 	testenv.Eventually(b.t, func() (bool, string) {
-		got := b.evaluate(expression)
+		got, err := b.tryEvaluate(expression)
+		if err != nil {
+			require.ErrorContains(b.t, err, "navigated")
+			return false, err.Error()
+		}
 		return got == want, expression + " is " + got + ", not " + want
 	})
 }
