@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -88,6 +89,14 @@ func holder(lease *coordinationv1.Lease) string {
 		return ""
 	}
 	return *lease.Spec.HolderIdentity
+}
+
+// reportsKeptReleases is false for the first reports of an agent that has started: it does not know yet which releases it keeps.
+func reportsKeptReleases(lease *coordinationv1.Lease) bool {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal([]byte(lease.Annotations[registration.LeaseReport]), &fields) // reportOf reports the error
+	_, found := fields["keptReleases"]
+	return found
 }
 
 // reportOf decodes the report of the agent, without lastSeen and registration. The agent may write anything there, and the API server

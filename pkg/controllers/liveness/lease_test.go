@@ -474,6 +474,27 @@ func TestDetector_agentRestartedWhileTheHubWasDown(t *testing.T) {
 	}
 }
 
+// An agent that starts does not know for some seconds which releases it keeps.
+func TestDetector_keptReleasesStayUntilTheAgentKnows(t *testing.T) {
+	d := newLeaseDay(t)
+	for _, row := range []struct {
+		report string
+		want   *fleet.AgentKeptReleases
+	}{
+		{`{"keptReleases":{"count":1,"names":"a"}}`, &fleet.AgentKeptReleases{Count: 1, Names: "a"}},
+		{`{"version":"v2"}`, &fleet.AgentKeptReleases{Count: 1, Names: "a"}},
+		{`{"keptReleases":{"count":1,"names":"b"}}`, &fleet.AgentKeptReleases{Count: 1, Names: "b"}},
+		{`{"version":"v3"}`, &fleet.AgentKeptReleases{Count: 1, Names: "b"}},
+		{`{"version":"v3","keptReleases":null}`, nil},
+		{`{"version":"v4"}`, nil},
+	} {
+		d.clock.Step(time.Second)
+		d.onRenewal(d.renewedLease("a-uid", row.report), false)
+		_, agent := d.leasePass()
+		assert.Equal(t, row.want, agent.KeptReleases, row.report)
+	}
+}
+
 func TestDetector_invalidReports(t *testing.T) {
 	long := `{"version":"` + strings.Repeat("x", maxReport) + `"}`
 	for name, report := range map[string]string{

@@ -204,6 +204,9 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	if invalid != nil { // the heartbeat counts, and the earlier report stays
 		report = cluster.Status.Agent
 	}
+	if kept := cluster.Status.Agent.KeptReleases; kept != nil && !reportsKeptReleases(r.lease) {
+		report.KeptReleases = kept
+	}
 	report.Registration = account.Annotations[fleet.ClusterRegistrationAnnotation]
 	report.LastSeen = cluster.Status.Agent.LastSeen
 	if !report.LastSeen.IsZero() && now.Before(r.writeLastSeen) && equality.Semantic.DeepEqual(report, cluster.Status.Agent) {
