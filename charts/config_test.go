@@ -49,7 +49,7 @@ func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 	assert.Equal(t, "https://rancher.example.com", hub.APIServerURL)
 	assert.Equal(t, certificate[:len(certificate)-1], string(hub.APIServerCA))
 	assert.Equal(t, "cattle-fleet-local-system", hub.Bootstrap.AgentNamespace)
-	assert.Equal(t, 15*time.Minute, hub.AgentCheckinInterval.Duration)
+	assert.Zero(t, hub.AgentCheckinInterval.Duration, "the default of the agents: a minute with a Lease")
 }
 
 func TestAgentReadsTheConfigOfItsChart(t *testing.T) {

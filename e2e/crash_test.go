@@ -4,9 +4,12 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -57,8 +60,26 @@ func (s *scene) settled(name string) (m *enrolled, request string) {
 // heardAgain waits for another heartbeat.
 func (e *enrolled) heardAgain() {
 	e.s.Helper()
-	before := e.cluster("to be readable", func(*fleet.Cluster) bool { return true }).Status.Agent.LastSeen
-	e.cluster("another heartbeat", func(c *fleet.Cluster) bool { return c.Status.Agent.LastSeen.After(before.Time) })
+	var before, last time.Time
+	e.s.until(e.String()+": another heartbeat", func(ctx context.Context) (bool, string) {
+		c, err := e.get(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		leases, err := e.s.hub.kube.CoordinationV1().Leases(c.Status.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, lease := range leases.Items {
+			if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
+				last = renewed.Time
+			}
+		}
+		if before.IsZero() {
+			before = last
+		}
+		return last.After(before), fmt.Sprintf("the last one was at %s", last)
+	})
 	e.condition(fleet.ConditionConnected, "True")
 }
 

@@ -197,10 +197,7 @@ func (s *scene) arrive(t *testing.T, way string) *fleet.Cluster {
 // requireBeats waits for two more heartbeats.
 func (s *scene) requireBeats(t *testing.T, name string) {
 	t.Helper()
-	cluster := testenv.RequireThere(t, s.hub.Fleet.Clusters(s.ns).Get, name)
-	s.until(t, name, func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Agent.LastSeen.Sub(cluster.Status.Agent.LastSeen.Time) > 2*time.Second, "no heartbeat"
-	})
+	s.hub.AwaitHeartbeat(t, s.ns, name, time.Now().Add(2*time.Second))
 }
 
 func (s *scene) isDeleted(t *testing.T, cluster *fleet.Cluster) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +83,28 @@ func EventuallyIs[T any](t testing.TB, get Get[T], name string, check func(T) (b
 		return check(object)
 	})
 	return found
+}
+
+// AwaitHeartbeat waits until the agent of a Cluster has sent a heartbeat after this time, to its Lease or to the status.
+func (c *Cluster) AwaitHeartbeat(t testing.TB, namespace, name string, after time.Time) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		cluster, err := c.Fleet.Clusters(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		leases, err := c.Kubernetes.CoordinationV1().Leases(registration.ClusterNamespace(namespace, name)).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		last := cluster.Status.Agent.LastSeen.Time
+		for _, lease := range leases.Items {
+			if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
+				last = renewed.Time
+			}
+		}
+		return last.After(after), fmt.Sprintf("the last heartbeat of Cluster %s/%s was at %s", namespace, name, last)
+	})
 }
 
 // Merge applies a JSON merge patch with the Patch of a typed client. The document is a string, or something that is encoded as JSON.

@@ -66,9 +66,7 @@ func (s *scene) requests(t *testing.T) []fleet.ClusterRegistration {
 
 func (s *scene) heard(t *testing.T, after time.Time) {
 	t.Helper()
-	s.EventuallyCluster(t, s.cluster, func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Agent.LastSeen.After(after), fmt.Sprintf("the agent was last seen at %s, which is not after %s", c.Status.Agent.LastSeen, after)
-	})
+	s.Hub.AwaitHeartbeat(t, s.Namespace, s.cluster, after)
 }
 
 func TestQuarantine(t *testing.T) {

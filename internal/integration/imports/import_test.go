@@ -341,8 +341,5 @@ func TestFirstHeartbeat(t *testing.T) {
 	})
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True Registered")
 
-	beat := cluster.Status.Agent.LastSeen
-	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Agent.LastSeen.After(beat.Time), "no second heartbeat"
-	})
+	s.Hub.AwaitHeartbeat(t, s.Namespace, "m", time.Now())
 }

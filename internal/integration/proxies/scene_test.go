@@ -94,7 +94,5 @@ func (s *scene) imports(t *testing.T, cluster, name string) {
 // beats waits for a heartbeat after this time.
 func (s *scene) beats(t *testing.T, cluster string, after time.Time) {
 	t.Helper()
-	testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, cluster, func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Agent.LastSeen.After(after), "last seen " + c.Status.Agent.LastSeen.String()
-	})
+	s.hub.AwaitHeartbeat(t, s.ns, cluster, after)
 }

@@ -2,7 +2,6 @@ package rancher
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -111,9 +110,6 @@ func (s *serverStory) address(t *testing.T, member *testenv.Cluster, namespace s
 // awaitBeat waits for a heartbeat that is newer than the call.
 func (s *serverStory) awaitBeat(t *testing.T, m *rancherlike.Managed) {
 	t.Helper()
-	now := time.Now()
-	testenv.Eventually(t, func() (bool, string) {
-		seen := s.cluster(t, m).Status.Agent.LastSeen
-		return seen.After(now), fmt.Sprintf("%s was last seen at %s", m.Name, seen)
-	})
+	cluster := s.cluster(t, m)
+	s.hub.AwaitHeartbeat(t, cluster.Namespace, cluster.Name, time.Now())
 }
