@@ -172,7 +172,7 @@ func (l *loop) run(ctx context.Context) {
 		}
 
 		// Decide.
-		action := Decide(o.Facts)
+		action := Decide(o.facts)
 		l.announce(ctx, action, o, running != nil)
 
 		// Act.
@@ -366,7 +366,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 		}
 		return err
 	}
-	if o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
+	if o.facts.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
 		if err := l.uninstaller.Cancel(ctx); err != nil {
 			l.logError(ctx, "Registered, but cannot cancel the uninstallation of the agent yet", err)
 			return err
@@ -385,7 +385,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, startedAt time.Time) 
 	l.heartbeat.Notes.SetPossessionProof("")
 	recordErr, err := l.recordMode(ctx, o), register.DeletePendingRequest(ctx, l.member)
 	pause = untilChange
-	if o.Bootstrap == Present {
+	if o.facts.Bootstrap == Present {
 		helmWait := startedAt.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
 			pause = helmWait
@@ -431,7 +431,7 @@ func (l *loop) uninstall(ctx context.Context) error {
 	removed, err := l.uninstaller.Run(ctx, func(ctx context.Context) (bool, error) {
 		o, err := l.observe(ctx, nil)
 		o.conn.Close()
-		return Decide(o.Facts) == Uninstall, err
+		return Decide(o.facts) == Uninstall, err
 	})
 	if err != nil {
 		l.logError(ctx, "Cannot uninstall yet", err)

@@ -37,7 +37,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 	if !running || action == Register || action == UseStoredAndRegister || action == WaitForBootstrap {
 		l.log.WithFields(logrus.Fields{}).Log(level, text) // only an Entry has the method Log
 	}
-	if o.Bootstrap == Malformed && action != WaitForBootstrap && action != ReportRejected { // their text contains it
+	if o.facts.Bootstrap == Malformed && action != WaitForBootstrap && action != ReportRejected { // their text contains it
 		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
 	switch {
@@ -63,14 +63,14 @@ func (l *loop) notePendingEndpoint(action Action, o observation) {
 		l.heartbeat.Notes.SetPendingEndpoint("", "")
 		return
 	}
-	cause := fmt.Sprintf("%s: %v", noVerdict(o.Other), o.otherErr)
+	cause := fmt.Sprintf("%s: %v", noVerdict(o.facts.Other), o.otherErr)
 	switch {
-	case o.Other == hubclient.Rejected:
+	case o.facts.Other == hubclient.Rejected:
 		cause = fmt.Sprintf("the hub there rejects the stored credential: %v", o.otherErr)
 	case o.other.Err != nil:
 		cause = o.other.Err.Error()
 	}
-	if l.heartbeat.Notes.SetPendingEndpoint(fmt.Sprint(o.other, o.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
+	if l.heartbeat.Notes.SetPendingEndpoint(fmt.Sprint(o.other, o.facts.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
 		l.log.Warnf("Cannot switch to %s: %s. The agent keeps its endpoint %s and tries again", o.other, cause, o.stored.Server)
 	}
 }
@@ -96,7 +96,7 @@ func describe(action Action, o observation, namespace string) (state string, lev
 			fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
 	case WaitForHub:
 		return "waiting for the hub, keeping the stored credential", logrus.WarnLevel,
-			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.Hub), o.hubErr)
+			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.facts.Hub), o.hubErr)
 	case ReportRejected:
 		state, why := whyNotRegister(o, namespace)
 		return "the hub rejects the stored credential, and " + state + "; the log says what to do", logrus.ErrorLevel,
@@ -110,7 +110,7 @@ func describe(action Action, o observation, namespace string) (state string, lev
 
 // whyNotRegister returns the reason why the agent cannot register: for OnState, and for the log.
 func whyNotRegister(o observation, namespace string) (state, why string) {
-	if o.Bootstrap == Malformed {
+	if o.facts.Bootstrap == Malformed {
 		return "the bootstrap Secret is unusable", fmt.Sprintf("Secret %s/%s is unusable (%v)", namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
 	return "there is no bootstrap Secret to register with", "there is no bootstrap Secret to register with"
@@ -118,13 +118,13 @@ func whyNotRegister(o observation, namespace string) (state, why string) {
 
 func whyRegister(o observation) string {
 	switch {
-	case o.Uninstalling:
+	case o.facts.Uninstalling:
 		return "the agent was installed again while it was uninstalling itself"
-	case o.Stored != Present:
+	case o.facts.Stored != Present:
 		return whyNotStored(o)
-	case o.MustRegister:
+	case o.facts.MustRegister:
 		return "the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked"
-	case o.Other == hubclient.Rejected:
+	case o.facts.Other == hubclient.Rejected:
 		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)
 	default:
 		return fmt.Sprintf("the hub rejects the stored credential (%v)", o.hubErr)
@@ -144,7 +144,7 @@ func expiry(stored *credential.Stored) string {
 }
 
 func whyNotStored(o observation) string {
-	if o.Stored == Malformed {
+	if o.facts.Stored == Malformed {
 		return fmt.Sprintf("the stored credential is unusable (%v)", o.storedErr)
 	}
 	return "there is no stored credential"
@@ -161,5 +161,5 @@ func noVerdict(v hubclient.TokenVerdict) string {
 func remedy(namespace string) string {
 	return fmt.Sprintf("create a ClusterRegistrationToken on the hub (for a cluster that was registered before, one for it alone: "+
 		"muster token create NAME --cluster CLUSTER -o values) and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",
-		namespace, registration.BootstrapSecret, registration.BootstrapValues)
+		namespace, registration.BootstrapSecret, registration.ValuesKey)
 }

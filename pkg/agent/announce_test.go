@@ -33,13 +33,13 @@ func TestDescribe(t *testing.T) {
 			level: logrus.InfoLevel, want: "The stored credential works: this is cluster fleet-default/one",
 		},
 		"UseStoredAndRegister, new registration": {
-			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, MustRegister: true}, stored: stored, identity: identity},
+			action: UseStoredAndRegister, o: observation{facts: Facts{Stored: Present, MustRegister: true}, stored: stored, identity: identity},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked",
 		},
 		"UseStoredAndRegister, rejected at the other endpoint": {
-			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
+			action: UseStoredAndRegister, o: observation{facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the hub there rejects the stored credential (the cause), which is kept until the new one has worked",
@@ -49,15 +49,15 @@ func TestDescribe(t *testing.T) {
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: there is no stored credential",
 		},
 		"Register, malformed": {
-			action: Register, o: observation{Facts: Facts{Stored: Malformed}, identity: identity, storedErr: cause},
+			action: Register, o: observation{facts: Facts{Stored: Malformed}, identity: identity, storedErr: cause},
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the stored credential is unusable (the cause)",
 		},
 		"Register, rejected": {
-			action: Register, o: observation{Facts: Facts{Stored: Present, Hub: hubclient.Rejected}, identity: identity, hubErr: cause},
+			action: Register, o: observation{facts: Facts{Stored: Present, Hub: hubclient.Rejected}, identity: identity, hubErr: cause},
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the hub rejects the stored credential (the cause)",
 		},
 		"Register, installed again": {
-			action: Register, o: observation{Facts: Facts{Stored: Present, Uninstalling: true}, identity: identity},
+			action: Register, o: observation{facts: Facts{Stored: Present, Uninstalling: true}, identity: identity},
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the agent was installed again while it was uninstalling itself",
 		},
 		"SwitchEndpoint": {
@@ -70,11 +70,11 @@ func TestDescribe(t *testing.T) {
 			want: "Uninstalling: the hub has asked the agent to uninstall itself, and the objects of the agent in Namespace ns are being deleted",
 		},
 		"WaitForHub, unreachable": {
-			action: WaitForHub, o: observation{Facts: Facts{Hub: hubclient.Unreachable}, hubErr: cause},
+			action: WaitForHub, o: observation{facts: Facts{Hub: hubclient.Unreachable}, hubErr: cause},
 			level: logrus.WarnLevel, want: "Waiting for the hub, keeping the stored credential: the hub is unreachable: the cause",
 		},
 		"WaitForHub, obstructed": {
-			action: WaitForHub, o: observation{Facts: Facts{Hub: hubclient.Obstructed}, hubErr: cause},
+			action: WaitForHub, o: observation{facts: Facts{Hub: hubclient.Obstructed}, hubErr: cause},
 			level: logrus.WarnLevel,
 			want:  "Waiting for the hub, keeping the stored credential: the hub, or a proxy before it, answered with an error, but did not reject the credential: the cause",
 		},
@@ -87,15 +87,15 @@ func TestDescribe(t *testing.T) {
 			want: "Failed to register agent: there is no stored credential and there is no bootstrap Secret to register with; " + remedy("ns"),
 		},
 		"ReportRejected, bootstrap malformed": {
-			action: ReportRejected, o: observation{Facts: Facts{Bootstrap: Malformed}, hubErr: cause, bootstrapErr: errors.New("no token")}, level: logrus.ErrorLevel,
+			action: ReportRejected, o: observation{facts: Facts{Bootstrap: Malformed}, hubErr: cause, bootstrapErr: errors.New("no token")}, level: logrus.ErrorLevel,
 			want: "Failed to register agent: the hub rejects the stored credential (the cause) and Secret ns/fleet-agent-bootstrap is unusable (no token); " + remedy("ns"),
 		},
 		"WaitForBootstrap, bootstrap malformed": {
-			action: WaitForBootstrap, o: observation{Facts: Facts{Bootstrap: Malformed}, bootstrapErr: cause}, level: logrus.ErrorLevel,
+			action: WaitForBootstrap, o: observation{facts: Facts{Bootstrap: Malformed}, bootstrapErr: cause}, level: logrus.ErrorLevel,
 			want: "Failed to register agent: there is no stored credential and Secret ns/fleet-agent-bootstrap is unusable (the cause); " + remedy("ns"),
 		},
 		"WaitForBootstrap, malformed": {
-			action: WaitForBootstrap, o: observation{Facts: Facts{Stored: Malformed}, storedErr: cause}, level: logrus.ErrorLevel,
+			action: WaitForBootstrap, o: observation{facts: Facts{Stored: Malformed}, storedErr: cause}, level: logrus.ErrorLevel,
 			want: "Failed to register agent: the stored credential is unusable (the cause) and there is no bootstrap Secret to register with; " + remedy("ns"),
 		},
 	} {

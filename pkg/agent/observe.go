@@ -15,7 +15,7 @@ import (
 
 // observation is the result of observe: the facts for the decision, and the objects from which they were taken.
 type observation struct {
-	Facts
+	facts Facts
 
 	settings        config.Agent   // of ConfigMap fleet-agent
 	storedSecret    *corev1.Secret // fleet-agent; nil if absent
@@ -54,10 +54,10 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.storedSecret, err = l.member.Secret(ctx, registration.CredentialSecret); err != nil {
 		return o, err
 	}
-	o.stored, o.Stored, o.storedErr = parse(o.storedSecret, credential.Parse)
-	o.identity, o.Bootstrap, o.bootstrapErr = parse(o.bootstrapSecret, register.ParseIdentity)
+	o.stored, o.facts.Stored, o.storedErr = parse(o.storedSecret, credential.Parse)
+	o.identity, o.facts.Bootstrap, o.bootstrapErr = parse(o.bootstrapSecret, register.ParseIdentity)
 	o.endpoints = hubclient.Candidates{ConfigMap: hubclient.ParseConfigMap(hubConfigMap), Mode: o.settings.AgentTLSMode}
-	if o.Stored == Present {
+	if o.facts.Stored == Present {
 		o.modeUnknown = o.stored.Mode == ""
 		o.stored.Mode = o.stored.WorkingMode(o.settings.AgentTLSMode)
 		if o.endpoints.RegisteredWith = o.stored.RegisteredWith; o.endpoints.RegisteredWith == (hubclient.Protection{}) {
@@ -66,23 +66,23 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	}
 
 	// A bootstrap Secret without a registration key, for example of an upgraded chart, is no reason to replace a credential that works.
-	both := o.Stored == Present && o.Bootstrap == Present
-	o.MustRegister = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
-	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
-		o.MustRegister = o.MustRegister || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
-		o.mustStop = running != nil && o.MustRegister // the runnables would tell the hub that the agent uninstalls itself
+	both := o.facts.Stored == Present && o.facts.Bootstrap == Present
+	o.facts.MustRegister = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
+	if o.facts.Uninstalling = uninstall.Begun(o.storedSecret); o.facts.Uninstalling {
+		o.facts.MustRegister = o.facts.MustRegister || o.facts.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
+		o.mustStop = running != nil && o.facts.MustRegister // the runnables would tell the hub that the agent uninstalls itself
 		return o, nil
 	}
-	if both && !o.MustRegister {
-		if o.MustRegister, err = register.HasOtherRequest(ctx, l.member, o.identity, o.settings); err != nil {
+	if both && !o.facts.MustRegister {
+		if o.facts.MustRegister, err = register.HasOtherRequest(ctx, l.member, o.identity, o.settings); err != nil {
 			return o, err
 		}
-		if !o.MustRegister {
+		if !o.facts.MustRegister {
 			endpoint := o.identity.EndpointIn(o.settings.AgentTLSMode)
 			o.endpoints.Bootstrap = &endpoint
 		}
 	}
-	if o.Stored != Present {
+	if o.facts.Stored != Present {
 		return o, nil
 	}
 	if o.mustStop = running != nil && !running.use.Matches(o.stored); o.mustStop {
@@ -91,22 +91,22 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 
 	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.
 	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.HubConfigDigest); o.other != nil {
-		if o.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.Other == hubclient.Accepted {
+		if o.facts.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.facts.Other == hubclient.Accepted {
 			return o, nil
 		}
 	}
 	switch {
 	case running == nil:
-		o.conn, o.Hub, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
-	case o.Bootstrap == Present:
+		o.conn, o.facts.Hub, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
+	case o.facts.Bootstrap == Present:
 		// The Secret may have been created because the hub rejects the credential. The runnables notice that only with the next heartbeat.
-		o.Hub, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
+		o.facts.Hub, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
 	default: // the runnables prove that the credential works: they end when the hub rejects it
-		o.Hub = hubclient.Accepted
+		o.facts.Hub = hubclient.Accepted
 	}
-	if o.Hub != hubclient.Accepted && o.other == nil {
+	if o.facts.Hub != hubclient.Accepted && o.other == nil {
 		if o.other = o.endpoints.Fallback(o.stored.Endpoint); o.other != nil {
-			o.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other)
+			o.facts.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other)
 		}
 	}
 	return o, nil

@@ -85,7 +85,7 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken)
 		var err error
 		if token == "" { // a token that works is kept when storing it fails
 			var issued string
-			if issued, err = r.requestToken(ctx, use, current, requested); limitsLifetime(err) {
+			if issued, err = r.requestToken(ctx, use, current, requested); isLifetimeRefused(err) {
 				requested = shorterLifetime(requested, current, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
 				err = r.verify(ctx, use.Stored().WithToken(issued))
@@ -173,9 +173,9 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 	return stored.WithToken(token).Replace(ctx, r.Member, secret)
 }
 
-// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter lifetime. Other refusals are for every lifetime:
+// isLifetimeRefused reports whether the hub refused the lifetime, and may issue a token with a shorter lifetime. Other refusals are for every lifetime:
 // a missing right, which a quarantine withdraws, and the policy of audiences until the hub has recorded a change of them.
-func limitsLifetime(err error) bool {
+func isLifetimeRefused(err error) bool {
 	const missingRight = `cannot create resource "serviceaccounts/token"`
 	if err == nil || !hubclient.FromAPIServer(err) {
 		return false

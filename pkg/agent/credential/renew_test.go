@@ -31,7 +31,7 @@ func TestLimitsLifetime(t *testing.T) {
 		`User "x" cannot create resource "serviceaccounts/token" in API group ""`:                                                                  false,
 	} {
 		err := apierrors.NewForbidden(resource, "agent", errors.New(message))
-		assert.Equal(t, limits, limitsLifetime(err), message)
+		assert.Equal(t, limits, isLifetimeRefused(err), message)
 	}
 }
 

@@ -58,7 +58,7 @@ type deploymentState struct {
 	// waitsFor names the Bundles that must be ready first; "" if none is missing.
 	waitsFor string
 	// written is the status that this run wrote last.
-	written written
+	written writtenStatus
 	// keepsResources is true if the BundleDeployment asked to keep the resources when it was last deleted.
 	keepsResources bool
 }

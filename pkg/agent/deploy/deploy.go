@@ -339,7 +339,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		IsAgent: key == d.ownKey,
 	}
 	if len(d.index.of(key)) == 0 && d.isLater(bd.ResourceVersion) { // see restored.go
-		if err := d.recordVersion(ctx, bd.ResourceVersion); err != nil {
+		if err := d.recordOrDetectRestore(ctx, bd.ResourceVersion); err != nil {
 			return release.Deployed{}, err
 		}
 	}
@@ -515,7 +515,6 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 	return (drift.compared() || len(deployed.Objects) == 0) && !drift.isOutdated(deployed, d.objects.get)
 }
 
-// report writes the status.
 func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, paused bool) {
 	revision, isCurrent := d.requestedRevision(key, bd, state)
 	deployed, drift := state.release()

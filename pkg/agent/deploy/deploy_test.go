@@ -120,7 +120,7 @@ func TestReport_retries(t *testing.T) {
 	report()
 	away = true
 	p.bd.Spec.Paused = true
-	state.written = written{}
+	state.written = writtenStatus{}
 	report()
 	assert.Len(t, p.queue.delays, 21)
 	assert.Less(t, p.queue.last(), 2*p.Timing.RetryFirst, "another outage")
@@ -128,7 +128,7 @@ func TestReport_retries(t *testing.T) {
 	p.failed("app", p.bd, state, deploy, assert.AnError)
 	away = false
 	for range 10 {
-		state.written = written{}
+		state.written = writtenStatus{}
 		report()
 		p.failed("app", p.bd, state, deploy, assert.AnError)
 	}

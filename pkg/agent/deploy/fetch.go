@@ -66,7 +66,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 		return download.Chart(ctx, ptr.Deref(bd.Spec.Options.Helm, fleet.HelmOptions{}), access)
 	}
 	c, err := d.Hub.FleetV1alpha1().Contents().Get(ctx, id, metav1.GetOptions{})
-	if d.checkHub(err) != nil {
+	if d.endIfRejected(err); err != nil {
 		return nil, fmt.Errorf("fetching Content %s: %w", id, err)
 	}
 	return content.Decode(c)
@@ -75,7 +75,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 // fetchAccess reads the Secret with the account for a server.
 func (d *reconciler) fetchAccess(ctx context.Context, namespace, name string) (*corev1.Secret, download.ServerAccess, error) {
 	secret, err := d.HubCore.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-	if d.checkHub(err) != nil {
+	if d.endIfRejected(err); err != nil {
 		return nil, download.ServerAccess{}, fmt.Errorf("fetching the account for the download: %w", err)
 	}
 	access, err := download.ServerAccessFrom(secret.Data)
@@ -85,7 +85,7 @@ func (d *reconciler) fetchAccess(ctx context.Context, namespace, name string) (*
 	return secret, access, nil
 }
 
-// fetchCopies reads the Secrets and ConfigMaps to copy. The hub creates them after the BundleDeployment, so that a missing one is
+// fetchCopies reads the Secrets and ConfigMaps to copy. The hub creates them after the BundleDeployment, so a missing one is
 // normal for a moment.
 func (d *reconciler) fetchCopies(ctx context.Context, bd *fleet.BundleDeployment) ([]runtime.Object, error) {
 	var copies []runtime.Object
@@ -100,7 +100,7 @@ func (d *reconciler) fetchCopies(ctx context.Context, bd *fleet.BundleDeployment
 		default:
 			return nil, &release.UnsupportedError{Field: "downstreamResources", Why: fmt.Sprintf("kind %q cannot be copied; use Secret or ConfigMap", r.Kind)}
 		}
-		if d.checkHub(err) != nil {
+		if d.endIfRejected(err); err != nil {
 			return nil, fmt.Errorf("fetching %s %s, which downstreamResources names: %w", r.Kind, r.Name, err)
 		}
 		copies = append(copies, object)
@@ -117,14 +117,14 @@ func copiedGeneration(f release.Found) int64 {
 	return generation
 }
 
-// fetchValues reads the Secret with the Helm values. The hub writes it before spec.valuesHash, so that another hash is normal
+// fetchValues reads the Secret with the Helm values. The hub writes it before spec.valuesHash, so another hash is normal
 // for a moment.
 func (d *reconciler) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) (map[string]any, error) {
 	if bd.Spec.ValuesHash == "" {
 		return nil, nil
 	}
 	secret, err := d.HubCore.CoreV1().Secrets(bd.Namespace).Get(ctx, bd.Name, metav1.GetOptions{})
-	if d.checkHub(err) != nil {
+	if d.endIfRejected(err); err != nil {
 		return nil, fmt.Errorf("fetching the values: %w", err)
 	}
 	values, err := decodeValues(secret.Data, bd.Spec.ValuesHash)

@@ -112,7 +112,7 @@ func (d *reconciler) goneAlone(state *deploymentState) bool {
 // may answer 404 as well while it restarts.
 func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, key, metav1.GetOptions{})
-	switch err = d.checkHub(err); {
+	switch d.endIfRejected(err); {
 	case err == nil:
 		return bd.DeletionTimestamp != nil, nil
 	case !isNotFoundByName(err, key):

@@ -19,6 +19,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
+// hubRecord is what the agent has recorded about the hub, in order to detect that the hub was restored from a backup.
+//
 // After a restore of its etcd, the hub lacks the BundleDeployments that were created since the backup, and it answers as if they had been
 // deleted. The resourceVersion of the hub shows the restore: it is lower than before, or, with `etcdutl snapshot restore --bump-revision`, much
 // higher. So the agent records the highest resourceVersion that it has seen: at its start, at each resync, and before the first deployment of a
@@ -26,10 +28,16 @@ import (
 // records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has uninstalled
 // the releases.
 //
-// The agent does the same after it has registered at another hub, which may not have the Bundles yet. It cannot tell one from a new address or CA
-// of the same hub, so the releases that are missing then stay as well.
+// The agent does the same after it has registered at another hub, which may not have the Bundles yet. A new address or CA of the same hub looks
+// like another hub, so the releases that are missing then stay as well.
 //
 // Without --bump-revision, the agent detects the restore only if it reads from the hub before the resourceVersion has passed the recorded one.
+type hubRecord struct {
+	sync.Mutex
+	hub     string           // "" if none is recorded
+	version uint64           // 0 if none is recorded
+	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
+}
 
 // maxAdvance is the largest number of versions by which a hub is ahead of the recorded version without a restore. The documentation of etcd
 // recommends to bump the revision by a billion. A hub with 200 writes per second makes half a billion versions in four weeks; the record of a
@@ -42,14 +50,6 @@ const (
 	hubVersionAnnotation = "muster.fleet.cattle.io/hub-resource-version"
 	hubIDAnnotation      = "muster.fleet.cattle.io/hub-id"
 )
-
-// hubRecord is what the agent has recorded about the hub.
-type hubRecord struct {
-	sync.Mutex
-	hub     string           // "" if none is recorded
-	version uint64           // 0 if none is recorded
-	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
-}
 
 // isOther reports whether the record is of another hub.
 func (r *hubRecord) isOther(hub string) bool { return r.hub != "" && r.hub != hub }
@@ -89,8 +89,9 @@ func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.
 	return nil
 }
 
-// recordVersion records the resourceVersion of the last list or event, or that of an object if it is higher.
-func (d *reconciler) recordVersion(ctx context.Context, ofObject string) error {
+// recordOrDetectRestore records the resourceVersion of the last list or event, or that of an object if it is higher. If it shows a restore or
+// another hub, the releases whose BundleDeployment is missing are kept instead.
+func (d *reconciler) recordOrDetectRestore(ctx context.Context, ofObject string) error {
 	d.record.Lock()
 	defer d.record.Unlock()
 	version := max(number(d.seenVersion()), number(ofObject))
@@ -110,12 +111,12 @@ func (d *reconciler) isLater(version string) bool {
 	return number(version) > d.record.version
 }
 
-// followHub records the resourceVersion of the hub, or detects that it was restored, and reports the kept releases. After an error, nothing is
+// checkForRestore detects that the hub was restored, or records its resourceVersion, and reports the kept releases. After an error, nothing is
 // removed before keepIfRestored has succeeded.
-func (d *reconciler) followHub(ctx context.Context) {
+func (d *reconciler) checkForRestore(ctx context.Context) {
 	err := d.keepIfRestored(ctx)
 	if err == nil {
-		err = d.recordVersion(ctx, "")
+		err = d.recordOrDetectRestore(ctx, "")
 	}
 	if err != nil && ctx.Err() == nil {
 		d.Log.Warnf("Trying again later: %s", release.Explain(err))

@@ -140,7 +140,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
 		return errAskedToUninstall
 	}
-	d.followHub(ctx)
+	d.checkForRestore(ctx)
 	d.enqueueAll()
 	for range d.Workers {
 		running.Go(func() { work(ctx, d.queue, d.reconcile) })
@@ -214,7 +214,7 @@ func (d *reconciler) resync(ctx context.Context) {
 		case <-timer.C():
 		}
 		d.warnOfLeftReleases(ctx, checked)
-		d.followHub(ctx)
+		d.checkForRestore(ctx)
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()
@@ -288,7 +288,7 @@ func (d *reconciler) dropWrittenStatus(before, after any) {
 		state := d.states.get(registration.LabelValue(newer.Name))
 		state.mu.Lock()
 		defer state.mu.Unlock()
-		state.written = written{}
+		state.written = writtenStatus{}
 	}
 }
 
@@ -309,7 +309,8 @@ func (d *reconciler) bundleDeploymentListerWatcher() cache.ListerWatcher {
 				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
 			interrupted = err != nil && o.SendInitialEvents == nil // after a rejected request for initial events, the informer lists
-			return events, d.checkHub(err)
+			d.endIfRejected(err)
+			return events, err
 		},
 	}
 }
@@ -334,16 +335,15 @@ func (d *reconciler) listBundleDeployments(ctx context.Context, o metav1.ListOpt
 	if err == nil && list.ResourceVersion == "" {
 		err = errors.New("the answer is not from a Kubernetes API server")
 	}
-	return list, d.checkHub(err)
+	d.endIfRejected(err)
+	return list, err
 }
 
-// checkHub passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if it is certain that the hub rejects
-// the credential.
-func (d *reconciler) checkHub(err error) error {
-	if refused := d.CheckRejection(err); refused != nil {
-		d.end(refused)
+// endIfRejected ends the run if it is certain, after this result of a request to the hub, that the hub rejects the credential.
+func (d *reconciler) endIfRejected(err error) {
+	if rejected := d.CheckRejection(err); rejected != nil {
+		d.end(rejected)
 	}
-	return err
 }
 
 // bundleDeployment returns the cached BundleDeployment of a key, or nil.

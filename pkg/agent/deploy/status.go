@@ -260,14 +260,14 @@ func matchesAny(condition map[string]any, ignored []map[string]string) bool {
 	})
 }
 
-// written is the status that this run wrote last. The watch may not show it yet.
-type written struct {
+// writtenStatus is the status that this run wrote last. The watch may not show it yet.
+type writtenStatus struct {
 	version string // the resourceVersion of that write
 	status  fleet.BundleDeploymentStatus
 }
 
 // latest returns the newer of the written and the cached status.
-func (w written) latest(bd *fleet.BundleDeployment) fleet.BundleDeploymentStatus {
+func (w writtenStatus) latest(bd *fleet.BundleDeployment) fleet.BundleDeploymentStatus {
 	if number(w.version) > number(bd.ResourceVersion) {
 		return w.status
 	}
@@ -300,18 +300,18 @@ func (d *reconciler) updateStatus(
 }
 
 // writeStatus patches the fields that differ. The result is empty if none does.
-func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
+func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (writtenStatus, error) {
 	difference, err := fleetstatus.MergePatch(before, after)
 	if err != nil || difference == nil {
-		return written{}, err
+		return writtenStatus{}, err
 	}
 	patch, err := json.Marshal(map[string]any{"status": difference})
 	if err != nil {
-		return written{}, err
+		return writtenStatus{}, err
 	}
 	made, err := d.Hub.FleetV1alpha1().BundleDeployments(bd.Namespace).Patch(ctx, bd.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if d.checkHub(err) != nil {
-		return written{}, err
+	if d.endIfRejected(err); err != nil {
+		return writtenStatus{}, err
 	}
-	return written{version: made.ResourceVersion, status: made.Status}, nil
+	return writtenStatus{version: made.ResourceVersion, status: made.Status}, nil
 }
