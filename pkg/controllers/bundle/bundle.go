@@ -30,8 +30,8 @@ const firstStatusDelay = 30 * time.Second
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
-	isPass := d.changes.HandleKey(k, func(workspace string, changed changedObjects) { d.enqueueDependents(ctx, workspace, changed) })
-	if isPass {
+	isWorkspace := d.changes.HandleKey(k, func(workspace string, changed changedObjects) { d.enqueueDependents(ctx, workspace, changed) })
+	if isWorkspace {
 		return nil, nil
 	}
 	if b == nil {
@@ -145,18 +145,18 @@ func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceD
 	})
 }
 
-// revision is the part of a Bundle that determines its BundleDeployments.
-type revision struct {
+// bundleVersion is the part of a Bundle that determines its BundleDeployments.
+type bundleVersion struct {
 	uid        types.UID
 	generation int64
 	labels     map[string]string
 	isAgent    bool
 }
 
-// enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its revision is a new one. The first
-// revision that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
+// enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
+// version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
 func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
-	k, now := keyOf(b), revision{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
+	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
 	d.mu.Lock()
 	before, known := d.seen[k]
 	d.seen[k] = now
@@ -222,11 +222,11 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	out := bundleResult(cmp.Or(p.problem, limitProblem(limits)), summary, quarantined)
 	out = withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
-	latest, written, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
+	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
 		return b, fmt.Errorf("Bundle: %w", err)
 	}
-	if !written {
+	if !changed {
 		return b, nil
 	}
 	d.writtenBundles.Wrote(latest)
@@ -235,9 +235,9 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 }
 
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
-// for any more. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: the report of its agent is about an
+// for any more. A Cluster whose BundleDeployment is missing or of an older version counts as WaitApplied: the report of its agent is about an
 // older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
-// Clusters without a BundleDeployment of this revision, and those for which isUnavailable is true.
+// Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
 	b *fleet.Bundle, p *plan, matches []match, limits map[key]*limitError,
 ) (summary fleet.BundleSummary, unavailable, quarantined int) {

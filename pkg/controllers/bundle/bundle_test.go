@@ -163,7 +163,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 	t.Run("somebody removed the finalizer: the Clusters are enqueued", func(t *testing.T) {
 		s := newStage(t)
 		s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
-		s.seen[appKey], s.changedAt[appKey] = revision{}, noon
+		s.seen[appKey], s.changedAt[appKey] = bundleVersion{}, noon
 		_, err := s.onBundle("ws/app", nil)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())

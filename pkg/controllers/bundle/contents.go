@@ -30,8 +30,8 @@ const contentGrace = 40 * time.Second
 // contents creates Contents and deletes those that no BundleDeployment needs. Its cache has their metadata.
 type contents struct {
 	*app.Context
-	users fleetcontrollers.BundleDeploymentCache
-	grace time.Duration
+	deployments fleetcontrollers.BundleDeploymentCache
+	grace       time.Duration
 
 	creating singleflight.Group
 	made     *expectations.Expectations // Contents that were created and are not in the cache yet
@@ -43,18 +43,18 @@ type contents struct {
 	needed map[string]time.Time
 }
 
-func newContents(c *app.Context, users fleetcontrollers.BundleDeploymentCache) *contents {
+func newContents(c *app.Context, deployments fleetcontrollers.BundleDeploymentCache) *contents {
 	grace := c.ContentGrace
 	if grace == 0 {
 		grace = contentGrace
 	}
 	return &contents{
-		Context: c,
-		users:   users,
-		grace:   grace,
-		made:    expectations.New(c.Clock),
-		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
-		needed:  map[string]time.Time{},
+		Context:     c,
+		deployments: deployments,
+		grace:       grace,
+		made:        expectations.New(c.Clock),
+		queue:       workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
+		needed:      map[string]time.Time{},
 	}
 }
 
@@ -140,7 +140,7 @@ var digestName = regexp.MustCompile(`^s-[0-9a-f]{61}$`)
 // The cache may lag behind, so that the API server decides; if it does not answer, nothing is deleted.
 func (c *contents) collect(ctx context.Context, name string) (again time.Duration, err error) {
 	known := c.find(name)
-	if known == nil || known.DeletionTimestamp != nil || len(c.usersOf(name)) > 0 {
+	if known == nil || known.DeletionTimestamp != nil || len(c.dependentsOf(name)) > 0 {
 		return 0, nil
 	}
 	// Fleet's controllers, whose work the hub continues, give Contents such names and no label.
@@ -175,10 +175,10 @@ func (c *contents) find(name string) *metav1.PartialObjectMetadata {
 	return index.Metadata(c.ContentMetadata, name)
 }
 
-// usersOf returns the BundleDeployments that need a Content.
-func (c *contents) usersOf(name string) []*fleet.BundleDeployment {
-	users, _ := c.users.GetByIndex(byContent, name)
-	return users
+// dependentsOf returns the BundleDeployments that need a Content.
+func (c *contents) dependentsOf(name string) []*fleet.BundleDeployment {
+	dependents, _ := c.deployments.GetByIndex(byContent, name)
+	return dependents
 }
 
 // forget drops the state of a deleted Content.

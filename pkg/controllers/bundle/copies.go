@@ -129,14 +129,14 @@ func (d *Deployer) copySources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment,
 ) (secrets, configMaps []string, limited map[key]excess, failures []error) {
 	limited = map[key]excess{}
-	users, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
+	dependents, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
 	chosen := map[string]copySource{} // by kind and name
 	for _, a := range assignments {
 		for _, s := range sourcesOf(a.existing) {
 			earlier[s] = true
 		}
 		for _, s := range sourcesOf(a.wanted) {
-			users[s] = append(users[s], a.wanted)
+			dependents[s] = append(dependents[s], a.wanted)
 		}
 	}
 
@@ -145,22 +145,22 @@ func (d *Deployer) copySources(
 	inOrder := func(a, b copySource) int {
 		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(string(a.loginType), string(b.loginType)))
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(users), inOrder) {
+	for _, s := range slices.SortedFunc(maps.Keys(dependents), inOrder) {
 		if first, found := chosen[s.String()]; found { // a Cluster has one copy, and the two would be of different types
 			failures = append(failures, &unusableError{s.kind, key{Namespace: cluster.Namespace, Name: s.name}, fmt.Sprintf(
 				"is named in %s and in %s; name another Secret in one of them", first.field(), s.field())})
 			continue
 		}
 		chosen[s.String()] = s
-		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s], func(size, counted int64) error {
-			return d.reserve(cluster, bundleOf(users[s][0]), excess{size, s}, counted, func() (int64, error) {
+		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, dependents[s], func(size, counted int64) error {
+			return d.reserve(cluster, bundleOf(dependents[s][0]), excess{size, s}, counted, func() (int64, error) {
 				return d.copies.sizeOf(ctx, s, namespace)
 			})
 		})
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
-			noteExcess(limited, err, users[s]...)
+			noteExcess(limited, err, dependents[s]...)
 			if !d.copies.exists(ctx, s, namespace) {
 				continue // the agent may have no right to read the object of that name
 			}
@@ -249,18 +249,18 @@ func isCopy(object metav1.Object) bool {
 // ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
 // content: if the content has changed, that is higher than the generation of each of them.
 func (c *copies) ensure(
-	ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment, reserve func(size, counted int64) error,
+	ctx context.Context, namespace string, s copySource, dependents []*fleet.BundleDeployment, reserve func(size, counted int64) error,
 ) (generation int64, err error) {
-	target := key{Namespace: users[0].Namespace, Name: s.name}
+	target := key{Namespace: dependents[0].Namespace, Name: s.name}
 	source := c.find(s.kind, key{Namespace: namespace, Name: s.name})
 	if source == nil {
 		return 0, &missingSourceError{s, namespace}
 	}
 	next := copyVersion{1, string(source.UID) + "/" + source.ResourceVersion, 0}
 	meta := metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name}
-	for _, user := range users {
-		next.generation = max(next.generation, user.Spec.DownstreamResourcesGeneration+1)
-		owner := *metav1.NewControllerRef(user, deploymentKind)
+	for _, dependent := range dependents {
+		next.generation = max(next.generation, dependent.Spec.DownstreamResourcesGeneration+1)
+		owner := *metav1.NewControllerRef(dependent, deploymentKind)
 		if len(meta.OwnerReferences) > 0 { // an object has one controller at most
 			owner.Controller = nil
 		}
@@ -354,7 +354,7 @@ func copyTo[T metav1.Object](
 	switch isSame := isSame(existing, wanted); {
 	case isSame && found:
 		next.generation = last.generation
-	case isSame: // the BundleDeployments have the generation of Fleet's hub, so that a change from that hub deploys nothing again
+	case isSame: // the BundleDeployments have the generation of Fleet's hub, so that the move from that hub deploys nothing again
 		next.generation = max(1, next.generation-1)
 	case found: // the cache may have the BundleDeployments before the last change
 		next.generation = max(next.generation, last.generation+1)

@@ -144,7 +144,8 @@ func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.Ea
 		}
 		return
 	}
-	changed, bundles := map[string]bool{}, map[key]bool{} // whether the sources of a Bundle are known
+	changed := map[string]bool{}
+	bundles := map[key]bool{} // true if the sources of the Bundle are known
 	for _, versions := range sources.ByName {
 		changed[versions[0].String()] = true
 		naming, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))

@@ -111,7 +111,7 @@ func newStage(t testing.TB) *stage {
 		groupSelectors: &clustergroup.Selectors{},
 		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
-		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
+		seen: map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 		limited: map[key]map[key]excess{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)

@@ -73,8 +73,8 @@ type Deployer struct {
 	changes *enqueue.Changes[changedObjects]
 
 	mu sync.Mutex
-	// seen has the revision of each Bundle for which its Clusters were enqueued last.
-	seen map[key]revision
+	// seen has the version of each Bundle for which its Clusters were enqueued last.
+	seen map[key]bundleVersion
 	// changedAt has the Bundles whose status is out of date, with the time of the first change that it does not show.
 	changedAt map[key]time.Time
 	// rollouts has, by Bundle and Cluster, the last decision about each Cluster that is not updated yet.
@@ -112,7 +112,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
 		changes:         &enqueue.Changes[changedObjects]{Queue: bundles, MarkAll: (*changedObjects).markAll},
-		seen:            map[key]revision{},
+		seen:            map[key]bundleVersion{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
 		limited:         map[key]map[key]excess{},
@@ -264,8 +264,8 @@ func (d *Deployer) contentEvents() enqueue.EventHandler[*metav1.PartialObjectMet
 		},
 		Deleted: func(c *metav1.PartialObjectMetadata) {
 			d.contents.forget(c.Name)
-			for _, user := range d.contents.usersOf(c.Name) {
-				d.enqueueCluster(user.Namespace, 0)
+			for _, dependent := range d.contents.dependentsOf(c.Name) {
+				d.enqueueCluster(dependent.Namespace, 0)
 			}
 		},
 	}

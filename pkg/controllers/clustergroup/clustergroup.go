@@ -94,8 +94,8 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
-	isPass := h.changes.HandleKey(key, func(workspace string, changed changedClusters) { h.enqueueGroups(ctx, workspace, changed) })
-	if isPass {
+	isWorkspace := h.changes.HandleKey(key, func(workspace string, changed changedClusters) { h.enqueueGroups(ctx, workspace, changed) })
+	if isWorkspace {
 		return nil, nil
 	}
 	if group == nil {
@@ -118,11 +118,11 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	}
 	result.Set(&after.Status.Conditions, fleet.ConditionReady, ready, h.Clock.Now())
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, processed, h.Clock.Now())
-	latest, written, err := writes.Status(ctx, h.FleetClient.ClusterGroups(group.Namespace), group, after)
+	latest, changed, err := writes.Status(ctx, h.FleetClient.ClusterGroups(group.Namespace), group, after)
 	if err != nil {
 		return group, fmt.Errorf("ClusterGroup: %w", err)
 	}
-	if written {
+	if changed {
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
