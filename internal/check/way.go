@@ -171,7 +171,7 @@ func wayProxy(ctx context.Context, k *knowledge) Finding {
 	}
 	k.connect(ctx)
 	var refused *transport.ProxyError
-	if errors.As(k.wayErr, &refused) || transport.ViaProxy(k.wayErr) {
+	if errors.As(k.wayErr, &refused) || transport.IsProxyUnreachable(k.wayErr) {
 		return k.warnIfConnected(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.wayErr))
 	}
 	return pass("%s://%s", proxy.Scheme, proxy.Host)

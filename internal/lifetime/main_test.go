@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(binaries.RunTests(m, &programs, "fleetagent", "muster"))
 }
 
-// installAt makes this test binary a helm install of the agent's chart, in the cluster of a kubeconfig and with values from standard
-// input. It needs its own process because Helm has the name of its field manager in a global variable, which the hub has set.
+// installAt is the variable with a kubeconfig with which this test binary installs the agent's chart as helm does, with values from standard input, and
+// exits. It needs its own process because Helm has the name of its field manager in a global variable, which the hub has set.
 const installAt = "MUSTER_TEST_INSTALL_AT"
 
 func install(kubeconfig string) int {

@@ -57,10 +57,10 @@ type Account struct {
 	Name      string
 }
 
-// Issue returns a token for the ServiceAccount with the requested lifetime. Only if the API server grants less, the token comes
+// IssueAtLeast returns a token for the ServiceAccount with the requested lifetime. Only if the API server grants less, the token comes
 // from a Secret of type kubernetes.io/service-account-token, which does not expire; the first call then creates that Secret
 // and returns ErrPending. Both kinds become invalid with the ServiceAccount.
-func (i Issuer) Issue(ctx context.Context, account Account, lifetime time.Duration) (Issued, error) {
+func (i Issuer) IssueAtLeast(ctx context.Context, account Account, lifetime time.Duration) (Issued, error) {
 	issued, err := i.Request(ctx, account, lifetime)
 	if err != nil {
 		return Issued{}, err
@@ -80,7 +80,7 @@ func (i Issuer) Issue(ctx context.Context, account Account, lifetime time.Durati
 	return i.fromSecret(ctx, account, claims.UID)
 }
 
-// Request returns a token from the TokenRequest API with the lifetime that the API server grants.
+// Request returns a token from the TokenRequest API. Its lifetime is shorter than the requested one if the API server limits it.
 func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Duration) (Issued, error) {
 	seconds := int64(max(lifetime, MinLifetime) / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}

@@ -104,7 +104,7 @@ func TestIssue(t *testing.T) {
 			if row.secret != nil {
 				s = newServer(t, row.longest, row.secret)
 			}
-			issued, err := s.issuer().Issue(t.Context(), account, row.lifetime)
+			issued, err := s.issuer().IssueAtLeast(t.Context(), account, row.lifetime)
 			require.ErrorIs(t, err, row.err)
 			assert.Equal(t, row.expires, issued.Expires)
 			assert.Equal(t, row.err == nil, issued.Token != "")
@@ -119,7 +119,7 @@ func TestIssue(t *testing.T) {
 
 func TestIssueCreatesATokenSecret(t *testing.T) {
 	s := newServer(t, time.Hour)
-	_, err := s.issuer().Issue(t.Context(), account, LongLived)
+	_, err := s.issuer().IssueAtLeast(t.Context(), account, LongLived)
 	require.ErrorIs(t, err, ErrPending)
 	made, err := s.CoreV1().Secrets("ns").Get(t.Context(), "account-token", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestIssueRefusesForeignSecrets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			foreign := filled(t, change)
 			s := newServer(t, time.Hour, foreign.DeepCopy())
-			issued, err := s.issuer().Issue(t.Context(), account, LongLived)
+			issued, err := s.issuer().IssueAtLeast(t.Context(), account, LongLived)
 			require.ErrorContains(t, err, "Secret ns/account-token is not the token Secret of ServiceAccount account")
 			assert.NotErrorIs(t, err, ErrPending)
 			assert.Zero(t, issued)
@@ -175,7 +175,7 @@ func TestIssueErrors(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newServer(t, time.Hour)
 			s.fail(row.verb, row.resource, row.err)
-			issued, err := s.issuer().Issue(t.Context(), account, LongLived)
+			issued, err := s.issuer().IssueAtLeast(t.Context(), account, LongLived)
 			require.ErrorIs(t, err, row.err)
 			assert.ErrorContains(t, err, row.says)
 			assert.NotErrorIs(t, err, ErrPending)
@@ -194,7 +194,7 @@ func TestIssueAfterAnInvalidAnswer(t *testing.T) {
 		s.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, &authenticationv1.TokenRequest{Status: reply}, nil
 		})
-		_, err := s.issuer().Issue(t.Context(), account, LongLived)
+		_, err := s.issuer().IssueAtLeast(t.Context(), account, LongLived)
 		require.Error(t, err)
 		assert.NotErrorIs(t, err, ErrPending)
 		assert.Empty(t, s.writes(), "a Secret without an owner would outlive its ServiceAccount")

@@ -143,7 +143,7 @@ func (h *hub) standBy(ctx context.Context) {
 func (h *hub) work(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	h.fence.guard(ctx)
+	h.fence.bind(ctx)
 	h.options.OnElected()
 	h.leading.Set(1)
 	defer h.leading.Set(0)
@@ -326,8 +326,8 @@ type fence struct {
 	term atomic.Pointer[context.Context]
 }
 
-// guard refuses writes after term has ended with leader.ErrLost as its cause.
-func (f *fence) guard(term context.Context) { f.term.Store(&term) }
+// bind makes the fence refuse writes after term has ended with leader.ErrLost as its cause.
+func (f *fence) bind(term context.Context) { f.term.Store(&term) }
 
 func (f *fence) closed() bool {
 	term := f.term.Load()

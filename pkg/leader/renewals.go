@@ -18,10 +18,10 @@ type renewals struct {
 	clock clock.Clock
 	taken chan struct{} // closed when another process holds the Lease, or it is older than the last renewal
 
-	mu      sync.Mutex
-	last    time.Time // when the last successful renewal was sent
-	written time.Time // renewTime of the last successful renewal
-	once    sync.Once
+	mu        sync.Mutex
+	last      time.Time // when the last successful renewal was sent
+	renewTime time.Time // of the last successful renewal
+	once      sync.Once
 }
 
 func newRenewals(lease resourcelock.Interface) *renewals {
@@ -42,7 +42,7 @@ func (r *renewals) isLost(record *resourcelock.LeaderElectionRecord) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	isTaken := record.HolderIdentity != "" && record.HolderIdentity != r.Identity()
-	return !r.last.IsZero() && (isTaken || record.RenewTime.Time.Before(r.written.Truncate(time.Microsecond))) // a Lease stores microseconds
+	return !r.last.IsZero() && (isTaken || record.RenewTime.Time.Before(r.renewTime.Truncate(time.Microsecond))) // a Lease stores microseconds
 }
 
 // Create records when the Lease was acquired.
@@ -62,7 +62,7 @@ func (r *renewals) note(record resourcelock.LeaderElectionRecord, write func() e
 	if err == nil && record.HolderIdentity == r.Identity() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.last, r.written = began, record.RenewTime.Time
+		r.last, r.renewTime = began, record.RenewTime.Time
 	}
 	return err
 }

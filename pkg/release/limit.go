@@ -57,7 +57,7 @@ func (l HistoryLimits) hold(ctx context.Context) error {
 	if l.Large == nil {
 		return nil
 	}
-	return l.Large.Hold(ctx)
+	return l.Large.Pin(ctx)
 }
 
 // historySecrets are the Secrets of the revisions of one release, for one action. A read fails if what Helm would decompress and decode is larger

@@ -79,14 +79,14 @@ func overlaid(r Request) ([]fleet.BundleResource, error) {
 	}
 	for _, overlay := range overlays {
 		for _, name := range names {
-			changed, ok := strings.CutPrefix(name, overlaysFolder+path.Clean(overlay)+"/")
+			relative, ok := strings.CutPrefix(name, overlaysFolder+path.Clean(overlay)+"/")
 			if !ok {
 				continue
 			}
-			extension := path.Ext(changed)
-			target, isPatch := strings.CutSuffix(strings.TrimSuffix(changed, extension), patchSuffix)
+			extension := path.Ext(relative)
+			target, isPatch := strings.CutSuffix(strings.TrimSuffix(relative, extension), patchSuffix)
 			if !isPatch {
-				byName[changed] = byName[name]
+				byName[relative] = byName[name]
 				continue
 			}
 			target += extension

@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// keyed makes the client of a test sign what it stores, with a key in the test's namespace.
-func (m *member) keyed() {
+// withHistoryKey makes the client of a test sign what it stores, with a key in the test's namespace.
+func (m *member) withHistoryKey() {
 	m.t.Helper()
 	client, err := m.EnsureHistoryKey(m.t.Context(), Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"})
 	require.NoError(m.t, err)
@@ -49,7 +49,7 @@ func TestUninstall_notSigned(t *testing.T) {
 	} {
 		t.Run(name+": no hooks, and only what carries its marks", func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
-			m.keyed()
+			m.withHistoryKey()
 			m.forge(forge, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete"))
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
 			assert.Equal(t, []string{"theirs"}, f.configMaps())
@@ -59,7 +59,7 @@ func TestUninstall_notSigned(t *testing.T) {
 	}
 	t.Run("stored by the agent: with its hooks", func(t *testing.T) {
 		m, f := onMember(t), foreign(t)
-		m.keyed()
+		m.withHistoryKey()
 		files := []string{"Chart.yaml", chartYAML, "templates/hook.yaml", hookIn(f.namespace, "pre-delete"), "templates/a.yaml"}
 		for _, value := range []string{"one", "two"} {
 			m.deploy(m.request(append(files, configMap("a", "k", value))...))
@@ -72,7 +72,7 @@ func TestUninstall_notSigned(t *testing.T) {
 	t.Run("another ServiceAccount than the one that deployed", func(t *testing.T) {
 		m, f := onMember(t), foreign(t)
 		m.tenant("fleet-default")
-		m.keyed()
+		m.withHistoryKey()
 		m.deploy(m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete")))
 		options := m.removal(m.namespace)
 		options.ServiceAccount = "" // the label was removed while the agent looked
@@ -91,7 +91,7 @@ func TestUninstall_damaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
-			m.keyed()
+			m.withHistoryKey()
 			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustSigned: true})
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
@@ -105,7 +105,7 @@ func TestUninstall_damaged(t *testing.T) {
 	}
 	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
 		m := onMember(t)
-		m.keyed()
+		m.withHistoryKey()
 		options := UninstallOptions{Agent: owner.Namespace, Deployment: "app", DeleteNamespace: true, ServiceAccountNamespace: owner.Namespace}
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
@@ -120,7 +120,7 @@ func TestUninstall_damaged(t *testing.T) {
 			}
 			return next.RoundTrip(r)
 		}))
-		m.keyed()
+		m.withHistoryKey()
 		m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"))
 		options := m.removal(m.namespace)
 		fails = true
@@ -135,7 +135,7 @@ func TestUninstall_damaged(t *testing.T) {
 // A forged older release must not keep a failed deployment from being rolled back.
 func TestDeploy_handOverNotSigned(t *testing.T) {
 	m := onMember(t)
-	m.keyed()
+	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	forged := stored(t, secretName("old", 1), `{"name":"old","version":1,"info":{"status":"failed"}}`, 1)
@@ -153,7 +153,7 @@ func TestDeploy_notSigned(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
 		t.Run("an upgrade removes only what carries its marks"+name, func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
-			m.keyed()
+			m.withHistoryKey()
 			theirs := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
 			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "theirs", metav1.DeleteOptions{}))
 			m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "c.yaml", theirs)
@@ -175,7 +175,7 @@ func TestDeploy_notSigned(t *testing.T) {
 
 func TestCorrect_notSigned(t *testing.T) {
 	m := onMember(t)
-	m.keyed()
+	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	for range 2 { // the second one starts from a revision that a correction stored
@@ -231,7 +231,7 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 				}
 				return response, err
 			}))
-			m.keyed()
+			m.withHistoryKey()
 			r := m.request("a.yaml", configMap("a", "k", "one"))
 			m.deploy(r)
 			theirs, err := f.core.CoreV1().ConfigMaps(f.namespace).Get(t.Context(), "theirs", metav1.GetOptions{})
@@ -259,7 +259,7 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 // objects of the last revision that the restored one does not have.
 func TestCorrect_failedRevisionNotSigned(t *testing.T) {
 	m, f := onMember(t), foreign(t)
-	m.keyed()
+	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Recorded = m.deploy(r).String()
 	manifest, err := json.Marshal(strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1))
@@ -293,7 +293,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
 	setUp := func(t *testing.T) (*member, Request, func() []string) {
 		m := onMember(t)
-		m.keyed()
+		m.withHistoryKey()
 		r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "{{ .Values.text }}{{ .Release.IsUpgrade }}"), "templates/hook.yaml", hook)
 		r.Values = map[string]any{"text": "one", "number": int64(1_000_000), "list": []any{map[string]any{"a": nil}}}
 		return m, r, func() []string {
@@ -427,9 +427,9 @@ func TestEnsureHistoryKey(t *testing.T) {
 	r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete"))
 	r.Labels = agent.LabelsFor("app", "one")
 	m.deploy(r)
-	m.keyed()
+	m.withHistoryKey()
 	first := m.key
-	m.keyed()
+	m.withHistoryKey()
 	assert.Equal(t, first, m.key, "there is one key")
 	found, err := m.List(t.Context(), agent.Selector())
 	require.NoError(t, err)
@@ -446,8 +446,8 @@ func TestEnsureHistoryKey(t *testing.T) {
 // The agent moves to another namespace, and the hub labels its releases for it.
 func TestMoveProof(t *testing.T) {
 	m, there := onMember(t), onMember(t)
-	m.keyed()
-	there.keyed()
+	m.withHistoryKey()
+	there.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	read := func(namespace, name string) *corev1.Secret {
@@ -484,7 +484,7 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 		forged.Labels = labels.Merge(agent.LabelsFor(name, "one"), labels.Set{"owner": "helm", "name": name, "version": "1", "status": "deployed"})
 		m.store(forged)
 	}
-	m.keyed()
+	m.withHistoryKey()
 	for name, signed := range map[string]bool{"small": true, "large": false} {
 		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName(name, 1), metav1.GetOptions{})
 		require.NoError(t, err)
@@ -506,7 +506,7 @@ func TestEnsureHistoryKey_unreadable(t *testing.T) {
 				Data:       map[string][]byte{"release": data},
 			})
 			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}})
-			m.keyed()
+			m.withHistoryKey()
 			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})
 			require.NoError(t, err)
 			assert.Empty(t, deployment+agent)

@@ -102,11 +102,11 @@ func TestDeploy_serviceAccount(t *testing.T) {
 	}
 }
 
-// A tenant has taken over a release with hooks that an upgrade does not run. A rollback to their revision would run them with the identity of
-// the former owner.
-func TestRollback_releaseOfAnotherOwner(t *testing.T) {
+// A tenant has taken over a release. Their revision has rollback hooks, which Helm would run with the identity of the former owner if a correction or
+// a failed deployment of the former owner rolled the release back to that revision.
+func TestCorrect_releaseOfAnotherOwner(t *testing.T) {
 	m, f := onMember(t), foreign(t)
-	m.keyed()
+	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	m.tenant("tenant")
@@ -139,7 +139,7 @@ func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
 	for name, deployment := range map[string]string{"of another BundleDeployment": "other", "with another identity": "app"} {
 		t.Run(name, func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
-			m.keyed()
+			m.withHistoryKey()
 			m.tenant("tenant")
 			_, err := m.core.RbacV1().RoleBindings(f.namespace).Create(t.Context(), &rbacv1.RoleBinding{
 				ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
@@ -167,8 +167,8 @@ func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
 func TestDeploy_valuesFromAsTenant(t *testing.T) {
 	m := onMember(t)
 	m.tenant("fleet-default")
-	foreign := onMember(t)
-	for _, namespace := range []string{m.namespace, foreign.namespace} {
+	other := onMember(t)
+	for _, namespace := range []string{m.namespace, other.namespace} {
 		_, err := m.core.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "more"}, Data: map[string][]byte{"values.yaml": []byte("text: s")},
 		}, metav1.CreateOptions{})
@@ -179,13 +179,13 @@ func TestDeploy_valuesFromAsTenant(t *testing.T) {
 	r.Options.Helm = &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Name: "more"}}}}
 	m.deploy(r)
 	assert.Equal(t, "s", m.configMap("app").Data["k"])
-	r.Options.Helm.ValuesFrom[0].SecretKeyRef.Namespace = foreign.namespace
+	r.Options.Helm.ValuesFrom[0].SecretKeyRef.Namespace = other.namespace
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default", "a tenant reads only what is theirs")
 }
 
 func TestDeploy_copiesAsTenant(t *testing.T) {
-	m, foreign := onMember(t), onMember(t)
+	m, other := onMember(t), onMember(t)
 	m.tenant("fleet-default")
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Copies = []runtime.Object{&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: corev1.SecretTypeOpaque}}
@@ -197,12 +197,12 @@ func TestDeploy_copiesAsTenant(t *testing.T) {
 		r.Copies = []runtime.Object{&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Data: map[string][]byte{"k": []byte("two")}}}
 	}
 
-	r.Namespace = foreign.namespace
-	m.mayCreate("fleet-default", foreign.namespace)
+	r.Namespace = other.namespace
+	m.mayCreate("fleet-default", other.namespace)
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "copying Secret cred from the hub")
 	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default")
-	_, err = m.core.CoreV1().Secrets(foreign.namespace).Get(t.Context(), "cred", metav1.GetOptions{})
+	_, err = m.core.CoreV1().Secrets(other.namespace).Get(t.Context(), "cred", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "a tenant writes no copy where they may not create Secrets")
 }
 

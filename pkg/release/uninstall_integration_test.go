@@ -141,7 +141,7 @@ func TestCompare(t *testing.T) {
 
 func TestCorrect_fails(t *testing.T) {
 	m := onMember(t)
-	m.keyed()
+	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	careful := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {

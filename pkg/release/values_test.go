@@ -31,12 +31,12 @@ func TestReadValues(t *testing.T) {
 		from []fleet.ValuesFrom
 		want string
 	}{
-		"none":                              {nil, `{"from":"request","in":{"r":1},"option":1}`},
-		"a ConfigMap over the request":      {[]fleet.ValuesFrom{{ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
-		"a Secret over the ConfigMap":       {[]fleet.ValuesFrom{{SecretKeyRef: inSecret, ConfigMapKeyRef: inConfigMap}}, `{"from":"Secret","in":{"r":1,"c":1},"option":1}`},
-		"a later entry over an earlier":     {[]fleet.ValuesFrom{{SecretKeyRef: inSecret}, {ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
-		"another namespace and key":         {[]fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Namespace: "other", Name: "s", Key: "k"}}}, `{"from":"other Secret","in":{"r":1},"option":1}`},
-		"a copy, always beside the release": {[]fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Namespace: "other", Name: "c"}}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+		"none":                             {nil, `{"from":"request","in":{"r":1},"option":1}`},
+		"a ConfigMap over the request":     {[]fleet.ValuesFrom{{ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+		"a Secret over the ConfigMap":      {[]fleet.ValuesFrom{{SecretKeyRef: inSecret, ConfigMapKeyRef: inConfigMap}}, `{"from":"Secret","in":{"r":1,"c":1},"option":1}`},
+		"a later entry over an earlier":    {[]fleet.ValuesFrom{{SecretKeyRef: inSecret}, {ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+		"another namespace and key":        {[]fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Namespace: "other", Name: "s", Key: "k"}}}, `{"from":"other Secret","in":{"r":1},"option":1}`},
+		"a copy; its namespace is ignored": {[]fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Namespace: "other", Name: "c"}}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Namespace: "apps", Values: map[string]any{"from": "request", "in": map[string]any{"r": 1}}}
@@ -74,8 +74,8 @@ func TestReadValues_missing(t *testing.T) {
 			r := Request{Namespace: "default", Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{row.from}}}}
 			_, err := readValues(t.Context(), member, r)
 			require.ErrorContains(t, err, row.says)
-			var never *InvalidError
-			assert.Equal(t, row.invalid, errors.As(err, &never), "what may come is tried again soon")
+			var permanent *InvalidError
+			assert.Equal(t, row.invalid, errors.As(err, &permanent), "what may come is tried again soon")
 		})
 	}
 }

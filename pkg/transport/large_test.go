@@ -158,7 +158,7 @@ func TestLimitedLarge(t *testing.T) {
 	})
 }
 
-func TestTurn_hold(t *testing.T) {
+func TestTurn_pin(t *testing.T) {
 	large := semaphore.NewWeighted(1)
 	turn := &Turn{Of: large}
 	client, url, _ := clientOf(t, Limited{Large: turn}, "application/json", "{}")
@@ -168,19 +168,19 @@ func TestTurn_hold(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 	}
 	require.NoError(t, turn.Begin(t.Context()))
-	require.NoError(t, turn.Hold(t.Context()), "it has the turn already")
+	require.NoError(t, turn.Pin(t.Context()), "it has the turn already")
 	request()
 	assert.False(t, large.TryAcquire(1), "the next request does not end the turn")
-	turn.Release()
-	turn.Release()
+	turn.Unpin()
+	turn.Unpin()
 	require.NoError(t, turn.Begin(t.Context()))
 	request()
 	assert.True(t, large.TryAcquire(1), "it ends with the next request again")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, turn.Hold(ended), context.Canceled)
+	require.ErrorIs(t, turn.Pin(ended), context.Canceled)
 	large.Release(1)
 	require.NoError(t, turn.Begin(t.Context()))
 	turn.End()
-	assert.True(t, large.TryAcquire(1), "a hold that failed leaves nothing")
+	assert.True(t, large.TryAcquire(1), "a pin that failed leaves nothing")
 }

@@ -159,15 +159,15 @@ func (c *SizeCounter) countValues(text []byte) {
 //
 //  1. limitedBody.Read begins it when the response turns out to be larger than Limited.Small.
 //  2. Limited.RoundTrip ends it when the client sends its next request, because then the client has decoded the response.
-//  3. The owner of the client releases it after the last request.
+//  3. The owner of the client ends it with Unpin after the last request.
 //
-// The client sends its requests one after another, and so has one turn at most. Hold makes the turn last over several requests, until Release:
+// The client sends its requests one after another, and so has one turn at most. Pin makes the turn last over several requests, until Unpin:
 // Helm keeps and parses a history while it sends further requests.
 type Turn struct {
 	Of *semaphore.Weighted
 
-	mu          sync.Mutex
-	taken, held bool
+	mu            sync.Mutex
+	taken, pinned bool
 }
 
 // Begin waits for a turn, unless the client has one already. It returns the error of a context that ends first.
@@ -184,28 +184,28 @@ func (t *Turn) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Hold is Begin for a turn that End does not end.
-func (t *Turn) Hold(ctx context.Context) error {
+// Pin is Begin for a turn that End does not end.
+func (t *Turn) Pin(ctx context.Context) error {
 	if err := t.Begin(ctx); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held = true
+	t.pinned = true
 	return nil
 }
 
-// End ends the turn, if the client has one and does not hold it.
+// End ends the turn, if the client has one and it is not pinned.
 func (t *Turn) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.held {
+	if !t.pinned {
 		t.end()
 	}
 }
 
-// Release ends the turn, if the client has or holds one.
-func (t *Turn) Release() {
+// Unpin ends the turn, if the client has one, even if it is pinned.
+func (t *Turn) Unpin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end()
@@ -215,5 +215,5 @@ func (t *Turn) end() {
 	if t.taken {
 		t.Of.Release(1)
 	}
-	t.taken, t.held = false, false
+	t.taken, t.pinned = false, false
 }

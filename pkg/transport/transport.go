@@ -14,7 +14,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Proxy chooses the proxy for a request; nil means none.
+// Proxy chooses the proxy for a request; a nil URL means no proxy.
 type Proxy func(*http.Request) (*url.URL, error)
 
 // New returns a transport with client-go's defaults, such as HTTP/2 pings that detect a dead connection. It does not use
@@ -53,8 +53,8 @@ func checkProxy(_ context.Context, proxy *url.URL, _ *http.Request, answer *http
 	return &ProxyError{Address: proxy.Scheme + "://" + proxy.Host, Code: answer.StatusCode}
 }
 
-// ViaProxy reports whether the connection to the proxy itself failed.
-func ViaProxy(err error) bool {
+// IsProxyUnreachable reports whether the connection to the proxy itself failed.
+func IsProxyUnreachable(err error) bool {
 	var network *net.OpError
 	return errors.As(err, &network) && network.Op == "proxyconnect"
 }

@@ -95,7 +95,7 @@ func TestProxyError(t *testing.T) {
 		assert.Equal(t, code, refused.Code)
 		require.ErrorContains(t, err, "the proxy http://127.0.0.1:")
 		require.ErrorContains(t, err, want)
-		assert.False(t, ViaProxy(err), "the connection to the proxy itself worked")
+		assert.False(t, IsProxyUnreachable(err), "the connection to the proxy itself worked")
 	}
 }
 
@@ -103,12 +103,12 @@ func TestViaProxy(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
-	assert.True(t, ViaProxy(through(t, "http://"+listener.Addr().String())))
-	assert.False(t, ViaProxy(proxied(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })))
-	assert.False(t, ViaProxy(errors.New("else")))
+	assert.True(t, IsProxyUnreachable(through(t, "http://"+listener.Addr().String())))
+	assert.False(t, IsProxyUnreachable(proxied(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })))
+	assert.False(t, IsProxyUnreachable(errors.New("else")))
 	transport := New(&tls.Config{MinVersion: tls.VersionTLS12}, nil)
 	_, err = get(t, &http.Client{Transport: transport}, "https://"+listener.Addr().String())
-	assert.False(t, ViaProxy(err))
+	assert.False(t, IsProxyUnreachable(err))
 }
 
 func TestNoRedirectsAndRefuseRedirect(t *testing.T) {

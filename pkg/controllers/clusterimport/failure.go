@@ -156,7 +156,7 @@ func networkProblem(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		text = "the connection was closed"
 	}
-	if transport.ViaProxy(err) {
+	if transport.IsProxyUnreachable(err) {
 		return "the proxy in front of the member cannot be reached: " + text
 	}
 	return text

@@ -174,7 +174,7 @@ type helmReleases interface {
 	Forget(ctx context.Context, namespace, name string) error
 }
 
-// openReleases returns the releases on the member. A large history holds the turn of the member until releaseHistory, because Helm keeps the
+// openReleases returns the releases on the member. A large history pins the turn of the member until releaseHistory, because Helm keeps the
 // history in memory and parses its manifests between the requests of the removal.
 func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
 	client, err := release.New(c)
@@ -188,7 +188,7 @@ func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNa
 
 func (m *memberClient) releaseHistory() {
 	if m.large != nil { // the hub's own client has no turns
-		m.large.Release()
+		m.large.Unpin()
 	}
 }
 

@@ -34,12 +34,12 @@ func (h *handler) caFor() (ca []byte, refusal string) {
 // tokenFor returns the credential that was issued with the grant, or another one of the same ServiceAccount once its Secret is deleted.
 // pending means that Kubernetes is issuing it.
 func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cluster *fleet.Cluster) (token credential.Token, pending bool, err error) {
-	secret, err := h.secrets.Get(h.RegistrationNamespace(), registration.CredentialSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
+	secret, err := h.secrets.Get(h.RegistrationNamespace(), registration.AnswerSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
 	if err == nil && secret.Type == registration.SecretTypeCredential && secret.Annotations[fleet.ClusterRegistrationAnnotation] == r.Name &&
 		secret.Annotations[fleet.ClusterRegistrationNamespaceAnnotation] == r.Namespace && len(secret.Data[registration.CredentialToken]) > 0 {
 		return credential.Token(secret.Data[registration.CredentialToken]), false, nil
 	}
-	issued, err := h.Issuer.Issue(ctx, credential.Account{
+	issued, err := h.Issuer.IssueAtLeast(ctx, credential.Account{
 		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: registration.RequestServiceAccount(r.Name, string(r.UID)),
 	}, credential.LongLived)
 	if errors.Is(err, credential.ErrPending) {

@@ -127,7 +127,7 @@ func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegis
 	if registration.Renews(request) {
 		issued, err = h.Issuer.Request(ctx, account, h.Config.Get().Registration.Lifetime())
 	} else {
-		issued, err = h.Issuer.Issue(ctx, account, credential.LongLived)
+		issued, err = h.Issuer.IssueAtLeast(ctx, account, credential.LongLived)
 	}
 	switch {
 	case errors.Is(err, credential.ErrPending):

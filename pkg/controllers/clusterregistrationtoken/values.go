@@ -128,18 +128,18 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 		return bearer, nil
 	}
 	if expires == nil {
-		issued, err := h.Issuer.Issue(ctx, accountOf(token), credential.LongLived)
+		issued, err := h.Issuer.IssueAtLeast(ctx, accountOf(token), credential.LongLived)
 		return issued.Token, err
 	}
 	lifetime := expires.Sub(h.Clock.Now())
-	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
+	issued, err := h.Issuer.IssueAtLeast(ctx, accountOf(token), lifetime)
 	if err != nil || issued.Expires.IsZero() {
 		return issued.Token, err
 	}
 	// The API server's clock decides when the ClusterRegistrationToken was created and when the bearer token expires. If the hub's clock is
 	// ahead of it, the lifetime above is too short: the bearer token would expire too early, and each reconcile would replace it.
 	if early := expires.Sub(issued.Expires); early > tolerance {
-		issued, err = h.Issuer.Issue(ctx, accountOf(token), lifetime+early)
+		issued, err = h.Issuer.IssueAtLeast(ctx, accountOf(token), lifetime+early)
 	}
 	return issued.Token, err
 }

@@ -38,16 +38,16 @@ var (
 	errRefused  = errors.New("refused")
 )
 
-// world is a Collector of Namespaces, whose caches and API server a test holds.
+// world is a Collector of Namespaces, whose caches and API server a test controls.
 type world struct {
 	*Collector
 	clock   *clocktesting.FakeClock
 	metrics *prometheus.Registry
 
-	owner             ownerKey // of all Namespaces
-	live, deletion    error    // the answers to the look-up of an owner, and to a deletion
-	asked             int      // look-ups
-	deleted, deletedU []string
+	owner                ownerKey // of all Namespaces
+	live, deletion       error    // the answers to the look-up of an owner, and to a deletion
+	asked                int      // look-ups
+	deleted, deletedUIDs []string
 }
 
 // newWorld returns a hub with these Namespaces, whose owner is not in the cache.
@@ -61,7 +61,7 @@ func newWorld(t *testing.T, namespaces ...string) *world {
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if a, ok := action.(clienttesting.DeleteActionImpl); ok {
 			assert.Equal(t, "namespaces", a.Resource.Resource)
-			w.deleted, w.deletedU = append(w.deleted, a.Name), append(w.deletedU, string(*a.DeleteOptions.Preconditions.UID))
+			w.deleted, w.deletedUIDs = append(w.deleted, a.Name), append(w.deletedUIDs, string(*a.DeleteOptions.Preconditions.UID))
 			return true, nil, w.deletion
 		}
 		assert.Equal(t, "ws/member", action.GetNamespace()+"/"+action.(clienttesting.GetAction).GetName())
@@ -131,7 +131,7 @@ func TestCheckAll(t *testing.T) {
 			assert.Equal(t, row.asked, w.asked)
 			assert.Len(t, w.deleted, row.deleted)
 			if row.deleted > 0 {
-				assert.Equal(t, []string{"uid-of-n"}, w.deletedU)
+				assert.Equal(t, []string{"uid-of-n"}, w.deletedUIDs)
 			}
 			assert.InDelta(t, row.collected, w.metric(t, "muster_orphans_collected_total"), 0)
 			assert.InDelta(t, float64(row.left), w.metric(t, "muster_orphans_left"), 0)

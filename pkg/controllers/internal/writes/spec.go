@@ -18,7 +18,7 @@ type PatchOperation struct {
 
 // Fields sends a JSON patch of fields of an object, and nothing without an operation. Like Status, it never overwrites a change that this pass
 // has not seen.
-func Fields[T metav1.Object](ctx context.Context, client Patcher[T], object T, operations []PatchOperation) (latest T, written bool, err error) {
+func Fields[T metav1.Object](ctx context.Context, client Patcher[T], object T, operations []PatchOperation) (latest T, changed bool, err error) {
 	if len(operations) == 0 {
 		return object, false, nil
 	}

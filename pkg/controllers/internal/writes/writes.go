@@ -32,7 +32,7 @@ type Patcher[T metav1.Object] interface {
 // contains the resourceVersion of before, so the API server refuses it with a conflict if the object has changed since; the work
 // queue then retries. If before has no status, the patch also contains the zero values of fields without omitempty, such as the numbers of
 // a Cluster.
-func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, written bool, err error) {
+func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, changed bool, err error) {
 	old := statusOf(before)
 	if reflect.ValueOf(old).Elem().IsZero() && !reflect.DeepEqual(old, statusOf(after)) {
 		old = struct{}{}

@@ -62,9 +62,9 @@ func TestStatus(t *testing.T) {
 			client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
 			before, after := someCluster(), someCluster()
 			row.change(after)
-			latest, written, err := Status(t.Context(), client, before, after)
+			latest, changed, err := Status(t.Context(), client, before, after)
 			require.NoError(t, err)
-			assert.True(t, written)
+			assert.True(t, changed)
 			assert.Equal(t, "8", latest.ResourceVersion)
 			assert.Equal(t, metav1.FieldValidationIgnore, client.options.FieldValidation, "no warning for each field that a definition lacks")
 			assert.Equal(t, []string{fmt.Sprintf(
@@ -85,9 +85,9 @@ func TestStatusUnchanged(t *testing.T) {
 			client := &recorder{err: errors.New("not to be called")}
 			before, after := someCluster(), someCluster()
 			change(after)
-			latest, written, err := Status(t.Context(), client, before, after)
+			latest, changed, err := Status(t.Context(), client, before, after)
 			require.NoError(t, err)
-			assert.False(t, written)
+			assert.False(t, changed)
 			assert.Same(t, before, latest)
 			assert.Empty(t, client.sent)
 		})
@@ -98,10 +98,10 @@ func TestStatusError(t *testing.T) {
 	conflict := errors.New("conflict")
 	before, after := someCluster(), someCluster()
 	after.Status.APIServerURL = "x"
-	latest, written, err := Status(t.Context(), &recorder{err: conflict}, before, after)
+	latest, changed, err := Status(t.Context(), &recorder{err: conflict}, before, after)
 	require.ErrorIs(t, err, conflict)
 	assert.ErrorContains(t, err, "writing the status of ns/c")
-	assert.False(t, written)
+	assert.False(t, changed)
 	assert.Same(t, before, latest)
 }
 
