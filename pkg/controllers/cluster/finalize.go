@@ -55,18 +55,18 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 		agentDeadline = began.Add(h.FarewellGrace * 2 / 3)
 	}
 
-	// On the member: the agent stays if another Cluster takes it over. Otherwise the agent is asked to remove itself, and then the
+	// On the member: nothing is removed if another Cluster takes the agent over. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	stays, undecided, err := h.agentStays(ctx, cluster, began)
+	leaves, undecided, err := h.leavesMember(ctx, cluster, began)
 	switch {
 	case err != nil:
 		return cluster, err
 	case undecided > 0:
-		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonFarewell,
+		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonCheckingTakeover,
 			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
 	byAgent, byHub := result.Skip(), result.Skip()
-	if !stays {
+	if !leaves {
 		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.Err != nil {
 			return cluster, byAgent.Err
 		} else if byAgent.IsWait() {
@@ -162,13 +162,13 @@ func toReport(ctx context.Context) (context.Context, context.CancelFunc) {
 func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
-	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, after)
+	latest, changed, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, after)
 	switch {
 	case apierrors.IsNotFound(err):
 		return cluster, nil
 	case err != nil:
 		return cluster, err
-	case written:
+	case changed:
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
@@ -190,10 +190,11 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// agentStays decides whether the agent stays on the member because another Cluster takes it over, another controller manages the Cluster, or the
-// configuration disables the agent. The other Cluster gives the agent a new identity; the old one is deleted with the namespace of this
-// Cluster. If undecided is positive, the decision must be repeated after that time.
-func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, undecided time.Duration, err error) {
+// leavesMember decides whether the hub removes nothing from the member: because another Cluster takes the agent over, another controller manages
+// the Cluster, or the configuration disables the agent of the hub's own cluster, which an import has removed. A Cluster that takes the agent over
+// gives it a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
+// after that time.
+func (h *handler) leavesMember(ctx context.Context, cluster *fleet.Cluster, began time.Time) (leaves bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
@@ -205,8 +206,8 @@ func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began 
 	if err != nil {
 		return false, 0, err
 	}
-	if stays, err = h.confirmsTakeover(ctx, cluster, claims); stays || err != nil {
-		return stays, 0, err
+	if leaves, err = h.confirmsTakeover(ctx, cluster, claims); leaves || err != nil {
+		return leaves, 0, err
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
@@ -284,7 +285,8 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 		}
 	}
 	belongs, canAsk, err := h.subReconcilers.Import.AgentBelongsTo(ctx, cluster, withAgent)
-	return belongs || err == nil && !canAsk, err
+	isKubeconfigGone := err == nil && !canAsk
+	return belongs || isKubeconfigGone, err
 }
 
 // hadAgent reports whether an agent of the Cluster has sent a heartbeat, or the hub has installed one. An import that requires another

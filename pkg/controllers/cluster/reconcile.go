@@ -94,11 +94,11 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 			return cluster, errors.Join(err, failed)
 		}
 	}
-	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), before, after)
+	latest, changed, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), before, after)
 	if err != nil {
 		return cluster, errors.Join(err, failed)
 	}
-	if written {
+	if changed {
 		h.written.Wrote(latest)
 		for _, condition := range slices.Sorted(maps.Keys(transitions)) {
 			transitions[condition].Record(h.Events, latest)

@@ -108,7 +108,7 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	h.Metrics.Registered(way, approval, h.Clock.Since(since))
 }
 
-// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. An error is reported by registered.
+// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. registeredResult reports an error.
 func (h *handler) isLockedOut(cluster *fleet.Cluster) bool {
 	requests, err := credentialstatus.Of(h.requests, cluster)
 	return cluster.Spec.Quarantined || err == nil && requests.Revoked != nil
@@ -143,7 +143,7 @@ func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason,
 	}
 	return result.Stalled(reason, message+fmt.Sprintf("; create a token for this Cluster alone with `muster -n %s token create NAME --cluster %s -o values`, "+
 		"and put its values into Secret %s (key %s) in the agent's namespace on the member; an agent of Fleet's own needs its chart upgraded with them",
-		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.BootstrapValues))
+		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.ValuesKey))
 }
 
 // requestsOf returns the requests with the clientID of the Cluster.

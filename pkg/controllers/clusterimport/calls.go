@@ -22,8 +22,8 @@ const (
 	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
 	firstSlots, firstPerWorkspace = 256, 64
-	// removalSlots is the number of concurrent calls for Clusters that are being deleted, and their retries. A removal must not wait for imports:
-	// the hub gives it half a minute.
+	// removalSlots is the number of concurrent removals and questions, and their retries. A removal must not wait for imports: the hub gives the
+	// one of a deleted Cluster half a minute.
 	removalSlots, removalsPerWorkspace = 64, 32
 	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
 	// unreachable members do not delay a member that works.
@@ -374,7 +374,7 @@ func (c *memberCalls) onMember(
 	ctx context.Context, m *memberClient, workspace string, lock lockMember, do func(context.Context) *failure,
 ) *failure {
 	defer m.close()
-	uid, err := m.identify(ctx)
+	uid, err := m.uid(ctx)
 	if err != nil {
 		return diagnose(m.server, "connecting to the member", err)
 	}
@@ -390,7 +390,7 @@ type lockMember = func(ctx context.Context, member string, do func(context.Conte
 
 // memberLocks are read-write locks, one for each member. The UID of the Namespace kube-system identifies a member. The address of the server does
 // not: a member has several addresses, and a user of one workspace could hold the lock of another workspace's member by writing its address
-// into a kubeconfig. An uninstallation locks its member exclusively: it first checks which Cluster the agent belongs to and then
+// into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then
 // removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The removal of
 // agents from earlier namespaces shares it too, because it deletes objects by namespace and name only. The zero memberLocks are ready to use.
 type memberLocks struct {

@@ -129,9 +129,6 @@ func isInstalledWith(status fleet.ClusterStatus, info hubInfo) bool {
 	return sameEndpoint(status, info) && status.AgentTLSMode == string(info.tlsMode) && interval == info.gcInterval
 }
 
-// emptyCAHash is the hash that Fleet's hub records for a CA that is present and empty.
-const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
-
 // isRecorded reports whether an earlier pass has compared this version of the kubeconfig Secret and these settings with what is
 // installed.
 func isRecorded(last *fleet.ImportStatus, secretVersion, settings string) bool {
@@ -147,7 +144,8 @@ func settingsHash(hub config.Hub) string {
 	return hash
 }
 
-// The agent registers again when the key of its registration changes. The key is a digest of the ID:
+// The agent registers again when the key of its registration changes. The key is a digest of the ID. (status.agent.registration is neither: it
+// is the name of the agent's request.)
 //
 //	                 ID                                    key
 //	value            "<UID of the Cluster>[/<cause>]"      "<digest of the ID>/<spec.redeployAgentGeneration>"
@@ -175,9 +173,11 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 }
 
 // withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of Fleet: it uses a new endpoint only if it
-// registers again. The same ID is returned for the agent that has replaced it, which reports the key in its GENERATION, if a hub was killed
-// before it recorded the import: the agent would otherwise register twice. The cause is stored in the status of the Cluster: with another prefix
-// than "way-", an upgrade of the hub would make these agents register again.
+// registers again. It returns the same ID for the agent of Muster that this import has installed in its place, if the hub was killed before it
+// recorded the import: with another ID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
+//
+// The cause is stored in the status of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register
+// again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
 	if agent.LastSeen.IsZero() || sameEndpoint(cluster.Status, info) {
@@ -191,6 +191,9 @@ func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID st
 }
 
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
+
+// emptyCAHash is the hash that Fleet's hub records for a CA that is present and empty.
+const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
 
 // sameEndpoint reports whether the last import delivered this URL and CA.
 func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {

@@ -136,7 +136,7 @@ func TestHostileHistories(t *testing.T) {
 			newWorkloads(m)
 			m.fault = history(t, manifest)
 			connected := m.connect(t)
-			u := uninstallation{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
 			var failed *failure
 			assert.Less(t, allocated(func() { failed = u.run(t.Context()) }), limit)
 			require.NotNil(t, failed)
@@ -177,7 +177,7 @@ func TestUninstallation_largeHistory(t *testing.T) {
 				}
 				answer(0, w, r)
 			})
-			u := uninstallation{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
 			failed := u.run(t.Context())
 			assert.Equal(t, 1, updates, "%+v", failed)
 			assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")

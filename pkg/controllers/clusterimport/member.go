@@ -75,7 +75,7 @@ type memberClient struct {
 	connectAgent func(namespace string) (*memberClient, error)
 }
 
-// newMemberClient prepares a connection. It sends nothing. Members with the same large share its turns for large responses.
+// newMemberClient prepares a connection. It sends nothing. Members with the same semaphore large share its turns for large responses.
 func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limits config.Members, large *semaphore.Weighted) (*memberClient, error) {
 	cfg, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
@@ -180,9 +180,9 @@ var errNotKubernetes = errors.New("the server that answers is not a Kubernetes A
 // maxUID is far more than the length of a UID.
 const maxUID = 64
 
-// identify returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
+// uid returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
 // server answers. The UID is "" if the user of the kubeconfig may not read it.
-func (m *memberClient) identify(ctx context.Context) (types.UID, error) {
+func (m *memberClient) uid(ctx context.Context) (types.UID, error) {
 	// The hub's configuration for its own cluster may prefer protobuf.
 	namespace, err := metadataOf(
 		m.rest.Get().AbsPath("/api/v1/namespaces/"+metav1.NamespaceSystem).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx))

@@ -7,7 +7,7 @@
 //	install.go     what an import installs, and its order
 //	calls.go       the states of a call to a member, and the locks of members; slots.go limits their number
 //	member.go      the client for a member; failure.go its errors
-//	cleanup.go     after an import: copies of pull Secrets, and agents in earlier namespaces
+//	maintain.go    after an import: copies of pull Secrets, and the removal of agents in earlier namespaces and of the hub's own agent
 //	uninstall.go   Importer.Uninstall: the removal of the agent of a deleted Cluster
 //	hubcluster.go  the client for the hub's own cluster
 package clusterimport

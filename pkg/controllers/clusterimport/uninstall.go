@@ -66,7 +66,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		} else if member == nil {
 			return result.Stalled(out.Reason, out.Message)
 		}
-		u := uninstallation{
+		u := removal{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
 			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects needs the other half
 			releases:    member.openReleases,
@@ -87,7 +87,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
 	case call.isRunning() && call.state != begun && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout,
-			"the hub did not begin to remove the agent in time: it was removing those of other Clusters of this workspace")
+			"the hub did not begin to remove the agent in time: it was removing those of other Clusters")
 	case call.isRunning() && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	case mayRepeat():
@@ -128,11 +128,11 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 		}
 		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
 			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
-				identity, err := member.agentIdentity(ctx, i.lastNamespace(cluster))
+				agent, err := member.installedAgent(ctx, i.lastNamespace(cluster))
 				if err != nil {
 					return diagnose(member.server, "checking which Cluster the agent belongs to", err)
 				}
-				if !slices.ContainsFunc(others, identity.belongsTo) {
+				if !slices.ContainsFunc(others, agent.belongsTo) {
 					return failuref(fleet.ReasonAgentUnaware, "the agent belongs to none of the Clusters that claim it")
 				}
 				return nil
@@ -192,8 +192,8 @@ func (m *memberClient) releaseHistory() {
 	}
 }
 
-// uninstallation removes the agent of one deleted Cluster from its member.
-type uninstallation struct {
+// removal removes the agent of one deleted Cluster from its member.
+type removal struct {
 	member      *memberClient
 	cluster     *fleet.Cluster
 	namespaces  []string // in which the agent may be
@@ -205,14 +205,14 @@ type uninstallation struct {
 // run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
 // the Deployment is removed first, so that nothing deploys again what is removed, and the objects by which belongsTo recognizes
 // the agent are removed last.
-func (u *uninstallation) run(ctx context.Context) *failure {
+func (u *removal) run(ctx context.Context) *failure {
 	found := false
 	for _, namespace := range u.namespaces {
-		identity, err := u.member.agentIdentity(ctx, namespace)
+		agent, err := u.member.installedAgent(ctx, namespace)
 		if err != nil {
 			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
 		}
-		if !identity.belongsTo(u.cluster) {
+		if !agent.belongsTo(u.cluster) {
 			continue
 		}
 		found = true
@@ -253,7 +253,7 @@ func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
 // it deletes only the history: removeAll deletes the objects of that release by name, except the objects that must stay, such as the namespace's
 // default ServiceAccount.
-func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace string) error {
+func (u *removal) removeReleases(ctx context.Context, agentNamespace string) error {
 	member, err := u.member.asAgent(agentNamespace)
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace stri
 }
 
 // objects are the agent's objects in the order of their removal.
-func (u *uninstallation) objects(namespace string) (objects []agentmanifest.OwnedObject) {
+func (u *removal) objects(namespace string) (objects []agentmanifest.OwnedObject) {
 	for _, name := range u.pullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
@@ -291,25 +291,25 @@ func (u *uninstallation) objects(namespace string) (objects []agentmanifest.Owne
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
 }
 
-// agentIdentity has the contents of an agent's objects that identify the Cluster to which it belongs.
-type agentIdentity struct {
+// installedAgent has the contents of the objects of an agent on the member that show to which Cluster it belongs.
+type installedAgent struct {
 	bootstrap  map[string]string // the data of the bootstrap Secret, nil if it does not exist
 	credential map[string]string // the data of the credential Secret, nil if it does not exist
 	clientID   string            // in the agent's configuration
 	exists     bool              // the namespace has a credential or a configuration of an agent
 }
 
-// agentIdentity reads the identity of the agent in a namespace.
-func (m *memberClient) agentIdentity(ctx context.Context, namespace string) (a agentIdentity, err error) {
+// installedAgent reads these contents from a namespace.
+func (m *memberClient) installedAgent(ctx context.Context, namespace string) (a installedAgent, err error) {
 	if a.bootstrap, err = m.data(ctx, "Secret", namespace, registration.BootstrapSecret); err != nil {
-		return agentIdentity{}, err
+		return installedAgent{}, err
 	}
 	if a.credential, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret); err != nil {
-		return agentIdentity{}, err
+		return installedAgent{}, err
 	}
 	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap)
 	if err != nil {
-		return agentIdentity{}, err
+		return installedAgent{}, err
 	}
 	if parsed, err := config.ParseAgent(agentConfig[registration.ConfigKey]); err == nil {
 		a.clientID = parsed.ClientID
@@ -321,7 +321,7 @@ func (m *memberClient) agentIdentity(ctx context.Context, namespace string) (a a
 // belongsTo decides whether the agent still belongs to the Cluster: a management server moves a cluster by deleting one Cluster and
 // creating another, and the agent may belong to the new one. The credential decides; before the agent has registered, its
 // clientID. A bootstrap Secret for another Cluster overrides both, because the agent will register with it.
-func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
+func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 	if !a.exists {
 		return false
 	}

@@ -42,28 +42,28 @@ func TestAgentIdentity_belongsTo(t *testing.T) {
 		}
 	}
 	for _, row := range []struct {
-		name     string
-		identity agentIdentity
-		ours     bool
+		name  string
+		agent installedAgent
+		ours  bool
 	}{
-		{"no agent", agentIdentity{}, false},
-		{"our credential", agentIdentity{exists: true, credential: credential("ws", "m")}, true},
-		{"another credential, our clientID", agentIdentity{exists: true, credential: credential("ws", "other"), clientID: "client"}, false},
-		{"credential of a Cluster of this name in another namespace", agentIdentity{exists: true, credential: credential("elsewhere", "m")}, false},
-		{"not registered, our clientID", agentIdentity{exists: true, clientID: "client"}, true},
-		{"not registered, another clientID", agentIdentity{exists: true, clientID: "other"}, false},
-		{"not registered, no clientID", agentIdentity{exists: true}, false},
-		{"bootstrap Secret with our import token", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-m", "x")}, true},
-		{"bootstrap Secret with our recorded registration", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
-		{"bootstrap Secret of another Cluster", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
-		{"bootstrap Secret of another namespace", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
-		{"empty bootstrap Secret", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
+		{"no agent", installedAgent{}, false},
+		{"our credential", installedAgent{exists: true, credential: credential("ws", "m")}, true},
+		{"another credential, our clientID", installedAgent{exists: true, credential: credential("ws", "other"), clientID: "client"}, false},
+		{"credential of a Cluster of this name in another namespace", installedAgent{exists: true, credential: credential("elsewhere", "m")}, false},
+		{"not registered, our clientID", installedAgent{exists: true, clientID: "client"}, true},
+		{"not registered, another clientID", installedAgent{exists: true, clientID: "other"}, false},
+		{"not registered, no clientID", installedAgent{exists: true}, false},
+		{"bootstrap Secret with our import token", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-m", "x")}, true},
+		{"bootstrap Secret with our recorded registration", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
+		{"bootstrap Secret of another Cluster", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
+		{"bootstrap Secret of another namespace", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
+		{"empty bootstrap Secret", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
 	} {
-		assert.Equal(t, row.ours, row.identity.belongsTo(deletedCluster()), row.name)
+		assert.Equal(t, row.ours, row.agent.belongsTo(deletedCluster()), row.name)
 	}
 	without := deletedCluster()
 	without.Spec.ClientID = ""
-	assert.False(t, agentIdentity{exists: true}.belongsTo(without), "two empty clientIDs do not match")
+	assert.False(t, installedAgent{exists: true}.belongsTo(without), "two empty clientIDs do not match")
 }
 
 // workloads are fake Helm releases on a member.
@@ -117,7 +117,7 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	if len(namespaces) == 0 {
 		namespaces = []string{system, "an-earlier-one"}
 	}
-	u := uninstallation{
+	u := removal{
 		member: w.on.connect(t), cluster: cluster, namespaces: namespaces, pullSecrets: []string{"pull"},
 		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
 	}

@@ -232,6 +232,8 @@ const (
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and of events about objects that may be left on its member.
 const (
+	// ReasonCheckingTakeover (Unknown): another Cluster may take the agent over; nothing is removed from the member yet.
+	ReasonCheckingTakeover = "CheckingTakeover"
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
 	// ReasonFarewellTimeout (event): the grace period ended before they were removed.

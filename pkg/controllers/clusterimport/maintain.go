@@ -126,11 +126,11 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 // the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too. An agent of another Cluster
 // stays: another hub may have installed it there since.
 func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, namespace string, last *fleet.ImportStatus) *failure {
-	identity, err := m.agentIdentity(ctx, namespace)
+	agent, err := m.installedAgent(ctx, namespace)
 	if err != nil {
 		return diagnose(m.server, "removing the agent from its earlier namespace: checking which Cluster it belongs to", err)
 	}
-	if identity.exists && !identity.belongsTo(cluster) {
+	if agent.exists && !agent.belongsTo(cluster) {
 		return nil
 	}
 	if problem := m.stopAgent(ctx, namespace, stopTimeout); problem != nil {
