@@ -3,7 +3,7 @@ package evidence
 import "regexp"
 
 // secretFields are fields that are credentials or help to get one: with a clientID, a client can request the identity of a cluster, and with
-// the clientRandom it knows the name of the credential Secret. content is omitted because it is long.
+// the clientRandom it knows the name of the answer Secret. content is omitted because it is long.
 var secretFields = map[string]bool{"clientID": true, "clientRandom": true, "token": true, "content": true}
 
 // shown is the number of characters of a secret field that are kept, to distinguish two values.

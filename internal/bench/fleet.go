@@ -199,7 +199,7 @@ func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
 	agent := l.agents.Registered[n]
 	if !l.leases { // the hub deletes the credential after 40 minutes, and then the right to read it
 		secrets := l.Core.CoreV1().Secrets(registration.SystemRegistrationNamespace(systemNamespace))
-		if err := secrets.Delete(ctx, registration.CredentialSecretName(clientID, clientRandom), metav1.DeleteOptions{}); err != nil {
+		if err := secrets.Delete(ctx, registration.AnswerSecretName(clientID, clientRandom), metav1.DeleteOptions{}); err != nil {
 			return nil, err
 		}
 	}

@@ -31,7 +31,7 @@ func Preflight(ctx context.Context, in Inputs, values []byte) Diagnosis {
 	k := newKnowledge(in)
 	k.bootstrap = &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.agentNamespace(), Name: registration.BootstrapSecret},
-		Data:       map[string][]byte{registration.BootstrapValues: values},
+		Data:       map[string][]byte{registration.ValuesKey: values},
 	}
 	var mode struct {
 		AgentTLSMode config.TLSMode `json:"agentTLSMode"`

@@ -61,7 +61,7 @@ func New(in check.Inputs, values []byte) (*Joiner, error) {
 		return nil, err
 	}
 	m := &Joiner{inputs: in, core: core, namespace: in.AgentNamespace, values: values}
-	m.identity, err = register.ParseIdentity(&corev1.Secret{Data: map[string][]byte{registration.BootstrapValues: values}})
+	m.identity, err = register.ParseIdentity(&corev1.Secret{Data: map[string][]byte{registration.ValuesKey: values}})
 	if err != nil {
 		return nil, fmt.Errorf("the file does not contain the values of a registration token, which `muster token create NAME -o values` prints: %w", err)
 	}
@@ -195,7 +195,7 @@ func (m *Joiner) Apply(ctx context.Context) error {
 // replace writes the values to the bootstrap Secret, which an installed agent watches.
 func (m *Joiner) replace(ctx context.Context) error {
 	secrets := m.core.CoreV1().Secrets(m.namespace)
-	data := map[string][]byte{registration.BootstrapValues: m.values}
+	data := map[string][]byte{registration.ValuesKey: m.values}
 	bootstrap, err := secrets.Get(ctx, registration.BootstrapSecret, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

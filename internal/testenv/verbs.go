@@ -87,7 +87,7 @@ func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fle
 		return latest.Status.Granted, Condition(latest.Status.Conditions, fleet.ConditionGranted)
 	})
 	secrets := c.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)
-	return latest, EventuallyThere(t, secrets.Get, registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom))
+	return latest, EventuallyThere(t, secrets.Get, registration.AnswerSecretName(request.Spec.ClientID, request.Spec.ClientRandom))
 }
 
 // Import creates a Cluster with a kubeconfig Secret for the member.

@@ -39,11 +39,11 @@ type stubHub struct {
 	requests        []string                           // "METHOD path as token"
 	record          func(r *http.Request, body []byte) // sees every request
 	created         []*fleet.ClusterRegistration
-	credentialReads int               // reads of the credential Secret
+	credentialReads int               // reads of the answer Secret
 	heartbeats      []string          // the bodies of all heartbeats and proofs
-	grant           map[string]string // content of the credential Secret
-	grantAtRead     int               // the read from which on the credential Secret exists
-	// grantAfterHeartbeat makes the credential Secret exist only after a heartbeat has arrived.
+	grant           map[string]string // content of the answer Secret
+	grantAtRead     int               // the read from which on the answer Secret exists
+	// grantAfterHeartbeat makes the answer Secret exist only after a heartbeat has arrived.
 	grantAfterHeartbeat bool
 	rejected            map[string]bool // tokens that the API server does not know
 	// issue answers TokenRequests.
@@ -133,7 +133,7 @@ func (h *stubHub) createRequest(w http.ResponseWriter, r *http.Request) {
 func (h *stubHub) readCredential(w http.ResponseWriter, r *http.Request) {
 	h.credentialReads++
 	for _, request := range h.created {
-		name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+		name := registration.AnswerSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
 		if name == r.PathValue("name") && h.credentialReads >= h.grantAtRead && (len(h.heartbeats) > 0 || !h.grantAfterHeartbeat) {
 			writeJSON(h.t, w, http.StatusOK, &corev1.Secret{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: name},

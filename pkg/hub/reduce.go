@@ -106,7 +106,7 @@ func reduceMetadata(m metav1.Object) {
 	}
 }
 
-// dataRead returns the data of a credential Secret and of a Secret with the values of a token, if it is not too large. Of the kubeconfig of the
+// dataRead returns the data of an answer Secret and of a Secret with the values of a token, if it is not too large. Of the kubeconfig of the
 // hub's own cluster it returns only that there is one.
 func dataRead(secret *corev1.Secret, registrationNamespace string) map[string][]byte {
 	data := secret.Data

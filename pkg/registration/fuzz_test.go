@@ -49,7 +49,7 @@ func FuzzIdentityNames(f *testing.F) {
 	f.Add(strings.Repeat("é", 5000), "x")
 	f.Fuzz(func(t *testing.T, clientID, clientRandom string) {
 		assert.Regexp(t, `^[0-9a-f]{12}$`, KeyHash(clientID))
-		assert.Regexp(t, `^c-[0-9a-f]{61}$`, CredentialSecretName(clientID, clientRandom))
+		assert.Regexp(t, `^c-[0-9a-f]{61}$`, AnswerSecretName(clientID, clientRandom))
 		assert.Equal(t, "cluster-"+KeyHash(clientID), ClusterName(clientID))
 		assert.True(t, strings.HasPrefix(OwnedSetID("set", clientID, clientRandom), "set-"))
 	})

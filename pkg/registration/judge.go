@@ -14,8 +14,8 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// Held is true if an agent has registered for the Cluster, or a credential was issued that no agent has used yet.
-	Held bool
+	// HeldByAgent is true if an agent has registered for the Cluster, or a credential was issued that no agent has used yet.
+	HeldByAgent bool
 	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool
 	// Origin is the creator of the request, compared with Token.
@@ -29,8 +29,9 @@ type Case struct {
 	LongLived fleet.LongLived
 	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
 	RenewedBy string
-	// MayRegisterAgain is true if a disconnected Clusternet agent may register again with its earlier token, and the request may come from it.
-	MayRegisterAgain bool
+	// ClusternetReentry is true if the request may come from the Clusternet agent of the Cluster, which is disconnected and may register again
+	// with its earlier token.
+	ClusternetReentry bool
 }
 
 // RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
@@ -63,8 +64,10 @@ type Judgement struct {
 // when a part of c changes.
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
-	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.heldByOther, c.downgrade} {
-		if j.Refuse = objection(); j.Refuse != nil {
+	for _, refuse := range []func() *Explanation{
+		c.refuseQuarantined, c.refuseDenied, c.refuseForeign, c.refuseLongLived, c.refuseNotAllowed, c.refuseHeld, c.refuseDowngrade,
+	} {
+		if j.Refuse = refuse(); j.Refuse != nil {
 			return j
 		}
 	}
@@ -74,7 +77,7 @@ func Judge(c Case) Judgement {
 	return j
 }
 
-func (c Case) quarantined() *Explanation {
+func (c Case) refuseQuarantined() *Explanation {
 	if c.Cluster == nil || !c.Cluster.Spec.Quarantined {
 		return nil
 	}
@@ -82,22 +85,22 @@ func (c Case) quarantined() *Explanation {
 		"Cluster %s is quarantined; release it with \"muster -n %s release %s\"", c.Cluster.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
-func (c Case) denied() *Explanation {
+func (c Case) refuseDenied() *Explanation {
 	if a := c.approval(); a != nil && a.Reason == fleet.ReasonDenied {
 		return a
 	}
 	return nil
 }
 
-// foreign refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
-func (c Case) foreign() *Explanation {
+// refuseForeign refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
+func (c Case) refuseForeign() *Explanation {
 	if c.Origin.Reason != fleet.ReasonTokenMismatch || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Explanation{c.Origin.Reason, c.Origin.Message}
 }
 
-func (c Case) longLived() *Explanation {
+func (c Case) refuseLongLived() *Explanation {
 	switch {
 	case Renews(c.Request):
 		return nil
@@ -114,9 +117,9 @@ func (c Case) longLived() *Explanation {
 	return nil
 }
 
-// notAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
+// refuseNotAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
 // stolen there, it registers no other Cluster.
-func (c Case) notAllowed() *Explanation {
+func (c Case) refuseNotAllowed() *Explanation {
 	switch {
 	case owningCluster(c.Token) != "" && !c.isImport():
 		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
@@ -128,9 +131,9 @@ func (c Case) notAllowed() *Explanation {
 	return nil
 }
 
-// downgrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: a thief of the short-lived
+// refuseDowngrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: a thief of the short-lived
 // credential could otherwise exchange it for one that does not expire. Neither the agent nor the holder of a token can delete the earlier request.
-func (c Case) downgrade() *Explanation {
+func (c Case) refuseDowngrade() *Explanation {
 	if c.Cluster == nil || c.RenewedBy == "" || Renews(c.Request) || cmp.Or(c.Token.Spec.LongLivedCredentials, c.LongLived) == fleet.LongLivedAllow {
 		return nil
 	}
@@ -140,14 +143,14 @@ func (c Case) downgrade() *Explanation {
 			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewedBy)}
 }
 
-// heldByOther refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the
+// refuseHeld refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the
 // current agent proves that the request is its own, if that agent may register again without a proof, or if a person approved it. The token
 // suffices even if the API server did not record the creator of the request: only the holder of the token can read the credential. A Cluster
 // that the hub imports counts as held even before its agent reports: an import clears the report of the agent, and no other agent may register
 // meanwhile.
-func (c Case) heldByOther() *Explanation {
+func (c Case) refuseHeld() *Explanation {
 	holder := c.holder()
-	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.MayRegisterAgain || c.isApprovedByPerson() {
+	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.ClusternetReentry || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
@@ -161,7 +164,7 @@ func (c Case) holder() string {
 	switch {
 	case c.Cluster == nil:
 		return ""
-	case c.Held:
+	case c.HeldByAgent:
 		return fmt.Sprintf("Cluster %s has an agent, or a credential that no agent has used yet", c.Cluster.Name)
 	case c.Cluster.Spec.KubeConfigSecret != "":
 		return fmt.Sprintf("the hub itself installs the agent of Cluster %s", c.Cluster.Name)
@@ -185,7 +188,7 @@ func (c Case) isImport() bool {
 // another user could create one with the same name. Nor does it count for a request that another user created with the name in the proof,
 // before the agent sent its own.
 func (c Case) isProvedByAgent() bool {
-	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked || isNamedForOther(c.Request.Name, c.Request.Spec.ClientRandom) {
+	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked || isNameOfOtherRandom(c.Request.Name, c.Request.Spec.ClientRandom) {
 		return false
 	}
 	agent := c.Cluster.Status.Agent

@@ -27,7 +27,7 @@ func newcomer() *Case {
 func rivalCase() *Case {
 	c := newcomer()
 	c.Cluster = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "prod-uid"}, Spec: fleet.ClusterSpec{ClientID: "edge-1"}}
-	c.Held = true
+	c.HeldByAgent = true
 	return c
 }
 
@@ -50,17 +50,17 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		reason string
 	}{
 		{"the shared token", func(*Case) {}, fleet.ReasonClientIDInUse},
-		{"nobody has registered yet", func(c *Case) { c.Held = false }, ""},
+		{"nobody has registered yet", func(c *Case) { c.HeldByAgent = false }, ""},
 		{"there is no Cluster yet", func(c *Case) { c.Cluster = nil }, ""},
 		{"the hub is installing its agent", func(c *Case) {
-			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 		}, fleet.ReasonClientIDInUse},
 		{"the hub is installing its agent, which asks", func(c *Case) {
-			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.importToken("prod")
 		}, ""},
 		{"the hub is installing its agent, and a person has installed another", func(c *Case) {
-			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.Token.Spec.ClientIDs = []string{"edge-1"}
 		}, ""},
 		{"its import token", func(c *Case) { c.importToken("prod") }, ""},
@@ -114,8 +114,8 @@ func TestJudgeHeldIdentity(t *testing.T) {
 			c.decide(fleet.DecisionDenied, "")
 			c.Cluster.Status.Agent.PossessionProof = "request-1"
 		}, fleet.ReasonDenied},
-		{"it may return with its token", func(c *Case) { c.MayRegisterAgain = true }, ""},
-		{"it may return with its token, in quarantine", func(c *Case) { c.MayRegisterAgain, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
+		{"it may return with its token", func(c *Case) { c.ClusternetReentry = true }, ""},
+		{"it may return with its token, in quarantine", func(c *Case) { c.ClusternetReentry, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
 		{"the policy approves", func(c *Case) { c.Ruling.Action = RulingApprove }, fleet.ReasonClientIDInUse},
 		{"the policy denies what a person approves", func(c *Case) {
 			c.decide(fleet.DecisionApproved, "")
@@ -296,7 +296,7 @@ func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 	c.Request.Spec.ClientID, c.Request.Spec.ClientRandom = "secret-identity", "secret-random"
 	c.Token.Spec.ClientIDs = []string{"other"}
 	for _, held := range []bool{true, false} {
-		c.Held = held
+		c.HeldByAgent = held
 		assert.NotContains(t, Judge(*c).Refuse.Message, "secret")
 	}
 }
@@ -322,7 +322,7 @@ func FuzzJudge(f *testing.F) {
 		fill.Fill(&c.Cluster.Spec.Quarantined)
 		fill.Fill(&c.Origin.Reason)
 		fill.Fill(&c.Ruling)
-		c.Held = true
+		c.HeldByAgent = true
 		j := Judge(c)
 		assert.False(t, j.Refuse != nil && j.Wait != nil)
 		assert.Equal(t, j, Judge(c), "the same case, the same judgement")

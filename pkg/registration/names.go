@@ -39,15 +39,15 @@ func ClusterName(clientID string) string {
 	return name.SafeConcatName("cluster", KeyHash(clientID))
 }
 
-// CredentialSecretName is the name of the Secret in the registration namespace through which one ClusterRegistration
-// gets its credential. clientRandom makes it unguessable. The two parts are joined without a separator, so ("ab","c")
+// AnswerSecretName is the name of the Secret in the registration namespace with the answer to one ClusterRegistration: the
+// credential, or a refusal. clientRandom makes it unguessable. The two parts are joined without a separator, so ("ab","c")
 // and ("a","bc") share a name: the hub compares the request recorded on the Secret before it writes.
-func CredentialSecretName(clientID, clientRandom string) string {
+func AnswerSecretName(clientID, clientRandom string) string {
 	sum := sha256.Sum256([]byte(clientID + clientRandom))
 	return ("c-" + hex.EncodeToString(sum[:]))[:secretNameMax]
 }
 
-// SystemRegistrationNamespace is the namespace of the credential Secrets, derived from the hub's own namespace:
+// SystemRegistrationNamespace is the namespace of the answer Secrets, derived from the hub's own namespace:
 // "cattle-fleet-system" has "cattle-fleet-clusters-system".
 func SystemRegistrationNamespace(systemNamespace string) string {
 	derived := strings.ReplaceAll(systemNamespace, "-system", "-clusters-system")
@@ -75,9 +75,9 @@ func RequestName(clientRandom string) string {
 	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
 }
 
-// isNamedForOther reports whether the name of a request is a digest of another clientRandom. Fleet's agents use random names of another
+// isNameOfOtherRandom reports whether the name of a request is the digest of another clientRandom. Fleet's agents use random names of another
 // length.
-func isNamedForOther(name, clientRandom string) bool {
+func isNameOfOtherRandom(name, clientRandom string) bool {
 	digest, found := strings.CutPrefix(name, RequestPrefix)
 	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
 }
@@ -91,7 +91,7 @@ func RoleBindingName(serviceAccount string) string {
 }
 
 // CredentialReaderName is the Role and RoleBinding in the registration namespace that let the registering identity read
-// one credential Secret. It carries the UID of the request, because requests of two namespaces may have one name.
+// one answer Secret. It carries the UID of the request, because requests of two namespaces may have one name.
 func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }

@@ -13,7 +13,7 @@ func TestNames(t *testing.T) {
 	for _, row := range []struct{ what, got, want string }{
 		{"a cluster namespace", ClusterNamespace("fleet-local", "local"), "cluster-fleet-local-local-1a3d67d0a899"},
 		{"one of a created Cluster", ClusterNamespace("fleet-local", "cluster-294db1acfa77"), "cluster-fleet-local-cluster-294db1acfa77-d9ccf852678f"},
-		{"a credential Secret", CredentialSecretName("client", "random"), "c-8150d44f100d34d77e6d8589694d05645ec40ee2f47982eda19053e416662"},
+		{"an answer Secret", AnswerSecretName("client", "random"), "c-8150d44f100d34d77e6d8589694d05645ec40ee2f47982eda19053e416662"},
 		{"64 letters", LabelValue(a64), strings.Repeat("a", 57) + "-ffe05"},
 		{"a dash where it is cut", LabelValue(strings.Repeat("a", 56) + "-aaaaaaa"), strings.Repeat("a", 56) + "-768c62"},
 		{"63 letters stay", LabelValue(a64[:63]), a64[:63]},
@@ -53,7 +53,7 @@ func TestSystemRegistrationNamespace(t *testing.T) {
 }
 
 func TestCredentialSecretNameIsAmbiguous(t *testing.T) {
-	assert.Equal(t, CredentialSecretName("ab", "c"), CredentialSecretName("a", "bc"),
+	assert.Equal(t, AnswerSecretName("ab", "c"), AnswerSecretName("a", "bc"),
 		"peers compute it so; whoever writes the Secret compares the request")
 }
 
@@ -66,9 +66,9 @@ func TestRequestName(t *testing.T) {
 	name := RequestName("random")
 	assert.Regexp(t, "^request-[a-z2-7]{16}$", name)
 	for other, want := range map[string]bool{"random": false, "another": true} {
-		assert.Equal(t, want, isNamedForOther(name, other), other)
+		assert.Equal(t, want, isNameOfOtherRandom(name, other), other)
 	}
 	for _, other := range []string{"request-x7k2p", "a-name-with-length-20", ""} {
-		assert.False(t, isNamedForOther(other, "random"), other)
+		assert.False(t, isNameOfOtherRandom(other, "random"), other)
 	}
 }

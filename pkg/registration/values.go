@@ -23,7 +23,7 @@ type Values struct {
 	Token string `json:"token"`
 	// TokenName is the value that the agent sets on its request as the label fleet.cattle.io/registration-token.
 	TokenName string `json:"tokenName"`
-	// SystemRegistrationNamespace is the namespace of the agent's credential Secret.
+	// SystemRegistrationNamespace is the namespace of the agent's answer Secret.
 	SystemRegistrationNamespace string `json:"systemRegistrationNamespace"`
 	// Internal is set only if the hub does not run in DefaultSystemNamespace.
 	Internal *ValuesInternal `json:"internal,omitempty"`

@@ -69,14 +69,13 @@ const (
 	// stores the value of its registration under the same key of Secret CredentialSecret, and compares the two. If the key is
 	// absent, as from other hubs and charts, the agent keeps a credential that works.
 	BootstrapRegistrationKey = "registration"
-	// BootstrapValues may hold all of the above as one YAML document instead.
-	BootstrapValues = "values"
 )
 
-// ValuesKey is the only key of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent.
+// ValuesKey is the only key of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent. Secret BootstrapSecret may have the
+// same document under this key, instead of the keys above.
 const ValuesKey = "values"
 
-// Keys of the credential Secret the hub makes for one ClusterRegistration. The hub sends neither URL nor CA: the agent
+// Keys of the answer Secret, AnswerSecretName, with which the hub grants one ClusterRegistration. It has neither URL nor CA: the agent
 // keeps the ones it registered with.
 const (
 	CredentialToken               = "token"
@@ -86,10 +85,9 @@ const (
 	CredentialSystemNamespace     = "systemNamespace"
 )
 
-// Keys of the Secret with which the hub refuses a request. It has the name and the type of the credential Secret for which the
-// agent polls, but neither a token nor any of the keys above. The hub creates it only for agents that send RenewalAnnotation:
-// other agents would use it as a credential. A later approval replaces it with the credential Secret, so the agent keeps
-// polling at a long interval.
+// Keys of the answer Secret with which the hub refuses a request. It has neither a token nor any of the keys above. The hub creates
+// it only for agents that send RenewalAnnotation: other agents would use it as a credential. A later approval replaces it with one
+// that grants the request, so the agent keeps polling at a long interval.
 const (
 	// RefusalReason is a reason of condition Granted.
 	RefusalReason = "refusalReason"
@@ -137,7 +135,7 @@ func UsesLease(request *fleet.ClusterRegistration) bool {
 	return Renews(request) && request.Annotations[LeaseAnnotation] == "true"
 }
 
-// CredentialLease is the key of the credential Secret, and of Secret CredentialSecret, with the name of the agent's Lease; absent if the
+// CredentialLease is the key of the answer Secret, and of Secret CredentialSecret, with the name of the agent's Lease; absent if the
 // agent has none. The Lease has the name of the ServiceAccount whose agent may write it.
 const CredentialLease = "heartbeatLease"
 

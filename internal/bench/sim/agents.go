@@ -35,7 +35,7 @@ type Agents struct {
 	core   kubernetes.Interface
 	fleet  fleetclient.FleetV1alpha1Interface
 	run    string // is part of each clientID, because a control plane can have clusters of several runs
-	issued names  // credential Secrets
+	issued names  // answer Secrets
 	// Leases is true for agents of this project that renew their credential and send heartbeats to a Lease. It is set before the first agent
 	// registers.
 	Leases bool
@@ -53,7 +53,7 @@ type Agent struct {
 	token   string
 }
 
-// NewAgents creates a registration token, connects with it, and follows the credential Secrets until ctx ends.
+// NewAgents creates a registration token, connects with it, and follows the answer Secrets until ctx ends.
 func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 	a := &Agents{api: api, run: run}
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "bench-" + run}}
@@ -153,7 +153,7 @@ func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
 	if err != nil {
 		return agent, fmt.Errorf("agent %s: %w", id, err)
 	}
-	name := registration.CredentialSecretName(id, random)
+	name := registration.AnswerSecretName(id, random)
 	if err := a.issued.wait(ctx, name); err != nil {
 		return agent, fmt.Errorf("agent %s: %w", id, err)
 	}

@@ -79,7 +79,7 @@ func TestConcatenationsThatCollide(t *testing.T) {
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "ab")
 	collides := with("shared", "a", "b"+v.Request.Spec.ClientRandom)
-	require.Equal(t, v.Secret.Name, registration.CredentialSecretName(collides.Spec.ClientID, collides.Spec.ClientRandom))
+	require.Equal(t, v.Secret.Name, registration.AnswerSecretName(collides.Spec.ClientID, collides.Spec.ClientRandom))
 	refused(t, s, sends(t, s, values, collides), fleet.ReasonNameConflict)
 	v.undisturbed(t)
 

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// victim is a registered agent that sends heartbeats, with its credential Secret as it was before the attack.
+// victim is a registered agent that sends heartbeats, with its answer Secret as it was before the attack.
 type victim struct {
 	testenv.Registered
 	stage  *testenv.Stage

@@ -170,7 +170,7 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 	// When the first clusters have connected, the hub grants more requests.
 	for _, r := range granted {
 		secret := testenv.EventuallyThere(t, hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get,
-			registration.CredentialSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
+			registration.AnswerSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
 		s.RequireHeartbeat(t, testenv.Registered{Values: stolen, Request: r, Secret: secret}, time.Now())
 	}
 	testenv.Eventually(t, func() (bool, string) {
@@ -235,7 +235,7 @@ func TestVeryManyClustersOfOneIdentity(t *testing.T) {
 	}
 	request := s.Hub.RenewingRequest(t, values, fleet.ClusterRegistrationSpec{ClientID: "same", ClientRandom: "same" + s.Namespace})
 	refused(t, s, request, fleet.ReasonClientIDAmbiguous)
-	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	name := registration.AnswerSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
 	testenv.Eventually(t, func() (bool, string) {
 		answer, err := s.Hub.Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && len(answer.Data[registration.RefusalMessage]) < 1000, "the answer is large, or there is none"

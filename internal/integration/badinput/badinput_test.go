@@ -344,15 +344,15 @@ func takenNames() []bad {
 			},
 		},
 		{
-			name: "taken name of a credential Secret", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
+			name: "taken name of an answer Secret", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
 			want: "False NameConflict", says: "another clientRandom", corrected: "True Granted",
 			spoil: func(s *scene) {
-				s.foreignSecret(testenv.RegistrationNamespace, registration.CredentialSecretName("edge", "random-"+s.ns))
+				s.foreignSecret(testenv.RegistrationNamespace, registration.AnswerSecretName("edge", "random-"+s.ns))
 				s.token("tok")
 				s.request("tok", edge)
 			},
 			correct: func(s *scene) {
-				s.dropSecret(testenv.RegistrationNamespace, registration.CredentialSecretName("edge", "random-"+s.ns))
+				s.dropSecret(testenv.RegistrationNamespace, registration.AnswerSecretName("edge", "random-"+s.ns))
 			},
 		},
 		{

@@ -196,7 +196,7 @@ func testRestarts(t *testing.T, s *stage) {
 	t.Log("with another token in the answer")
 	requests := testenv.List(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).List, metav1.ListOptions{})
 	require.Len(t, requests.Items, 1)
-	issued := registration.CredentialSecretName(p.id(), requests.Items[0].Spec.ClientRandom)
+	issued := registration.AnswerSecretName(p.id(), requests.Items[0].Spec.ClientRandom)
 	require.NoError(t, s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Delete(t.Context(), issued, metav1.DeleteOptions{}))
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
 	p.start()

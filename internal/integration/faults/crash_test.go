@@ -113,7 +113,7 @@ func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistr
 		"1 Bundle in " + b.ns, "2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
 		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "0 Role in " + edge, "0 Secret in " + edge,
 		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "0 Role in " + managed, "0 Secret in " + managed,
-		"2 reader Role", "2 reader RoleBinding", "2 credential Secret",
+		"2 reader Role", "2 reader RoleBinding", "2 answer Secret",
 	}
 	testenv.Eventually(t, func() (bool, string) {
 		got := b.inventory(t, uids, edge, managed)
@@ -157,7 +157,7 @@ func (b bothWays) readers(t *testing.T, accounts []string) []string {
 	return []string{
 		fmt.Sprintf("%d reader Role", matching(t, named(readers))(rbac.Roles(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
 		fmt.Sprintf("%d reader RoleBinding", matching(t, named(readers))(rbac.RoleBindings(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
-		fmt.Sprintf("%d credential Secret", matching(t, mine)(b.hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
+		fmt.Sprintf("%d answer Secret", matching(t, mine)(b.hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
 	}
 }
 

@@ -32,7 +32,7 @@ func says(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistration
 // answer reads the answer Secret as the agent does, and waits for a refusal with that reason, or for a credential if the reason is empty.
 func answer(t *testing.T, hub *testenv.Cluster, values registration.Values, request *fleet.ClusterRegistration, reason string) *corev1.Secret {
 	t.Helper()
-	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	name := registration.AnswerSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
 	secrets := hub.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)
 	found := testenv.EventuallyIs(t, secrets.Get, name, func(secret *corev1.Secret) (bool, string) {
 		return string(secret.Data[registration.RefusalReason]) == reason, fmt.Sprintf("the answer is %q", secret.Data[registration.RefusalReason])
@@ -224,7 +224,7 @@ func TestTokenMismatch(t *testing.T) {
 
 	s.Hub.RequireEvents(t, s.Namespace, victim.Request.Status.ClusterName, fleet.ReasonTokenMismatch, 1)
 	works(t, s.Hub, victim)
-	name := registration.CredentialSecretName("edge", "2"+s.Namespace)
+	name := registration.AnswerSecretName("edge", "2"+s.Namespace)
 	_, err := s.Hub.ClientFor(t, mine.Token).Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
 	assert.True(t, apierrors.IsForbidden(err), "the thief reads no answer: %v", err)
 }

@@ -60,7 +60,7 @@ func TestWithoutMutatingPoliciesARequestThatNamesNoTokenTakesNothing(t *testing.
 	works(t, s.Hub, victim)
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, victim.Request.Name)
 	assert.Equal(t, uses, tokenOf(t, s.Hub, values).Status.Uses)
-	name := registration.CredentialSecretName(cluster.Spec.ClientID, "2"+s.Namespace)
+	name := registration.AnswerSecretName(cluster.Spec.ClientID, "2"+s.Namespace)
 	_, err := s.Hub.ClientFor(t, mine.Token).Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
 

@@ -182,7 +182,7 @@ func (s *scene) bootstrap(t *testing.T, v registration.Values) {
 	t.Helper()
 	document, err := registration.EncodeValues(v)
 	require.NoError(t, err)
-	s.member.WriteSecret(t, system, registration.BootstrapSecret, map[string][]byte{registration.BootstrapValues: document})
+	s.member.WriteSecret(t, system, registration.BootstrapSecret, map[string][]byte{registration.ValuesKey: document})
 }
 
 // revoke revokes the credentials of all agents, and the token.

@@ -201,7 +201,7 @@ func (s *stock) requestAccount() *corev1.ServiceAccount {
 }
 
 func (s *stock) secretName() string {
-	return registration.CredentialSecretName(s.request.Spec.ClientID, s.request.Spec.ClientRandom)
+	return registration.AnswerSecretName(s.request.Spec.ClientID, s.request.Spec.ClientRandom)
 }
 
 func (s *stock) readerName() string { return name.SafeConcatName(s.tokenAccount, "creds") }

@@ -25,7 +25,7 @@ import (
 // the identity, the verb, the path with names in capitals, and the code of the answer.
 func TestWire(t *testing.T) {
 	const clientID, clientRandom = "ws5d6zmslw988kqfrmbg5q9bddnwhlsn7cqz8txwtpmnqjdczwhzbj", "9zqj6jvvzbdr2z76gknfqk79dh7x2qx7k7g2pld6nxhpxv8hcmwb5j"
-	assert.Equal(t, "c-daea6f21682ffe94b356a30fca6d24feb1b4cd928f7267509049aeca71cb6", registration.CredentialSecretName(clientID, clientRandom))
+	assert.Equal(t, "c-daea6f21682ffe94b356a30fca6d24feb1b4cd928f7267509049aeca71cb6", registration.AnswerSecretName(clientID, clientRandom))
 	assert.Equal(t, "cluster-fleet-default-m1-4817096b35d1", registration.ClusterNamespace("fleet-default", "m1"))
 	assert.Equal(t, "cluster-fleet-default-cluster-764acf17d075-33c9212c3cf6", registration.ClusterNamespace("fleet-default", "cluster-764acf17d075"))
 

@@ -241,8 +241,8 @@ type answer struct {
 
 // readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
 func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *BootstrapIdentity, object *fleet.ClusterRegistration) (answer, error) {
-	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
-	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
+	name := registration.AnswerSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
+	secret, err := conn.Core.CoreV1().Secrets(i.registrationNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		return parseAnswer(secret), nil

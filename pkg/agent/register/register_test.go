@@ -41,16 +41,16 @@ func TestParseIdentity(t *testing.T) {
 			},
 			Token: agenttest.RegistrationToken, Namespace: "fleet-default",
 		},
-		TokenName: "import-token-one", RegistrationKey: "uid/1", systemNamespace: "cattle-fleet-clusters-system",
+		TokenName: "import-token-one", RegistrationKey: "uid/1", registrationNamespace: "cattle-fleet-clusters-system",
 	}
 	secretOf := func(data map[string]string) *corev1.Secret {
 		return agenttest.Secret(registration.BootstrapSecret, data)
 	}
 	for name, secret := range map[string]*corev1.Secret{
 		"keys":       agenttest.BootstrapSecret(agenttest.HubURL, ca, "registration", "uid/1"),
-		"a document": secretOf(map[string]string{registration.BootstrapValues: document}),
+		"a document": secretOf(map[string]string{registration.ValuesKey: document}),
 		"a key wins over the document": secretOf(map[string]string{
-			registration.BootstrapValues:       strings.ReplaceAll(document, agenttest.HubURL, "https://other.example.com"),
+			registration.ValuesKey:             strings.ReplaceAll(document, agenttest.HubURL, "https://other.example.com"),
 			registration.BootstrapAPIServerURL: agenttest.HubURL + "\n",
 		}),
 	} {
@@ -226,7 +226,7 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset()},
 			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
 		}
-		identity := &BootstrapIdentity{systemNamespace: "sys"}
+		identity := &BootstrapIdentity{registrationNamespace: "sys"}
 		// await lets the attempt time out, half an hour after it began, and returns how often it polled.
 		await := func(request string) int {
 			hub.ClearActions()
@@ -264,8 +264,8 @@ func newAttempt(t *testing.T, clientID string, objects ...runtime.Object) (*Regi
 
 // answerTo returns the Secret with which the hub answers the request.
 func answerTo(in Input, object *fleet.ClusterRegistration, data map[string]string) *corev1.Secret {
-	secret := agenttest.Secret(registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom), data)
-	secret.Namespace = in.Identity.systemNamespace
+	secret := agenttest.Secret(registration.AnswerSecretName(object.Spec.ClientID, object.Spec.ClientRandom), data)
+	secret.Namespace = in.Identity.registrationNamespace
 	return secret
 }
 
@@ -424,7 +424,7 @@ func FuzzParseIdentity(f *testing.F) {
 		secret := agenttest.Secret("name", map[string]string{
 			registration.BootstrapAPIServerURL: url, registration.BootstrapAPIServerCA: ca,
 			registration.BootstrapWorkspace: namespace, registration.BootstrapToken: token + marker, registration.BootstrapTokenName: name,
-			registration.BootstrapSystemRegistrationNamespace: system, registration.BootstrapValues: document,
+			registration.BootstrapSystemRegistrationNamespace: system, registration.ValuesKey: document,
 		})
 		identity, err := ParseIdentity(secret)
 		if err != nil {
@@ -432,7 +432,7 @@ func FuzzParseIdentity(f *testing.F) {
 			return
 		}
 		assert.NotEmpty(t, identity.Namespace)
-		assert.NotEmpty(t, identity.systemNamespace)
+		assert.NotEmpty(t, identity.registrationNamespace)
 		assert.Equal(t, strings.TrimSpace(token+marker), identity.Token)
 		assert.Empty(t, hubclient.CheckServer(identity.Server), "the agent can connect to it")
 		assert.True(t, hubclient.ValidCA(identity.CA))

@@ -33,7 +33,7 @@ type BootstrapIdentity struct {
 	// RegistrationKey identifies the registration that the hub wants; empty if the hub does not say.
 	RegistrationKey string
 
-	systemNamespace string // of the Secrets with the credentials
+	registrationNamespace string // of the answer Secret
 }
 
 // identityKeys are the keys that are read. A values document may have others: it is a values file of the chart, too.
@@ -50,8 +50,8 @@ func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 		return credential.UnusableKey(secret.Namespace, registration.BootstrapSecret, key, problem)
 	}
 	document := map[string]any{}
-	if err := yaml.Unmarshal(secret.Data[registration.BootstrapValues], &document); err != nil {
-		return nil, unusable(registration.BootstrapValues, "it is not a YAML object")
+	if err := yaml.Unmarshal(secret.Data[registration.ValuesKey], &document); err != nil {
+		return nil, unusable(registration.ValuesKey, "it is not a YAML object")
 	}
 	values := map[string]string{}
 	for _, key := range identityKeys {
@@ -69,9 +69,9 @@ func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 			},
 			Token: values[registration.BootstrapToken], Namespace: values[registration.BootstrapWorkspace],
 		},
-		TokenName:       values[registration.BootstrapTokenName],
-		RegistrationKey: values[registration.BootstrapRegistrationKey],
-		systemNamespace: values[registration.BootstrapSystemRegistrationNamespace],
+		TokenName:             values[registration.BootstrapTokenName],
+		RegistrationKey:       values[registration.BootstrapRegistrationKey],
+		registrationNamespace: values[registration.BootstrapSystemRegistrationNamespace],
 	}
 
 	var errs []error
@@ -99,7 +99,7 @@ func (i *BootstrapIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 // digest identifies this bootstrap identity and the clientID. A request that was made with another digest is useless: perhaps only another
 // token can read its credential.
 func (i *BootstrapIdentity) digest(clientID string) string {
-	parts := []string{i.Server, i.Namespace, i.systemNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
+	parts := []string{i.Server, i.Namespace, i.registrationNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }

@@ -16,7 +16,7 @@ type Durations struct {
 	Request time.Duration
 	// RetryFirst and RetryMax are the first and the longest pause after a failure.
 	RetryFirst, RetryMax time.Duration
-	// PollFirst and PollMax are the first and the longest pause between two reads of the credential Secret that the hub creates.
+	// PollFirst and PollMax are the first and the longest pause between two reads of the answer Secret that the hub creates.
 	PollFirst, PollMax time.Duration
 	// PollFast is the time after a request for which the agent polls with these pauses. After that, a person probably has to approve the
 	// request, and the pause grows to PollSlowMax.

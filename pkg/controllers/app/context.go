@@ -88,7 +88,7 @@ type Context struct {
 	ClusternetClient clusternetclient.ClustersV1beta1Interface
 	// HubUser is the user name of this hub on its API server; empty unless the hub serves Clusternet agents.
 	HubUser string
-	// FarewellGrace is how long a deleted Cluster waits for its agent to uninstall itself.
+	// FarewellGrace is how long a deleted Cluster waits until its agent, and what it deployed, is removed from the member.
 	FarewellGrace time.Duration
 	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration
@@ -169,7 +169,7 @@ func (c *Context) RecheckDelay() time.Duration {
 	return result.Recheck
 }
 
-// RegistrationNamespace is the namespace of the credential Secrets.
+// RegistrationNamespace is the namespace of the answer Secrets.
 func (c *Context) RegistrationNamespace() string {
 	return registration.SystemRegistrationNamespace(c.SystemNamespace)
 }

@@ -116,8 +116,8 @@ func (h *handler) reportDisconnected(ctx context.Context, cluster *fleet.Cluster
 	}) {
 		return nil
 	}
-	latest, written, err := writes.Status(ctx, h.ClusternetClient.ManagedClusters(namespace), member, after)
-	if written {
+	latest, changed, err := writes.Status(ctx, h.ClusternetClient.ManagedClusters(namespace), member, after)
+	if changed {
 		h.writtenMembers.Wrote(latest)
 	}
 	return err

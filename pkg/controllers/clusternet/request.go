@@ -28,7 +28,7 @@ const (
 	// request every 5 to 7 seconds.
 	readAfter = 15 * time.Second
 	// unreadLifetime is the time after which the hub deletes the answer of an agent that sends no heartbeat. It equals the lifetime of the
-	// credential Secrets of agents that are not Clusternet's.
+	// answer Secrets of agents that are not Clusternet's.
 	unreadLifetime = 40 * time.Minute
 	// pendingDelay is the time until the hub looks again for a token that Kubernetes is issuing.
 	pendingDelay = time.Second
@@ -54,11 +54,11 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	}
 	after := request.DeepCopy()
 	after.Status = d.status
-	latest, written, err := writes.Status(ctx, h.ClusternetClient.ClusterRegistrationRequests(), request, after)
+	latest, changed, err := writes.Status(ctx, h.ClusternetClient.ClusterRegistrationRequests(), request, after)
 	if err != nil {
 		return request, err
 	}
-	if written {
+	if changed {
 		h.written.Wrote(latest)
 		if d.status.Result == v1beta1.ResultApproved {
 			h.answered.Store(name, approvalTime{request.UID, h.Clock.Now()})

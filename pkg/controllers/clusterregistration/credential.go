@@ -22,11 +22,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// credentialSecretLifetime is how long a credential Secret stays on the hub. A waiting agent polls for it every half minute, a denied one
+// answerLifetime is how long an answer Secret stays on the hub. A waiting agent polls for it every half minute, a denied one
 // every ten minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
-const credentialSecretLifetime = 40 * time.Minute
+const answerLifetime = 40 * time.Minute
 
-// ensureCredential creates the credential Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
+// ensureCredential creates the answer Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
 // if the Secret belongs to another request.
 func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
@@ -50,7 +50,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 			h.createdCredentials.Expect(string(request.UID))
 			return done
 		} else if !apierrors.IsAlreadyExists(err) {
-			return failed(fmt.Errorf("creating credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
+			return failed(fmt.Errorf("creating answer Secret %s/%s: %w", secret.Namespace, secret.Name, err))
 		}
 		// The cache lacks a Secret of an earlier pass, or of another request.
 		if existing, err = secrets.Get(ctx, secret.Name, metav1.GetOptions{}); err != nil {
@@ -76,8 +76,8 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
-// maintainCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
-// that the agent finds a working one for credentialSecretLifetime. Once the agent uses the credential, from a Secret of its own, the hub
+// maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
+// that the agent finds a working one for answerLifetime. Once the agent uses the credential, from a Secret of its own, the hub
 // deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it.
 func (h *handler) maintainCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
@@ -113,7 +113,7 @@ func (h *handler) reissueCredential(
 	}
 	secret.ResourceVersion = existing.ResourceVersion
 	if _, err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
-		return failed(fmt.Errorf("replacing the token in credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
+		return failed(fmt.Errorf("replacing the token in answer Secret %s/%s: %w", secret.Namespace, secret.Name, err))
 	}
 	return done
 }
@@ -186,7 +186,7 @@ func (h *handler) secretTaken(existing *corev1.Secret) result.Result {
 		existing.Namespace, existing.Name)).In(h.RecheckDelay())
 }
 
-// deleteOldAnswer handles Secrets: it deletes a credential Secret after credentialSecretLifetime, and a refusal whose request is gone. The
+// deleteOldAnswer handles Secrets: it deletes an answer Secret after answerLifetime, and a refusal whose request is gone. The
 // credential itself stays valid: the agent has its own copy.
 func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
 	if secret == nil || secret.DeletionTimestamp != nil || secret.Namespace != h.RegistrationNamespace() ||
@@ -202,7 +202,7 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		}
 		return secret, h.deleteSecret(ctx, secret)
 	}
-	if left := credentialSecretLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
+	if left := answerLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}
@@ -212,13 +212,13 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {
 	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+		return fmt.Errorf("deleting answer Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
 	return nil
 }
 
 func secretName(request *fleet.ClusterRegistration) string {
-	return registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	return registration.AnswerSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
 }
 
 // isFor compares the whole key of the request: the name of the Secret is a hash of two strings without a separator, which two
@@ -233,10 +233,10 @@ func isRefusal(secret *corev1.Secret) bool {
 	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
 }
 
-// secretsByRequest finds credential Secrets by the key of their request.
+// secretsByRequest finds answer Secrets by the key of their request.
 var secretsByRequest = index.Bucketed[*corev1.Secret]{Name: "muster.fleet.cattle.io/secret-by-request", Keys: requestOfSecret}
 
-// credentialsOf returns the credential Secrets of a request.
+// credentialsOf returns the answer Secrets of a request.
 func (h *handler) credentialsOf(request string) ([]*corev1.Secret, error) {
 	found, err := secretsByRequest.Find(h.secrets, request)
 	return slices.DeleteFunc(found, func(secret *corev1.Secret) bool { return secret.Namespace != h.RegistrationNamespace() }), err

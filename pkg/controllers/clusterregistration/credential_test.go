@@ -205,7 +205,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestExpireCredential(t *testing.T) {
-	old := metav1.NewTime(noon.Add(-credentialSecretLifetime))
+	old := metav1.NewTime(noon.Add(-answerLifetime))
 	for _, row := range []struct {
 		name    string
 		secret  func(*scene) *corev1.Secret
@@ -253,9 +253,9 @@ func TestIsDecided(t *testing.T) {
 		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
 		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
 	} {
-		assert.True(t, isFinal(reason), reason)
+		assert.True(t, isDecision(reason), reason)
 	}
 	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
-		assert.False(t, isFinal(reason), reason)
+		assert.False(t, isDecision(reason), reason)
 	}
 }

@@ -63,10 +63,10 @@ func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.Cluster
 	return ""
 }
 
-// mayRegisterAgain reports whether the Clusternet agent of the Cluster may have sent the request to register again without its credential, and may
-// do so. The agent must be disconnected, so that no working agent loses its identity; it must have registered with the same token; and its
-// credential must not be revoked: an agent that a person locked out is disconnected too, and still has its token.
-func (h *handler) mayRegisterAgain(
+// isClusternetReentry reports whether the Clusternet agent of the Cluster may have sent the request to register again without its credential,
+// and may do so. The agent must be disconnected, so that no working agent loses its identity; it must have registered with the same token; and
+// its credential must not be revoked: an agent that a person locked out is disconnected too, and still has its token.
+func (h *handler) isClusternetReentry(
 	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {
@@ -90,18 +90,18 @@ func (h *handler) mayRegisterAgain(
 	return len(granted) > 0, nil
 }
 
-// unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,
+// unusedAfter is the age of its answer Secret from which an agent that does not renew counts as one that never got its credential,
 // if it has sent no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted
+// isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
 // request still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
 // positive, is the time after which an unused credential no longer holds the identity.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
 ) (held bool, freeIn time.Duration, err error) {
-	if !cluster.Status.Agent.LastSeen.IsZero() && !h.sentHeartbeat(request, cluster, sameClientID) {
+	if !cluster.Status.Agent.LastSeen.IsZero() && !h.isHeartbeatOf(request, cluster, sameClientID) {
 		return true, 0, nil
 	}
 	for _, r := range otherGranted(request, sameClientID) {
@@ -121,11 +121,11 @@ func (h *handler) isHeld(
 	return false, 0, nil
 }
 
-// sentHeartbeat reports whether the agent of this request, which is not granted yet, sent the heartbeat of the Cluster. That happens if an
+// isHeartbeatOf reports whether the heartbeat of the Cluster came from the agent of this request, which is not granted yet. That happens if an
 // earlier pass created the ServiceAccount and the credential, the agent used the credential, and the write that grants the request failed, or
 // the hub was killed before it. The ServiceAccount proves that pass: its name contains the UID of the request, and the hub creates it only for
 // a request that may be granted. If the heartbeat names no request, it counts as this agent's only if no other request was granted.
-func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration) bool {
+func (h *handler) isHeartbeatOf(request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration) bool {
 	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
 		return false
 	}
@@ -135,7 +135,7 @@ func (h *handler) sentHeartbeat(request *fleet.ClusterRegistration, cluster *fle
 	return !slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
-// liveSecret returns the credential Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
+// liveSecret returns the answer Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
 // the watch of Secrets may be behind the watch of requests, and a second agent would get the same identity.
 func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
 	secret, err := h.cachedSecret(request)
@@ -169,7 +169,7 @@ func (h *handler) mayBeSameAgent(
 
 // isProverRevoked reports whether the credential with which the agent proved possession of the request was revoked. Agents report the request
 // with which they have registered. An agent that has taken over the credential of an agent of Fleet does not; that credential belongs to a
-// granted request whose agent does not renew.
+// granted request whose agent does not renew. If there is no granted request that can be the prover's, its credential counts as revoked.
 func (h *handler) isProverRevoked(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) (bool, error) {

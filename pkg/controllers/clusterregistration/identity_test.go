@@ -224,7 +224,7 @@ func TestMayReenter(t *testing.T) {
 			row.change(s, earlier)
 			origin := registration.OriginOf(s.request, s.OriginPolicies()).For(s.request.Namespace, asToken(s.token))
 			may := func() (bool, error) {
-				return s.mayRegisterAgain(t.Context(), s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier})
+				return s.isClusternetReentry(t.Context(), s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier})
 			}
 			got, err := may()
 			require.NoError(t, err)

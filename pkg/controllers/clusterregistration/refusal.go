@@ -32,9 +32,9 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	case out.Reason == fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
 		return out
-	case out.Reason == fleet.ReasonClientIDInUse && !h.isHeldByOther(request, cluster):
+	case out.Reason == fleet.ReasonClientIDInUse && !h.isGrantedToOther(request, cluster):
 		return out
-	case out.Reason != fleet.ReasonTokenNotFound && !isFinal(out.Reason):
+	case out.Reason != fleet.ReasonTokenNotFound && !isDecision(out.Reason):
 		return out
 	}
 	key := index.Key(request.Namespace, request.Name)
@@ -73,9 +73,9 @@ func (h *handler) accountsOf(request *fleet.ClusterRegistration) ([]*corev1.Serv
 	return slices.DeleteFunc(accounts, func(a *corev1.ServiceAccount) bool { return a.Name != accountName(request) }), err
 }
 
-// isHeldByOther reports whether another request holds the identity. If none was granted, the agent that sends heartbeats may be the
-// one of this request, with its credential.
-func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+// isGrantedToOther reports whether another request of the clientID is granted, and the agent does not use the credential of this one. If no
+// other one is granted, the agent that sends heartbeats may be the one of this request, with its credential.
+func (h *handler) isGrantedToOther(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	if cluster == nil || isInUse(request, cluster) {
 		return false
 	}
@@ -89,7 +89,7 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
-	isRefused := out.IsStalled() && isFinal(out.Reason)
+	isRefused := out.IsStalled() && isDecision(out.Reason)
 	if !registration.Renews(request) || !isRefused && !out.IsWait() {
 		return nil
 	}
@@ -136,9 +136,9 @@ func (h *handler) reconcileRefusal(
 	return nil
 }
 
-// isFinal reports whether the reason is a refusal by a rule or a person, not an error or a temporary state. The hub then deletes the objects of
-// earlier passes and reports the refusal to the agent, which then polls less often.
-func isFinal(reason string) bool {
+// isDecision reports whether the reason of a refusal is a decision by a rule or a person, not an error or a temporary state. The hub then
+// deletes the objects of earlier passes and reports the refusal to the agent, which then polls less often.
+func isDecision(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
 		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,

@@ -83,18 +83,18 @@ type handler struct {
 	grantAttempts expectations.Expectations
 	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
 	createdClusters expectations.Expectations
-	// createdCredentials has the UIDs of requests whose credential Secret the cache may lack.
+	// createdCredentials has the UIDs of requests whose answer Secret the cache may lack.
 	createdCredentials expectations.Expectations
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
-	// unstoredConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
-	// chart has no field for it.
+	// unstoredConditions has, by key, the last condition of a request that the API server did not store, because the
+	// CustomResourceDefinition is that of Fleet's own chart, which has no field for it.
 	unstoredConditions sync.Map
 }
 
 // Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a
-// request, to repair them; and credential Secrets, to delete old ones.
+// request, to repair them; and answer Secrets, to delete old ones.
 func Register(ctx context.Context, c *app.Context) {
 	h := &handler{
 		Context:         c,
@@ -141,13 +141,14 @@ func (h *handler) watch() {
 	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
 	enqueue.OnEvent(tokens, h.onToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
+	enqueue.OnEvent(secrets, h.observeCredential)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
-	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
+	enqueue.OnAnyChange(secrets, h.queue, h.deletedRequestOf)
 	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
-		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
-		enqueue.OnDamage(kind, h.queue, h.requestOfOwn)
+		enqueue.OnAnyChange(kind, h.queue, h.deletedRequestOf)
+		enqueue.OnDamage(kind, h.queue, h.requestOfManaged)
 	}
-	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedOwner)
+	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedRequestOf)
 	enqueue.OnTransition(h.Coordination.Lease(), h.queue, h.requestOfDamagedLease)
 }
 
@@ -283,28 +284,43 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 	if err != nil {
 		return nil
 	}
-	return h.requestOfOwn(account)
+	return h.requestOfManaged(account)
 }
 
-// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: until an agent has used the
+// observeCredential ends the expectation that the cache lacks the credential of a request.
+func (h *handler) observeCredential(before, after *corev1.Secret) {
+	if answered := h.grantedWith(cmp.Or(after, before)); answered != nil {
+		h.createdCredentials.Observed(string(answered.UID))
+	}
+}
+
+// dependentsOfCredential returns the other requests of an agent whose answer Secret is created or deleted: until an agent has used the
 // credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
 // granted request itself is included: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
-	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
-		return nil
-	}
-	key := requestKeyOf(secret)
-	answered, err := h.requests.Get(key.Namespace, key.Name)
-	if err != nil {
+	answered := h.grantedWith(secret)
+	if answered == nil {
 		return nil
 	}
 	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(answered.Namespace, answered.Spec.ClientID))
 	keys := ungranted(sameClientID)
-	h.createdCredentials.Observed(string(answered.UID))
 	if answered.Status.Granted {
-		keys = append(keys, key)
+		keys = append(keys, requestKeyOf(secret))
 	}
 	return keys
+}
+
+// grantedWith returns the request whose answer Secret with a credential this is; nil if there is none. The request may not be granted yet.
+func (h *handler) grantedWith(secret *corev1.Secret) *fleet.ClusterRegistration {
+	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+		return nil
+	}
+	key := requestKeyOf(secret)
+	request, err := h.requests.Get(key.Namespace, key.Name)
+	if err != nil {
+		return nil
+	}
+	return request
 }
 
 // requestOfDamagedLease returns the request of a Lease that was deleted, or whose change includes fields that its agent may not write.
@@ -313,7 +329,7 @@ func (h *handler) requestOfDamagedLease(before, after *coordinationv1.Lease) []t
 		maps.Equal(withoutReport(before), withoutReport(after)) {
 		return nil
 	}
-	return h.requestOfOwn(before)
+	return h.requestOfManaged(before)
 }
 
 func withoutReport(lease *coordinationv1.Lease) map[string]string {
@@ -323,10 +339,10 @@ func withoutReport(lease *coordinationv1.Lease) map[string]string {
 	return annotations
 }
 
-// deletedOwner returns the request that an object was created for if the request is gone, for example because it was deleted while no hub was
-// running. The pass over the request deletes the object.
-func (h *handler) deletedOwner(object metav1.Object) (keys []types.NamespacedName) {
-	for _, key := range h.requestOfOwn(object) {
+// deletedRequestOf returns the request that an object was created for if the request is gone, for example because it was deleted while no hub
+// was running. The pass over the request deletes the object.
+func (h *handler) deletedRequestOf(object metav1.Object) (keys []types.NamespacedName) {
+	for _, key := range h.requestOfManaged(object) {
 		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)
 		}
@@ -348,10 +364,10 @@ var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
 // requestOf returns the request that an object of a set was created for.
 var requestOf = enqueue.OwnerOf(requestKind)
 
-// requestOfOwn returns the request that an object was created for, if the object is where the hub creates objects for that request: in no
-// namespace, or in the namespace of the request, of the credentials or of a Cluster. With annotations on objects elsewhere, users of one
+// requestOfManaged returns the request that an object was created for, if the object is where the hub creates objects for that request: in no
+// namespace, or in the namespace of the request, of the answer Secrets or of a Cluster. With annotations on objects elsewhere, users of one
 // workspace could otherwise make the hub work on requests of another workspace.
-func (h *handler) requestOfOwn(object metav1.Object) []types.NamespacedName {
+func (h *handler) requestOfManaged(object metav1.Object) []types.NamespacedName {
 	in := object.GetNamespace()
 	return slices.DeleteFunc(requestOf(object), func(request types.NamespacedName) bool {
 		return in != "" && in != request.Namespace && in != h.RegistrationNamespace() && !strings.HasPrefix(in, "cluster-")

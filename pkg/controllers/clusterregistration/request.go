@@ -71,11 +71,11 @@ func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration
 		out.Err = errors.Join(out.Err, err)
 	}
 
-	latest, transition, written, err := h.writeStatus(ctx, found.request, found.status, out)
+	latest, transition, changed, err := h.writeStatus(ctx, found.request, found.status, out)
 	if err != nil {
 		return request, errors.Join(err, out.Err)
 	}
-	if written {
+	if changed {
 		recordDecision(h.Events, latest, found, transition)
 		if transition != nil && transition.After == corev1.ConditionFalse {
 			h.Metrics.Refused(transition.Reason)
@@ -168,7 +168,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 		return refused(refusal).In(h.RecheckDelay())
 	}
 
-	// A Cluster that was put into quarantine after an earlier pass gave the agent its rights: take them back before refusing.
+	// If the Cluster was put into quarantine after an earlier pass had given the agent its rights, withdraw them before refusing.
 	if cluster != nil && cluster.Spec.Quarantined {
 		if out := h.withdrawRights(ctx, request, cluster, token); !out.IsDone() {
 			return out
@@ -176,7 +176,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 	}
 
 	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
-	var held, proverRevoked, mayRegisterAgain bool
+	var held, proverRevoked, clusternetReentry bool
 	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameClientID) {
@@ -188,7 +188,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
 			return failed(err)
 		}
-		if mayRegisterAgain, err = h.mayRegisterAgain(ctx, request, token, cluster, found.origin, sameClientID); err != nil {
+		if clusternetReentry, err = h.isClusternetReentry(ctx, request, token, cluster, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 	}
@@ -200,12 +200,12 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 		return refused(refusal)
 	}
 	judgement := registration.Judge(registration.Case{
-		Request: request, Token: token, Cluster: cluster, Held: held, ProverRevoked: proverRevoked, Origin: found.origin,
+		Request: request, Token: token, Cluster: cluster, HeldByAgent: held, ProverRevoked: proverRevoked, Origin: found.origin,
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: found.origin.AssumesToken(request), Cluster: cluster,
 		}),
 		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameClientID),
-		MayRegisterAgain: mayRegisterAgain,
+		ClusternetReentry: clusternetReentry,
 	})
 	found.approval = setApproved(&found.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
@@ -222,7 +222,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 func (h *handler) grant(ctx context.Context, found *findings, newCluster string, sameClientID []*fleet.ClusterRegistration) result.Result {
 	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
 
-	// Check that the credential Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
+	// Check that the answer Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
 	// from the request, so a copy of another agent's request would lead to that agent's credential.
 	if existing, err := h.cachedSecret(request); err != nil {
 		return failed(err)
@@ -368,7 +368,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 // that the result names.
 func (h *handler) writeStatus(
 	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
-) (latest *fleet.ClusterRegistration, transition *result.Transition, written bool, err error) {
+) (latest *fleet.ClusterRegistration, transition *result.Transition, changed bool, err error) {
 	if out.IsWait() && !out.EventOnWait && !out.Immediate && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
 		return request, nil, false, nil
@@ -378,7 +378,7 @@ func (h *handler) writeStatus(
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
-		return request, nil, false, nil // the event was recorded, and the API server would not store the condition of another write either
+		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see unstoredConditions
 	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
@@ -387,14 +387,14 @@ func (h *handler) writeStatus(
 	if granting {
 		h.grantAttempts.Attempted(request)
 	}
-	latest, written, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
+	latest, changed, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
 	if err != nil {
 		return request, nil, false, err
 	}
 	if out.After > 0 {
 		h.queue.EnqueueAfter(latest.Namespace, latest.Name, out.After)
 	}
-	if !written {
+	if !changed {
 		return latest, nil, false, nil
 	}
 	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {

@@ -84,7 +84,7 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	if cluster.Spec.Quarantined {
 		return objects
 	}
-	if request.Annotations[fleet.RequesterAnnotation] != "" {
+	if isOfClusternet := request.Annotations[fleet.RequesterAnnotation] != ""; isOfClusternet {
 		if registration.IsForClusternet(request, h.HubUser) {
 			objects = append(objects, clusternet.Rights(request.Spec.ClientID, namespace, account)...)
 		}

@@ -54,6 +54,7 @@ func TestRights(t *testing.T) {
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all, "the cache may lack it")
 		secret := s.credentialOf(s.request, "bearer")
 		s.haveCached()
+		s.observeCredential(nil, secret)
 		assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, s.dependentsOfCredential(secret))
 		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)

@@ -92,12 +92,12 @@ const (
 	batchDelay      = 20 * time.Millisecond
 	batchStormDelay = 250 * time.Millisecond // less than a request takes in a storm in any case
 
-	batchMin = 2  // requests of one token that are counted at once: this one, and the one before it
-	stormMin = 10 // requests that a token names at a time
+	undelayedMax = 2  // uncounted and pending requests of one token that are counted without a delay: this one, and the one before it
+	stormMin     = 10 // pending requests of one token
 )
 
-// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until the status
-// of the request records the use.
+// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: it is pending, in
+// status.pendingUses of the token, until its own status records the use.
 func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
 	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
 	h.TokenUsage.Add(key, registration.Use{
@@ -107,12 +107,12 @@ func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.Clu
 }
 
 // countDelay is how long a token waits for more requests to count, so that a storm of requests costs few writes. A single request does
-// not wait.
-func countDelay(named, asking int) time.Duration {
+// not wait. pending is the number of counted requests whose status does not record the use yet.
+func countDelay(pending, asking int) time.Duration {
 	switch {
-	case named+asking <= batchMin:
+	case pending+asking <= undelayedMax:
 		return 0
-	case named < stormMin:
+	case pending < stormMin:
 		return batchDelay
 	}
 	return batchStormDelay
@@ -121,8 +121,8 @@ func countDelay(named, asking int) time.Duration {
 // unconnectedRecheck is the interval at which the hub decides again about a request that waits until other agents connect.
 const unconnectedRecheck = 10 * time.Second
 
-// limitUnconnected lets a request wait while too many agents that registered before have never connected. A fleet that registers at
-// once continues as its agents connect.
+// limitUnconnected lets a request wait while too many agents that registered before have never connected. If a whole fleet registers at the
+// same time, it continues as its agents connect.
 func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) result.Result {
 	limits := h.Config.Get().Registration.Limits.WithDefaults()
 	limit := backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace}
@@ -135,9 +135,9 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 	}
 	h.reportLimit(token)
 	wait := result.Wait(fleet.ReasonTooManyUnconnected, fmt.Sprintf(
-		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s, as many of unproved origin, or %d of the namespace "+
-			"have not yet (registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
-	// The condition is written at once, because the next step counts it. There is no event: the token has one for all requests.
+		"waiting for agents that registered before to connect; a limit is reached: %d for ClusterRegistrationToken %s, %[1]d for requests of unproved "+
+			"origin, %[3]d for the namespace (registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
+	// The condition is written immediately, because the next step counts it. There is no event: the token has one for all requests.
 	return h.waitOrRefuse(request, token, wait.WrittenAtOnce().In(unconnectedRecheck))
 }
 
@@ -155,8 +155,9 @@ func (h *handler) waitOrRefuse(request *fleet.ClusterRegistration, token *fleet.
 	}
 	h.reportLimit(token)
 	return result.Stalled(fleet.ReasonTooManyWaiting, fmt.Sprintf(
-		"%d requests of ClusterRegistrationToken %s, as many of unproved origin, or %d of the namespace wait already (registration.limits); decide about these requests, or "+
-			"revoke the token if it was stolen", limit.PerToken, token.Name, limit.PerNamespace)).WithoutEvent().In(h.RecheckDelay())
+		"too many requests wait already; a limit is reached: %d for ClusterRegistrationToken %s, %[1]d for requests of unproved origin, %[3]d for the "+
+			"namespace (registration.limits); decide about these requests, or revoke the token if it was stolen",
+		limit.PerToken, token.Name, limit.PerNamespace)).WithoutEvent().In(h.RecheckDelay())
 }
 
 // reportLimit enqueues the token, whose condition WithinLimits reports the limit.

@@ -63,7 +63,7 @@ func TestDependentsOfCluster(t *testing.T) {
 		name string
 		uses string
 		own  func(*scene) []*fleet.ClusterRegistration
-		left bool // the credential Secret
+		left bool // the answer Secret
 		want []string
 	}{
 		{"uses the new credential, and an older request is left", "request-abc", func(s *scene) []*fleet.ClusterRegistration {
@@ -236,25 +236,28 @@ func TestObjectsOfAnotherWorkspace(t *testing.T) {
 		return &coordinationv1.Lease{ObjectMeta: owned(namespace).ObjectMeta}
 	}
 	for _, own := range []string{"", s.request.Namespace, s.RegistrationNamespace(), clusterNamespace(s.cluster)} {
-		assert.Equal(t, []string{s.request.Name}, names(s.requestOfOwn(owned(own))), own)
+		assert.Equal(t, []string{s.request.Name}, names(s.requestOfManaged(owned(own))), own)
 		assert.Equal(t, []string{s.request.Name}, names(s.requestOfDamagedLease(lease(own), nil)), own)
-		assert.Equal(t, []string{"gone"}, names(s.deletedOwner(gone(own))), own)
+		assert.Equal(t, []string{"gone"}, names(s.deletedRequestOf(gone(own))), own)
 	}
-	assert.Empty(t, s.requestOfOwn(owned("mallory")))
+	assert.Empty(t, s.requestOfManaged(owned("mallory")))
 	assert.Empty(t, s.requestOfDamagedLease(lease("mallory"), nil))
-	assert.Empty(t, s.deletedOwner(gone("mallory")))
+	assert.Empty(t, s.deletedRequestOf(gone("mallory")))
 
 	secret := s.credentialOf(s.request, "bearer")
 	s.createdCredentials.Expect(string(s.request.UID))
 	secret.Namespace = "mallory"
-	assert.Empty(t, s.dependentsOfCredential(secret))
+	s.observeCredential(nil, secret)
 	assert.True(t, s.createdCredentials.IsExpected(string(s.request.UID)), "the event of the credential has not arrived")
+	assert.Empty(t, s.dependentsOfCredential(secret))
 	s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 	found, err := s.credentialsOf(requestKey.String())
 	require.NoError(t, err)
 	assert.Empty(t, found)
 
 	secret.Namespace = s.RegistrationNamespace()
+	s.observeCredential(nil, secret)
+	assert.False(t, s.createdCredentials.IsExpected(string(s.request.UID)))
 	assert.NotEmpty(t, s.dependentsOfCredential(secret))
 	found, err = s.credentialsOf(requestKey.String())
 	require.NoError(t, err)

@@ -101,15 +101,15 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionReady, fleet.ConditionRequestsAccepted,
 			fleet.ConditionWithinLimits, fleet.ConditionPoliciesInForce)
 	}
-	latest, written := token, false
+	latest, changed := token, false
 	if !isUnusedImportToken(token, after) {
 		var err error
-		if latest, written, err = writes.Status(ctx, client, token, after); err != nil {
+		if latest, changed, err = writes.Status(ctx, client, token, after); err != nil {
 			return token, errors.Join(err, out.Err, countErr, limitErr, refusalErr)
 		}
 	}
 	h.TokenUsage.Done(keyOf(token), counted.answered)
-	if written {
+	if changed {
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 		limited.Record(h.Events, latest)

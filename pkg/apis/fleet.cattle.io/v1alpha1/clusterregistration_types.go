@@ -69,7 +69,7 @@ type ClusterRegistrationStatus struct {
 	// +nullable
 	ClusterName string `json:"clusterName,omitempty"`
 
-	// Granted is set to true by the hub once the credential Secret and the rights of the agent exist.
+	// Granted is set to true by the hub once the answer Secret and the rights of the agent exist.
 	// +optional
 	Granted bool `json:"granted,omitempty"`
 

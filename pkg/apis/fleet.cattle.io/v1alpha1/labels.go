@@ -8,7 +8,7 @@ const (
 	ManagedLabel = "fleet.cattle.io/managed"
 
 	// ClusterLabel has the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount of
-	// an agent, and a label on credential Secrets, BundleDeployments and Clusters the hub created.
+	// an agent, and a label on answer Secrets, BundleDeployments and Clusters the hub created.
 	ClusterLabel = "fleet.cattle.io/cluster"
 	// ClusterAnnotation is ClusterLabel where it is an annotation.
 	ClusterAnnotation = ClusterLabel

@@ -17,7 +17,7 @@ const (
 
 // Reasons of the conditions Granted and Registered.
 const (
-	// ReasonGranted (True): the credential Secret exists and the agent may read it.
+	// ReasonGranted (True): the answer Secret exists and the agent may read it.
 	ReasonGranted = "Granted"
 	// ReasonWaitingForCluster (Unknown): the Cluster the request belongs to has no namespace yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
