@@ -104,7 +104,7 @@ func apiServerP99(log *audit.Log) (time.Duration, error) {
 // outage stops the API server for five seconds. Then all agents come back with new connections, spread over the time that their
 // backoff spreads them over.
 func (g *growing) outage(ctx context.Context) error {
-	if _, err := g.quiet(ctx); err != nil {
+	if _, err := g.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	before, err := usageOf(g.hub.pid())
@@ -131,7 +131,7 @@ func (g *growing) outage(ctx context.Context) error {
 		return err
 	}
 	took := time.Since(began)
-	requests, err := g.quiet(ctx)
+	requests, err := g.awaitQuiet(ctx)
 	if err != nil {
 		return err
 	}

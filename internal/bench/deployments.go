@@ -70,9 +70,9 @@ func (m *memberWithAgent) close() {
 	m.importing.close()
 }
 
-// quiet waits until the agent has sent no request for two seconds. It returns the agent's requests to the hub and to the member since the last
+// awaitQuiet waits until the agent has sent no request for two seconds. It returns the agent's requests to the hub and to the member since the last
 // call, without heartbeats.
-func (m *memberWithAgent) quiet(ctx context.Context) (hub, member []audit.Request, err error) {
+func (m *memberWithAgent) awaitQuiet(ctx context.Context) (hub, member []audit.Request, err error) {
 	const silence = 2 * time.Second
 	isAgent := audit.ByUserAgents("fleetagent")
 	isHeartbeat := func(r audit.Request) bool { // the write to the hub, and the reads of the member for it
@@ -106,7 +106,7 @@ func deployments(ctx context.Context, o Options) ([]figures.Figure, error) {
 		return nil, err
 	}
 	defer m.close()
-	if _, _, err := m.quiet(ctx); err != nil {
+	if _, _, err := m.awaitQuiet(ctx); err != nil {
 		return nil, err
 	}
 
@@ -129,7 +129,7 @@ func deployments(ctx context.Context, o Options) ([]figures.Figure, error) {
 		if err != nil {
 			return fmt.Errorf("%w\nthe end of the agent's log:\n%s", err, process.Tail(m.log, 10))
 		}
-		hub, member, err = m.quiet(ctx)
+		hub, member, err = m.awaitQuiet(ctx)
 		return err
 	})
 	if err != nil {
@@ -140,7 +140,7 @@ func deployments(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err := sim.Pause(ctx, o.Window); err != nil {
 		return nil, err
 	}
-	hub, member, err = m.quiet(ctx)
+	hub, member, err = m.awaitQuiet(ctx)
 	if err != nil {
 		return nil, err
 	}

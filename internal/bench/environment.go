@@ -52,10 +52,10 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 		return nil, e.closeOnError(err)
 	}
 	e.audit = audit.NewLog(log)
-	const megabytes = "--audit-log-maxsize=100000" // do not rotate the log, however long the run is
+	const noRotation = "--audit-log-maxsize=100000" // do not rotate the log, however long the run is
 	e.plane, err = controlplane.Start(ctx, controlplane.Options{
 		Name: "bench", Dir: filepath.Join(e.dir, "plane"), Binaries: o.Binaries,
-		APIServerArgs:         append([]string{"--audit-policy-file=" + policy, "--audit-log-path=" + log, megabytes}, extra.apiServer...),
+		APIServerArgs:         append([]string{"--audit-policy-file=" + policy, "--audit-log-path=" + log, noRotation}, extra.apiServer...),
 		ControllerManagerArgs: extra.controllerManager,
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func withHub(ctx context.Context, o Options, extra extraArgs) (e *environment, e
 		return nil, err
 	}
 	// No other process waits for the Lease, so the times can be long enough for an API server on a busy machine.
-	if e.hub, err = e.newHub("hub", append([]string{"--lease-duration=10m", "--renew-deadline=8m"}, extra.hub...)...); err == nil {
+	if e.hub, err = e.prepareHub("hub", append([]string{"--lease-duration=10m", "--renew-deadline=8m"}, extra.hub...)...); err == nil {
 		err = e.hub.start()
 	}
 	if err != nil {
@@ -143,7 +143,7 @@ func (c cost) duration() time.Duration { return max(c.Last.Sub(c.began), 0) }
 
 // measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns the cost. It fails if the hub exits.
 func (e *environment) measure(ctx context.Context, operation func(context.Context) error) (c cost, err error) {
-	ctx, done := e.hub.guard(ctx)
+	ctx, done := e.hub.untilExit(ctx)
 	defer done()
 	defer func() {
 		switch {
@@ -154,7 +154,7 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 			err = fmt.Errorf("%w%s", err, e.hub.logTail())
 		}
 	}()
-	if _, err := e.quiet(ctx); err != nil {
+	if _, err := e.awaitQuiet(ctx); err != nil {
 		return c, err
 	}
 	c.apiServerCPU, err = cpuDuring([]int{e.plane.APIServerPid()}, func() (err error) {
@@ -163,7 +163,7 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 			if err := operation(ctx); err != nil {
 				return err
 			}
-			requests, err := e.quiet(ctx)
+			requests, err := e.awaitQuiet(ctx)
 			c.Counts = audit.Count(requests)
 			return err
 		})
@@ -172,9 +172,9 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	return c, err
 }
 
-// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. It waits for
+// awaitQuiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. It waits for
 // two seconds because a hub that waits for something for so long writes the reason into a status.
-func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error) {
+func (e *environment) awaitQuiet(ctx context.Context) (all []audit.Request, err error) {
 	const (
 		silence = 2 * time.Second
 		every   = 50 * time.Millisecond

@@ -157,7 +157,7 @@ func (l *loaded) grow(ctx context.Context, size int) error {
 		if err := l.beat(ctx, sim.Numbers(0, count), "v1"); err != nil {
 			return err
 		}
-		if _, err := l.quiet(ctx); err != nil {
+		if _, err := l.awaitQuiet(ctx); err != nil {
 			return err
 		}
 	}
@@ -177,7 +177,7 @@ func (l *loaded) grow(ctx context.Context, size int) error {
 
 // newTemplate registers one more cluster, and takes its objects from etcd once it is settled.
 func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
-	if _, err := l.quiet(ctx); err != nil {
+	if _, err := l.awaitQuiet(ctx); err != nil {
 		return nil, err
 	}
 	before, err := l.plane.StoredObjects(ctx)
@@ -203,7 +203,7 @@ func (l *loaded) newTemplate(ctx context.Context) (*template, error) {
 			return nil, err
 		}
 	}
-	if _, err := l.quiet(ctx); err != nil {
+	if _, err := l.awaitQuiet(ctx); err != nil {
 		return nil, err
 	}
 	after, err := l.plane.StoredObjects(ctx)
@@ -288,7 +288,7 @@ func (l *loaded) calm(ctx context.Context, pids ...int) error {
 
 // awaitReady waits until the hub has filled its caches and works.
 func (l *loaded) awaitReady(ctx context.Context) error {
-	ctx, done := l.hub.guard(ctx)
+	ctx, done := l.hub.untilExit(ctx)
 	defer done()
 	return sim.Await(ctx, "the hub to be ready", func(ctx context.Context) (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.ready, nil)
@@ -307,7 +307,7 @@ func (l *loaded) awaitReady(ctx context.Context) error {
 // measureRestart starts the hub, or starts it again, and measures until it has processed all objects in its caches.
 func (l *loaded) measureRestart(ctx context.Context, size int) error {
 	l.hub.stop()
-	if _, err := l.quiet(ctx); err != nil {
+	if _, err := l.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	var took time.Duration
@@ -324,7 +324,7 @@ func (l *loaded) measureRestart(ctx context.Context, size int) error {
 			return err
 		}
 		took = time.Since(began)
-		requests, err := l.quiet(ctx)
+		requests, err := l.awaitQuiet(ctx)
 		c = audit.Count(requests)
 		return err
 	})

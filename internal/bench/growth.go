@@ -160,7 +160,7 @@ func (g *growing) heartbeatsSince(ctx context.Context, first int) error {
 
 // settled measures a hub with all its clusters: memory, the database, an idle hub, a restart, and heartbeats.
 func (g *growing) settled(ctx context.Context, size int) error {
-	if _, err := g.quiet(ctx); err != nil {
+	if _, err := g.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	used, err := usageOf(g.hub.pid())
@@ -190,7 +190,7 @@ func (g *growing) settled(ctx context.Context, size int) error {
 
 // restart restarts the hub and counts its requests until it is quiet again.
 func (g *growing) restart(ctx context.Context, size int) error {
-	if _, err := g.quiet(ctx); err != nil {
+	if _, err := g.awaitQuiet(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -199,7 +199,7 @@ func (g *growing) restart(ctx context.Context, size int) error {
 	}
 	c := cost{began: began}
 	for c.Requests() == 0 { // the hub reads something when it starts, but perhaps later than quiet waits
-		requests, err := g.quiet(ctx)
+		requests, err := g.awaitQuiet(ctx)
 		if err != nil {
 			return err
 		}

@@ -19,8 +19,8 @@ type hubProcess struct {
 	process *process.Process
 }
 
-// newHub prepares a process of the hub.
-func (e *environment) newHub(name string, args ...string) (*hubProcess, error) {
+// prepareHub returns a process of the hub, which is not started.
+func (e *environment) prepareHub(name string, args ...string) (*hubProcess, error) {
 	kubeconfig := filepath.Join(e.dir, "hub.kubeconfig")
 	if err := os.WriteFile(kubeconfig, e.plane.Kubeconfig(), 0o600); err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func (h *hubProcess) restart() error {
 
 func (h *hubProcess) pid() int { return h.process.Pid() }
 
-// guard returns a context that ends, with the reason, when the hub exits.
-func (h *hubProcess) guard(ctx context.Context) (context.Context, func()) {
+// untilExit returns a context that ends, with the reason, when the hub exits.
+func (h *hubProcess) untilExit(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	running := h.process
 	go func() {

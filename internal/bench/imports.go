@@ -120,7 +120,7 @@ func silence(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err := given.Create(ctx, "silent", members, i.InFlight, kubeconfig); err != nil {
 		return nil, err
 	}
-	if _, err := i.quiet(ctx); err != nil { // until the hub has created the objects of each Cluster on its own API server
+	if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects of each Cluster on its own API server
 		return nil, err
 	}
 	beside, err := i.importMember(ctx, "beside", few)

@@ -104,7 +104,7 @@ func TestGuard(t *testing.T) {
 	h.command.Path, h.command.Dir = "/bin/false", t.TempDir()
 	h.command.Log = filepath.Join(h.command.Dir, "hub.log")
 	require.NoError(t, h.start())
-	ctx, done := h.guard(t.Context())
+	ctx, done := h.untilExit(t.Context())
 	defer done()
 	require.Error(t, sim.Pause(ctx, time.Minute))
 	require.ErrorContains(t, context.Cause(ctx), "the hub exited with code 1")

@@ -127,7 +127,7 @@ func (r *replicas) close() {
 // addStandby starts another process and waits until its caches are full, so that it sends nothing more.
 func (r *replicas) addStandby(ctx context.Context) error {
 	r.started++
-	p, err := r.newHub(fmt.Sprintf("hub-%d", r.started), r.args...)
+	p, err := r.prepareHub(fmt.Sprintf("hub-%d", r.started), r.args...)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (r *replicas) addStandby(ctx context.Context) error {
 		return err
 	}
 	r.processes = append(r.processes, p)
-	_, err = r.quiet(ctx)
+	_, err = r.awaitQuiet(ctx)
 	return err
 }
 
@@ -172,12 +172,12 @@ func (r *replicas) registerDuring(ctx context.Context, event func() error) (c au
 }
 
 func (r *replicas) requestsDuring(ctx context.Context, event func() error) (c audit.Counts, err error) {
-	if _, err := r.quiet(ctx); err != nil {
+	if _, err := r.awaitQuiet(ctx); err != nil {
 		return c, err
 	}
 	if err := event(); err != nil {
 		return c, err
 	}
-	requests, err := r.quiet(ctx)
+	requests, err := r.awaitQuiet(ctx)
 	return audit.Count(requests), err
 }

@@ -36,7 +36,7 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err := i.createTenant(ctx, other); err != nil {
 		return nil, err
 	}
-	if _, err := i.quiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant
+	if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant
 		return nil, err
 	}
 	few := min(20, o.Imports)
@@ -67,7 +67,7 @@ func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 
 // importBesideTenant imports a member while the tenant changes its objects, and returns the largest growth of the memory of the hub.
 func (i *importing) importBesideTenant(ctx context.Context, other, name string, count int) (took figures.Samples, grown int64, err error) {
-	if _, err := i.quiet(ctx); err != nil {
+	if _, err := i.awaitQuiet(ctx); err != nil {
 		return nil, 0, err
 	}
 	before, err := residentMemory(i.hub.pid())
@@ -93,7 +93,7 @@ func (i *importing) importBesideTenant(ctx context.Context, other, name string, 
 	if err := group.Wait(); err != nil {
 		return nil, 0, err
 	}
-	_, err = i.quiet(ctx)
+	_, err = i.awaitQuiet(ctx)
 	return took, max(0, most-before), err
 }
 

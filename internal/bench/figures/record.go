@@ -67,7 +67,8 @@ func Baseline(dir, settings string) (rows []Figure, used []Record, err error) {
 		return nil, nil, err
 	}
 	for _, r := range slices.Backward(all) {
-		if !strings.Contains(": "+r.Settings+";", ": "+settings+";") { // in older records the parts precede these settings, and more sizes follow
+		// Today's settings are like "1000 at once; idle 10s", those of older records like "parts [day]: 1000 at once; idle 10s; processes [1 2]".
+		if !strings.Contains(": "+r.Settings+";", ": "+settings+";") {
 			continue
 		}
 		before := len(rows)
