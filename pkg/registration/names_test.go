@@ -52,7 +52,7 @@ func TestSystemRegistrationNamespace(t *testing.T) {
 	}
 }
 
-func TestCredentialSecretNameIsAmbiguous(t *testing.T) {
+func TestAnswerSecretNameIsAmbiguous(t *testing.T) {
 	assert.Equal(t, AnswerSecretName("ab", "c"), AnswerSecretName("a", "bc"),
 		"peers compute it so; whoever writes the Secret compares the request")
 }

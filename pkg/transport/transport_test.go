@@ -99,7 +99,7 @@ func TestProxyError(t *testing.T) {
 	}
 }
 
-func TestViaProxy(t *testing.T) {
+func TestIsProxyUnreachable(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
