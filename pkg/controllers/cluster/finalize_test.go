@@ -356,7 +356,7 @@ func TestToReport(t *testing.T) {
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
 
-func TestAgentStays(t *testing.T) {
+func TestLeavesMember(t *testing.T) {
 	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
 		c := &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"}},
@@ -450,7 +450,7 @@ func TestAgentStays(t *testing.T) {
 }
 
 // A user of another workspace names the kubeconfig in as many Clusters as he likes: a read for each would take longer than a pass may.
-func TestAgentStays_readsTheSecretOnce(t *testing.T) {
+func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
 	claim := func(namespace string, n int) *fleet.Cluster {
 		return &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("claim-", n), UID: types.UID(fmt.Sprint(namespace, n))},
@@ -473,7 +473,7 @@ func TestAgentStays_readsTheSecretOnce(t *testing.T) {
 	}
 }
 
-func TestAgentStays_patience(t *testing.T) {
+func TestLeavesMember_patience(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
@@ -485,6 +485,9 @@ func TestAgentStays_patience(t *testing.T) {
 	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Labels = label
+		latest, err := d.finalize(t.Context(), d.cluster)
+		require.NoError(t, err)
+		assert.Equal(t, fleet.ReasonCheckingTakeover, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed).Reason)
 		assert.Equal(t, takeoverWait, waits(t, d))
 		d.clock.Step(takeoverWait)
 		assert.Zero(t, waits(t, d))
@@ -507,7 +510,7 @@ func TestAgentStays_patience(t *testing.T) {
 }
 
 // A question to the member keeps its slot while AgentBelongsTo is not called.
-func TestAgentStays_claimEnds(t *testing.T) {
+func TestLeavesMember_claimEnds(t *testing.T) {
 	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
 	}}
