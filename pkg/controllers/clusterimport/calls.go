@@ -48,8 +48,7 @@ const (
 	asking     purpose = "ask"
 )
 
-// memberCall is the state of the last call with one key. A call is a function that sends requests to a member; it returns when
-// its context ends.
+// memberCall is the last call with one key. A call is a function that sends requests to a member; it returns when its context ends.
 type memberCall struct {
 	inputs       string // a digest of everything that determines the call; other inputs are another call
 	state        callState
@@ -62,24 +61,25 @@ type memberCall struct {
 	cancel       context.CancelFunc
 }
 
-// callState is the state of a call. While it waits, nothing is rendered for it, and its goroutine has only its key and the digest of its
-// inputs: a workspace may have thousands of such calls.
+// callState is the state of a call. While the call waits or is offered a slot, nothing is rendered for it, and its goroutine has only its key and
+// the digest of its inputs: a workspace may have thousands of such calls.
 type callState int
 
 const (
-	ended     callState = iota // or withdrawn before it began
-	waiting                    // for a slot
-	offered                    // it has a slot, and the Cluster is enqueued: the next pass prepares the call
-	preparing                  // a pass prepares the call
-	begun                      // it sends requests
+	absent    callState = iota
+	waiting             // for a slot
+	offered             // it has a slot, and the Cluster is enqueued: the next pass prepares the call
+	preparing           // a pass prepares the call
+	running             // it sends requests
+	ended               // it succeeded or failed; or it is a retry that was withdrawn before it began
 )
 
-// isRunning reports whether the call has not ended.
-func (c memberCall) isRunning() bool { return c.state != ended }
+// isPending reports whether the call has not ended.
+func (s callState) isPending() bool { return s != absent && s != ended }
 
 // due reports whether a failed call must be started again, because retryAt has passed.
 func (c memberCall) due(now time.Time) bool {
-	return !c.isRunning() && c.failure != nil && !now.Before(c.retryAt)
+	return c.state == ended && c.failure != nil && !now.Before(c.retryAt)
 }
 
 // failed returns the result of a failed call; ok is false if the call succeeded, or runs for the first time. While a retry
@@ -92,13 +92,15 @@ func (c memberCall) failed(now time.Time) (out result.Result, ok bool) {
 	if c.failure.isTransient {
 		out.Message += "; retrying"
 	}
-	if !c.isRunning() {
+	if c.state == ended {
 		out = out.In(max(c.retryAt.Sub(now), time.Millisecond))
 	}
 	return out, true
 }
 
-// memberCalls runs calls to members beside the workers of the controller.
+// memberCalls runs calls to members beside the workers of the controller. Within pass, a pass over a Cluster reserves a slot for a call with some
+// inputs. If the returned state is preparing, the pass has the slot: it prepares the call and begins it. Otherwise the Cluster is enqueued when
+// the call gets a slot, and when it has ended.
 type memberCalls struct {
 	ctx     context.Context
 	clock   clock.Clock
@@ -107,7 +109,7 @@ type memberCalls struct {
 
 	first, retries, removals *slots
 	large                    workspaceSemaphores // of large responses
-	running                  sync.WaitGroup
+	goroutines               sync.WaitGroup
 	members                  memberLocks
 
 	mu    sync.Mutex
@@ -123,20 +125,32 @@ func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, e
 	}
 }
 
-// ensure returns the state of the call with these inputs. If there is no such call, or if a failed call is due, it starts do in a slot; if no
-// slot is free, the Cluster is enqueued when the call gets one.
-func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
-	call, hasSlot := c.reserve(key, inputs)
-	if hasSlot {
-		c.begin(key, do)
+// state returns the state of the last call with this key.
+func (c *memberCalls) state(key callKey) callState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.byKey[key]; call != nil {
+		return call.state
 	}
-	return call
+	return absent
 }
 
-// reserve returns the state of the call with these inputs. If there is no such call, or if a failed call is due, it takes a slot for it. If
-// hasSlot is true, the caller prepares the call and begins it; otherwise the Cluster is enqueued when the call gets a slot. A running call with
-// other inputs is not interrupted: its end enqueues the Cluster.
-func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasSlot bool) {
+// want returns the call with these inputs and marks it as wanted by the pass, unless a slot is offered to it: that one the pass must reserve. A
+// call with other inputs is absent.
+func (c *memberCalls) want(key callKey, inputs string) memberCall {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.byKey[key]
+	if call == nil || call.inputs != inputs {
+		return memberCall{}
+	}
+	call.wanted = call.wanted || call.state != offered
+	return *call
+}
+
+// reserve returns the call with these inputs. If there is none, or if it has failed and is due, it takes a slot for it. A pending call with
+// other inputs is returned instead: it is not interrupted, and its end enqueues the Cluster.
+func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.byKey[key]
@@ -151,9 +165,9 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 		}
 		last.state = preparing
 		last.prepareTimer.Reset(prepareTimeout) // the pass may have come late
-		return *last, true
-	case last != nil && last.isRunning() || same && !last.due(c.clock.Now()):
-		return *last, false
+		return *last
+	case last != nil && last.state.isPending() || same && !last.due(c.clock.Now()):
+		return *last
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	next, slots := &memberCall{
@@ -167,21 +181,21 @@ func (c *memberCalls) reserve(key callKey, inputs string) (call memberCall, hasS
 	if key.purpose != installing {
 		slots = c.removals
 	}
-	if slots.tryAcquire(key.cluster.Namespace) {
+	hasSlot := slots.tryAcquire(key.cluster.Namespace)
+	if hasSlot {
 		next.state, next.prepareTimer = preparing, c.clock.NewTimer(prepareTimeout)
 	}
 	c.byKey[key] = next
-	hasSlot = next.state == preparing
-	c.running.Go(func() { c.run(ctx, key, next, slots, hasSlot) })
-	return *next, hasSlot
+	c.goroutines.Go(func() { c.run(ctx, key, next, slots, hasSlot) })
+	return *next
 }
 
-// begin starts the call for which reserve has taken a slot.
+// begin runs do in the slot that the pass has reserved. It does nothing if the pass has none.
 func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if call := c.byKey[key]; call != nil && call.state == preparing {
-		call.state = begun
+		call.state = running
 		call.start <- do
 	}
 }
@@ -190,7 +204,7 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 // the pass could not prepare them, because it returned early or panicked. It also withdraws calls that wait for a slot, or have been offered
 // one, if the pass did not ask for them: the Cluster no longer needs them. After a pass that failed they stay, because its repetition may ask
 // for them.
-func (c *memberCalls) pass(run func() error, keys ...callKey) error {
+func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
 	c.mu.Lock()
 	for _, key := range keys {
 		if call := c.byKey[key]; call != nil {
@@ -204,9 +218,9 @@ func (c *memberCalls) pass(run func() error, keys ...callKey) error {
 			c.endPass(key, failed)
 		}
 	}()
-	err := run()
-	failed = err != nil
-	return err
+	out := run()
+	failed = out.Err != nil
+	return out
 }
 
 func (c *memberCalls) endPass(key callKey, failed bool) {
@@ -268,7 +282,7 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 		if problem != nil {
 			call.retryAt = c.clock.Now().Add(call.backoff.Step())
 		}
-	} else if call.isRunning() {
+	} else if call.state.isPending() {
 		c.withdraw(key, call)
 	}
 	if ctx.Err() != nil && c.byKey[key] == call {
@@ -289,23 +303,18 @@ func (c *memberCalls) awaitBegin(ctx context.Context, key callKey, call *memberC
 	case do = <-call.start:
 	case <-ctx.Done():
 	case <-call.prepareTimer.C():
-		do, expired = c.withdrawUnlessBegun(key, call)
+		c.mu.Lock()
+		if expired = call.state == offered || call.state == preparing; expired {
+			c.withdraw(key, call)
+		} else {
+			do = <-call.start // a pass has begun the call at the last moment, or withdrawn it: then it is nil
+		}
+		c.mu.Unlock()
 	}
 	if ctx.Err() != nil {
 		return nil, expired
 	}
 	return do, expired
-}
-
-// withdrawUnlessBegun withdraws a call that no pass has begun. It returns the function if a pass has begun the call at the last moment.
-func (c *memberCalls) withdrawUnlessBegun(key callKey, call *memberCall) (do func(context.Context) *failure, withdrawn bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if call.state != offered && call.state != preparing {
-		return <-call.start, false // nil if a pass has withdrawn it
-	}
-	c.withdraw(key, call)
-	return nil, true
 }
 
 // runInSlot runs do. It turns a panic into a failure: a defect in the handling of one member must not end the process, which may embed the hub.
@@ -321,52 +330,21 @@ func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(contex
 	return do(ctx)
 }
 
-// want marks the call with these inputs as wanted by the pass, and returns its state; known is false if there is none, or if a slot is offered to it.
-func (c *memberCalls) want(key callKey, inputs string) (call memberCall, known bool) {
+// drop ends a call and forgets it. A call that still waits for a slot or for the lock of its member does not start.
+func (c *memberCalls) drop(key callKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last := c.byKey[key]; last != nil && last.inputs == inputs && last.state != offered {
-		last.wanted = true
-		return *last, true
+	call := c.byKey[key]
+	if call == nil {
+		return
 	}
-	return memberCall{}, false
-}
-
-// isRunning reports whether a call with this key runs or waits for a slot.
-func (c *memberCalls) isRunning(key callKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	last := c.byKey[key]
-	return last != nil && last.isRunning()
-}
-
-// isKnown reports whether there is a call with this key, which may have ended.
-func (c *memberCalls) isKnown(key callKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.byKey[key] != nil
-}
-
-// forget drops the state of a call that has ended.
-func (c *memberCalls) forget(key callKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := c.byKey[key]; last != nil && !last.isRunning() {
+	call.cancel()
+	if call.state == ended {
 		delete(c.byKey, key)
 	}
 }
 
-// cancel ends a call and drops its state. A call that still waits for a slot or for the lock of its member does not start.
-func (c *memberCalls) cancel(key callKey) {
-	c.mu.Lock()
-	if last := c.byKey[key]; last != nil {
-		last.cancel()
-	}
-	c.mu.Unlock()
-	c.forget(key)
-}
-
-func (c *memberCalls) wait() { c.running.Wait() }
+func (c *memberCalls) wait() { c.goroutines.Wait() }
 
 // onMember runs do while it holds the lock of the member, shared or alone, and then closes the connection. Its request for the UID of the
 // member is the first request of a call, so it also shows whether the server answers.

@@ -19,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // patience is how long a test waits for what must happen, and pause the time between two looks.
@@ -41,20 +42,22 @@ type testCalls struct {
 func (c *testCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
 	again := func() memberCall { return c.memberCalls.ensure(key, inputs, do) }
 	c.mu.Lock()
-	if !c.isRunning(key) {
+	if !c.state(key).isPending() {
 		c.ensured[key.cluster] = again
 	}
 	c.mu.Unlock()
 	return again()
 }
 
-// isOffered reports whether a slot is offered to the call.
-func (c *memberCalls) isOffered(key callKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	call := c.byKey[key]
-	return call != nil && call.state == offered
+// ensure reserves a slot for a call that needs no preparation, and begins it.
+func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
+	call := c.reserve(key, inputs)
+	c.begin(key, do)
+	return call
 }
+
+// isOffered reports whether a slot is offered to the call.
+func (c *memberCalls) isOffered(key callKey) bool { return c.state(key) == offered }
 
 func newTestCalls(t *testing.T) *testCalls {
 	t.Helper()
@@ -119,12 +122,12 @@ func mustNotRun(t *testing.T) func(context.Context) *failure {
 func TestMemberCalls_retries(t *testing.T) {
 	t.Run("a call that succeeded is not repeated", func(t *testing.T) {
 		c := newTestCalls(t)
-		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).isRunning())
+		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).state.isPending())
 		assert.Equal(t, clusterKey("c"), c.next(t))
 		call := c.ensure(keyOf("c"), "a", mustNotRun(t))
-		assert.False(t, call.isRunning())
+		assert.False(t, call.state.isPending())
 		assert.Nil(t, call.failure)
-		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).isRunning(), "with other inputs it is another call")
+		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).state.isPending(), "with other inputs it is another call")
 		c.next(t)
 	})
 	t.Run("a failed call is retried when it is due", func(t *testing.T) {
@@ -141,7 +144,7 @@ func TestMemberCalls_retries(t *testing.T) {
 		assert.Greater(t, out.After, time.Duration(0), "the Cluster is enqueued even if retryAt has just passed")
 
 		call = c.ensure(keyOf("c"), "a", succeeds)
-		assert.True(t, call.isRunning())
+		assert.True(t, call.state.isPending())
 		out, failed = call.failed(c.clock.Now())
 		require.True(t, failed, "the failure is reported until the retry has succeeded")
 		assert.Zero(t, out.After, "the end of the retry enqueues the Cluster")
@@ -169,7 +172,7 @@ func TestMemberCalls_retries(t *testing.T) {
 			c.clock.SetTime(call.retryAt)
 		}
 		call := c.ensure(keyOf("c"), "b", fails)
-		assert.True(t, call.isRunning(), "other inputs are tried at once")
+		assert.True(t, call.state.isPending(), "other inputs are tried at once")
 		assert.Nil(t, call.failure, "the old failure was for other inputs")
 		c.next(t)
 		assert.Less(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).retryAt.Sub(c.clock.Now()), 3*time.Second, "and start with the first delay")
@@ -209,14 +212,13 @@ func TestMemberCalls_concurrency(t *testing.T) {
 	t.Run("a call with other inputs follows the running one", func(t *testing.T) {
 		c, release := newTestCalls(t), make(chan struct{})
 		c.ensure(keyOf("c"), "a", func(context.Context) *failure { <-release; return nil })
-		assert.True(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).isRunning())
-		c.forget(keyOf("c"))
-		assert.True(t, c.ensure(keyOf("c"), "a", mustNotRun(t)).isRunning(), "a running call is not forgotten")
+		assert.True(t, c.ensure(keyOf("c"), "b", mustNotRun(t)).state.isPending())
+		assert.True(t, c.ensure(keyOf("c"), "a", mustNotRun(t)).state.isPending())
 		close(release)
 		assert.Equal(t, clusterKey("c"), c.next(t), "its end enqueues the Cluster")
-		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).isRunning())
+		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).state.isPending())
 		c.next(t)
-		c.forget(keyOf("c"))
+		c.drop(keyOf("c"))
 		assert.Empty(t, c.byKey)
 	})
 	t.Run("a thousand unreachable members do not delay another", func(t *testing.T) {
@@ -310,23 +312,17 @@ func TestMemberCalls_waiting(t *testing.T) {
 	})
 	t.Run("it is prepared when it has a slot", func(t *testing.T) {
 		c, free := full(t)
-		call, hasSlot := c.reserve(keyOf("c"), "a")
-		assert.True(t, call.isRunning())
-		assert.False(t, hasSlot)
-		_, known := c.want(keyOf("c"), "a")
-		assert.True(t, known, "a caller prepares nothing yet")
+		assert.Equal(t, waiting, c.reserve(keyOf("c"), "a").state)
+		assert.Equal(t, waiting, c.want(keyOf("c"), "a").state, "a caller prepares nothing yet")
+		assert.Equal(t, absent, c.want(keyOf("c"), "b").state)
 		free()
 		offeredTo(t, c, "c")
-		_, known = c.want(keyOf("c"), "a")
-		assert.False(t, known)
-		_, hasSlot = c.reserve(keyOf("c"), "a")
-		require.True(t, hasSlot)
-		_, again := c.reserve(keyOf("c"), "a")
-		assert.False(t, again)
+		assert.Equal(t, offered, c.want(keyOf("c"), "a").state)
+		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 		c.begin(keyOf("c"), fails)
+		c.begin(keyOf("c"), mustNotRun(t))
 		assert.Equal(t, clusterKey("c"), c.next(t))
-		call, _ = c.reserve(keyOf("c"), "a")
-		assert.NotNil(t, call.failure)
+		assert.NotNil(t, c.reserve(keyOf("c"), "a").failure)
 		c.wantAsked(t, firstPerWorkspace-1)
 	})
 	t.Run("its inputs change until it has a slot", func(t *testing.T) {
@@ -337,19 +333,16 @@ func TestMemberCalls_waiting(t *testing.T) {
 		offeredTo(t, c, "c")
 		c.memberCalls.ensure(keyOf("c"), "b", succeeds)
 		c.next(t)
-		call, known := c.want(keyOf("c"), "b")
-		assert.True(t, known)
-		assert.False(t, call.isRunning())
+		assert.Equal(t, ended, c.want(keyOf("c"), "b").state)
 	})
 	// pass is a pass that does this and returns.
 	pass := func(c *testCalls, do func()) {
-		_ = c.pass(func() error { do(); return nil }, keyOf("c"))
+		c.pass(func() result.Result { do(); return result.Skip() }, keyOf("c"))
 	}
 	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
 		c := newTestCalls(t)
 		reserve := func() {
-			_, hasSlot := c.reserve(keyOf("c"), "a")
-			require.True(t, hasSlot)
+			require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 		}
 		pass(c, reserve)
 		c.wait()
@@ -363,9 +356,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		pass(c, reserve)
 		c.wait()
 		assertUnused(t, c.retries)
-		call, known := c.want(keyOf("c"), "a")
-		assert.True(t, known)
-		assert.True(t, call.due(c.clock.Now()), "it stays a retry")
+		assert.True(t, c.want(keyOf("c"), "a").due(c.clock.Now()), "it stays a retry")
 	})
 	t.Run("a call that the next pass does not ask for", func(t *testing.T) {
 		for name, hasOffer := range map[string]bool{"it waits": false, "a slot is offered to it": true} {
@@ -376,8 +367,8 @@ func TestMemberCalls_waiting(t *testing.T) {
 					free()
 					offeredTo(t, c, "c")
 				}
-				require.Error(t, c.pass(func() error { return errors.New("out") }, keyOf("c")))
-				require.True(t, c.isRunning(keyOf("c")), "the repetition of a pass that failed may ask for it")
+				require.Error(t, c.pass(func() result.Result { return result.Retry("", errors.New("out")) }, keyOf("c")).Err)
+				require.True(t, c.state(keyOf("c")).isPending(), "the repetition of a pass that failed may ask for it")
 				require.Equal(t, hasOffer, c.isOffered(keyOf("c")))
 				pass(c, func() {})
 				c.wait()
@@ -417,32 +408,27 @@ func TestMemberCalls_waiting(t *testing.T) {
 		free()
 		offeredTo(t, c, "c")
 		c.clock.Step(prepareTimeout - time.Second)
-		_, hasSlot := c.reserve(keyOf("c"), "a")
-		require.True(t, hasSlot)
+		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 		c.clock.Step(prepareTimeout - time.Second)
 		assert.True(t, c.clock.HasWaiters(), "its time has not passed")
 		c.begin(keyOf("c"), fails)
 		assert.Equal(t, clusterKey("c"), c.next(t))
-		call, known := c.want(keyOf("c"), "a")
-		assert.True(t, known)
-		assert.NotNil(t, call.failure, "it was made")
+		assert.NotNil(t, c.want(keyOf("c"), "a").failure, "it was made")
 	})
 	t.Run("a call whose preparation takes too long is made by the next pass", func(t *testing.T) {
 		c := newTestCalls(t)
-		_, hasSlot := c.reserve(keyOf("c"), "a")
-		require.True(t, hasSlot)
+		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 		c.clock.Step(prepareTimeout)
 		assert.Equal(t, clusterKey("c"), c.next(t))
 		c.begin(keyOf("c"), mustNotRun(t))
 		c.wait()
 		assertUnused(t, c.first)
-		_, hasSlot = c.reserve(keyOf("c"), "a")
-		assert.True(t, hasSlot)
+		assert.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 	})
-	t.Run("a call that is cancelled while it is prepared is never made", func(t *testing.T) {
+	t.Run("a call that is dropped while it is prepared is never made", func(t *testing.T) {
 		c := newTestCalls(t)
 		c.reserve(keyOf("c"), "a")
-		c.cancel(keyOf("c"))
+		c.drop(keyOf("c"))
 		c.begin(keyOf("c"), mustNotRun(t))
 		c.wait()
 		assertUnused(t, c.first)
@@ -450,14 +436,14 @@ func TestMemberCalls_waiting(t *testing.T) {
 	})
 }
 
-func TestMemberCalls_cancel(t *testing.T) {
+func TestMemberCalls_drop(t *testing.T) {
 	t.Run("a call without a slot is never made", func(t *testing.T) {
 		c := newTestCalls(t)
 		for range firstPerWorkspace {
 			require.True(t, c.first.acquire(t.Context(), clusterKey("c").Namespace))
 		}
 		c.ensure(keyOf("c"), "a", mustNotRun(t))
-		c.cancel(keyOf("c"))
+		c.drop(keyOf("c"))
 		assert.Equal(t, clusterKey("c"), c.next(t), "its end enqueues the Cluster")
 		assert.Empty(t, c.byKey)
 	})
@@ -465,7 +451,7 @@ func TestMemberCalls_cancel(t *testing.T) {
 		c := newTestCalls(t)
 		require.Nil(t, c.members.alone(t.Context(), "member", func(context.Context) *failure {
 			c.ensure(keyOf("c"), "a", func(ctx context.Context) *failure { return c.members.shared(ctx, "member", mustNotRun(t)) })
-			c.cancel(keyOf("c"))
+			c.drop(keyOf("c"))
 			c.next(t)
 			return nil
 		}))
@@ -475,9 +461,9 @@ func TestMemberCalls_cancel(t *testing.T) {
 		c, begun := newTestCalls(t), make(chan struct{})
 		c.ensure(keyOf("c"), "a", func(ctx context.Context) *failure { close(begun); return hangs(ctx) })
 		<-begun
-		c.cancel(keyOf("c"))
+		c.drop(keyOf("c"))
 		c.next(t)
-		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).isRunning(), "as if it had never been made")
+		assert.True(t, c.ensure(keyOf("c"), "a", succeeds).state.isPending(), "as if it had never been made")
 		c.next(t)
 	})
 }

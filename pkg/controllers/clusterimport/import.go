@@ -36,20 +36,17 @@ func (i *Importer) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
 	cluster := types.NamespacedName{Namespace: namespace, Name: name}
 	i.kubeconfigs.drop(cluster)
-	i.calls.cancel(callKey{cluster, installing})
-	i.calls.cancel(callKey{cluster, removing})
-	i.calls.cancel(callKey{cluster, asking})
+	i.calls.drop(callKey{cluster, installing})
+	i.calls.drop(callKey{cluster, removing})
+	i.calls.drop(callKey{cluster, asking})
 }
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	var out result.Result
-	_ = i.calls.pass(func() error {
-		out = i.reconcile(ctx, cluster)
-		return out.Err
-	}, callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing})
+	install, removal := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}
+	out := i.calls.pass(func() result.Result { return i.reconcile(ctx, cluster) }, install, removal)
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
-	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
+	if !underWay && !i.calls.state(install).isPending() {
 		i.kubeconfigs.drop(nameOf(cluster))
 	}
 	return out
@@ -140,8 +137,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	// Render the objects and install them on the member, unless a call with the same inputs has done so. While there is no slot for the call,
 	// nothing is rendered.
 	key := callKey{nameOf(cluster), installing}
-	call, hasSlot := i.calls.reserve(key, inputs)
-	if hasSlot {
+	call := i.calls.reserve(key, inputs)
+	if call.state == preparing {
 		copies, out := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
 		if !out.IsDone() {
 			return out
@@ -156,7 +153,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if call.isRunning() {
+	if call.state != ended {
 		// AgentConfigChanged causes another import. Without it, the Cluster would look up to date if its settings changed back while this
 		// call runs.
 		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil

@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	goruntime "runtime"
 	"testing"
 	"time"
@@ -147,7 +148,7 @@ func TestReconcile(t *testing.T) {
 		h, m, c := importedCluster(t)
 		settled, requests := c.DeepCopy(), len(m.requests)
 		h.kube.ClearActions()
-		h.calls.forget(keyOf("c"))
+		h.calls.drop(keyOf("c"))
 		for range 3 {
 			assert.True(t, h.Reconcile(t.Context(), c).IsDone())
 		}
@@ -512,7 +513,7 @@ func TestReconcile_waitingForASlot(t *testing.T) {
 	require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
 	h.reads()
 	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-	require.Eventually(t, func() bool { return !h.calls.isRunning(keyOf("c")) }, patience, pause)
+	require.Eventually(t, func() bool { return !h.calls.state(keyOf("c")).isPending() }, patience, pause)
 	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
 	assert.Zero(t, h.reads(), "its kubeconfig was kept")
 }
@@ -756,7 +757,7 @@ func TestReconcile_killedBeforeTheStatus(t *testing.T) {
 			delivered := m.generation(t)
 			require.NotEqual(t, c.Status.Import.RegistrationKey, delivered)
 
-			h.calls.forget(keyOf("c"))
+			h.calls.drop(keyOf("c"))
 			h.kubeconfigs.drop(clusterKey("c"))
 			if report != nil {
 				c.Status.Agent = *report
@@ -920,6 +921,29 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		h.maintained(t, c)
 		assert.Empty(t, m.requests)
 		assert.Equal(t, 1, h.reads())
+	})
+	t.Run("a copy under way is not interrupted when the content changes back", func(t *testing.T) {
+		h, m, c, secret := withPullSecret(t)
+		begun, end := make(chan struct{}), make(chan struct{})
+		m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == copyPath {
+				close(begun)
+				<-end
+			}
+			return false
+		}
+		before := secret.DeepCopy()
+		secret.Data[corev1.DockerConfigJsonKey] = []byte("changed")
+		h.update(t, secret, "2")
+		require.True(t, h.Reconcile(t.Context(), c).IsDone())
+		<-begun
+		h.update(t, before, "3")
+		require.True(t, h.Reconcile(t.Context(), c).IsDone())
+		close(end)
+		h.Wait()
+		assert.Equal(t, ended, h.calls.state(keyOf("c")), "nothing is kept for a call that was cancelled")
+		require.True(t, h.Reconcile(t.Context(), c).IsDone())
+		assert.Equal(t, absent, h.calls.state(keyOf("c")))
 	})
 	t.Run("a Secret that is no longer wanted is removed", func(t *testing.T) {
 		h, m, c, _ := withPullSecret(t)

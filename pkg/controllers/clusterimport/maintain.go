@@ -41,9 +41,12 @@ func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.
 	case pull.hash != last.PullSecretsHash:
 		return i.copyPullSecrets(ctx, hub, cluster, secretVersion, pull)
 	}
+	install := callKey{nameOf(cluster), installing}
 	switch {
 	case len(last.StaleAgentNamespaces) == 0:
-		i.calls.forget(callKey{nameOf(cluster), installing})
+		if i.calls.state(install) == ended {
+			i.calls.drop(install)
+		}
 		return imported()
 	case cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.Agent.Namespace != last.AgentNamespace:
 		return imported()
@@ -65,8 +68,8 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	namespace := agentspec.Namespace(i.Context, cluster)
 	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
 	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
-	call, hasSlot := i.calls.reserve(key, inputs)
-	if hasSlot {
+	call := i.calls.reserve(key, inputs)
+	if call.state == preparing {
 		copies, out := i.pullSecretCopies(ctx, pull.names, namespace)
 		if !out.IsDone() {
 			return out
@@ -80,7 +83,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if !call.isRunning() {
+	if call.state == ended {
 		changed := cluster.Status.Import.DeepCopy()
 		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
 		cluster.Status.Import = changed
@@ -96,7 +99,8 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 	}
 	last := cluster.Status.Import
 	key := callKey{nameOf(cluster), removing}
-	call := i.calls.ensure(key, member.fingerprint+"/"+strings.Join(last.StaleAgentNamespaces, ","), func(ctx context.Context) *failure {
+	call := i.calls.reserve(key, member.fingerprint+"/"+strings.Join(last.StaleAgentNamespaces, ","))
+	i.calls.begin(key, func(ctx context.Context) *failure {
 		return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
 			agent, err := member.asAgent(last.AgentNamespace)
 			if err != nil {
@@ -113,8 +117,8 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if !call.isRunning() {
-		i.calls.forget(key)
+	if call.state == ended {
+		i.calls.drop(key)
 		changed := last.DeepCopy()
 		changed.StaleAgentNamespaces = nil
 		cluster.Status.Import = changed
@@ -262,7 +266,8 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		return result.Retry(fleet.ReasonError, err)
 	}
 	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
-	call := i.calls.ensure(key, "disable/"+member.fingerprint+"/"+agentNamespace, func(ctx context.Context) *failure {
+	call := i.calls.reserve(key, "disable/"+member.fingerprint+"/"+agentNamespace)
+	i.calls.begin(key, func(ctx context.Context) *failure {
 		defer member.close()
 		if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
 			return problem
@@ -275,10 +280,10 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
-	if call.isRunning() {
+	if call.state != ended {
 		return result.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
 	}
-	i.calls.forget(key)
+	i.calls.drop(key)
 	status := &cluster.Status
 	status.Agent, status.AgentDeployedGeneration, status.AgentConfigChanged, status.Import = fleet.AgentStatus{}, nil, false, nil
 	return disabled

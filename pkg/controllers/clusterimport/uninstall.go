@@ -28,38 +28,37 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (out result.Result) {
-	_ = i.calls.pass(func() error {
-		out = i.uninstall(ctx, cluster, deadline)
-		return out.Err
-	}, callKey{nameOf(cluster), removing})
-	return out
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+	return i.calls.pass(func() result.Result { return i.uninstall(ctx, cluster, deadline) }, callKey{nameOf(cluster), removing})
 }
 
 func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return result.Skip()
 	}
-	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
-	call, known := i.calls.want(key, inputs)
-	if !known && !i.calls.isKnown(key) && !i.mayHaveTouched(cluster) { // a removal that has a slot was decided before
+	if !i.mayHaveTouched(cluster) {
 		return result.Done("", "")
 	}
 
-	install := callKey{nameOf(cluster), installing}
+	// Find the removal that an earlier pass has asked for. It must be prepared if there is none, or when it is offered a slot.
+	install, key, inputs := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
+	call := i.calls.want(key, inputs)
+	isUnprepared := call.state == absent || call.state == offered
 	now := i.Clock.Now()
 	remaining := deadline.Sub(now)
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
-	if !known && remaining <= 0 {
-		i.calls.cancel(install)
+	if isUnprepared && remaining <= 0 {
+		i.calls.drop(install)
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time")
 	}
-	if !known || mayRepeat() && call.due(now) {
+
+	// Prepare the removal, or its next attempt, and begin it if there is a slot.
+	if isUnprepared || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return out // do not cancel the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return out // do not drop the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
-		i.calls.cancel(install)            // it would install the agent again
+		i.calls.drop(install)              // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
 			return result.Stalled(out.Reason,
 				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret))
@@ -75,20 +74,24 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
 			u.pullSecrets = last.PullSecrets
 		}
-		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
+		call = i.calls.reserve(key, inputs)
+		i.calls.begin(key, func(ctx context.Context) *failure {
 			ctx, cancel := context.WithTimeout(ctx, remaining)
 			defer cancel()
 			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone, u.run)
 		})
 	}
+
+	// Wait until the call has ended, at the latest until the deadline.
+	isPending := call.state.isPending()
 	switch {
-	case call.isRunning() && remaining > 0:
+	case isPending && remaining > 0:
 		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
-	case call.isRunning() && call.state != begun && call.failure == nil:
+	case isPending && call.state != running && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout,
 			"the hub did not begin to remove the agent in time: it was removing those of other Clusters")
-	case call.isRunning() && call.failure == nil:
+	case isPending && call.failure == nil:
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	case mayRepeat():
 		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
@@ -103,30 +106,32 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 // other Clusters. A failed call is retried. Without other Clusters it ends the call, which would keep its slot.
 func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
 	if len(others) == 0 { // the Clusters of an earlier pass claim the agent no longer
-		i.calls.cancel(callKey{nameOf(cluster), asking})
+		i.calls.drop(callKey{nameOf(cluster), asking})
 		return false, true, nil
 	}
-	err = i.calls.pass(func() error {
-		belongs, canAsk, err = i.agentBelongsTo(ctx, cluster, others)
-		return err
+	out := i.calls.pass(func() (out result.Result) {
+		belongs, out = i.agentBelongsTo(ctx, cluster, others)
+		return out
 	}, callKey{nameOf(cluster), asking})
-	return belongs, canAsk, err
+	return belongs, !out.IsWait(), out.Err
 }
 
-func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
+// agentBelongsTo returns Skip, or the reason why it cannot connect to the member: it waits for a kubeconfig that was deleted.
+func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs bool, out result.Result) {
 	var uids []string
 	for _, other := range others {
 		uids = append(uids, string(other.UID))
 	}
 	slices.Sort(uids)
 	key, inputs := callKey{nameOf(cluster), asking}, strings.Join(uids, " ")
-	call, asked := i.calls.want(key, inputs)
-	if !asked || call.due(i.Clock.Now()) {
+	call := i.calls.want(key, inputs)
+	if call.state == absent || call.state == offered || call.due(i.Clock.Now()) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if member == nil {
-			return false, !out.IsWait(), out.Err
+			return false, out
 		}
-		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
+		call = i.calls.reserve(key, inputs)
+		i.calls.begin(key, func(ctx context.Context) *failure {
 			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
 				agent, err := member.installedAgent(ctx, i.lastNamespace(cluster))
 				if err != nil {
@@ -139,7 +144,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 			})
 		})
 	}
-	return !call.isRunning() && call.failure == nil, true, nil
+	return call.state == ended && call.failure == nil, result.Skip()
 }
 
 // unreportedFor is much longer than the time for which the controller of Clusters delays the first status of a Cluster, so that a difference
@@ -149,10 +154,11 @@ const unreportedFor = time.Minute
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
 // the token may already be deleted together with its namespace. Then the last reported reason counts: it tells whether a call
 // to the member was started, which may have changed the member even if it failed. A Cluster that was deleted before the first report may
-// have been imported by a hub that has stopped since.
+// have been imported by a hub that has stopped since. A removal that waits for a slot was decided by an earlier pass.
 func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 	_, err := i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
-	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || i.calls.isKnown(callKey{nameOf(cluster), installing}) {
+	hasCall := i.calls.state(callKey{nameOf(cluster), installing}) != absent || i.calls.state(callKey{nameOf(cluster), removing}) != absent
+	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || hasCall {
 		return true
 	}
 	imported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported)

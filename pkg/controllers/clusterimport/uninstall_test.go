@@ -331,7 +331,7 @@ func TestUninstall_notBegunInTime(t *testing.T) {
 	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
 	assert.Contains(t, out.Message, "did not begin to remove the agent in time")
 	assert.Empty(t, m.requests)
-	h.calls.cancel(callKey{clusterKey("c"), removing})
+	h.calls.drop(callKey{clusterKey("c"), removing})
 	for range removalsPerWorkspace {
 		h.calls.removals.release(c.Namespace)
 	}
@@ -440,7 +440,7 @@ func TestAgentBelongsTo(t *testing.T) {
 			assert.True(t, canAsk)
 			h.Wait()
 			assert.Equal(t, taken, h.calls.removals.asked(c.Namespace))
-			assert.False(t, h.calls.isKnown(key))
+			assert.Equal(t, absent, h.calls.state(key))
 		})
 	}
 }
@@ -503,8 +503,8 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	until := h.clock.Now().Add(time.Minute)
 	require.True(t, h.uninstalls(t, c, until).IsWait())
 	removal := callKey{clusterKey("c"), removing}
-	for h.calls.isRunning(removal) {
-		require.True(t, h.uninstalls(t, c, until).IsWait() || !h.calls.isRunning(removal))
+	for h.calls.state(removal).isPending() {
+		require.True(t, h.uninstalls(t, c, until).IsWait() || !h.calls.state(removal).isPending())
 	}
 	h.Wait()
 	require.True(t, h.uninstalls(t, c, until).IsDone())
@@ -512,7 +512,7 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 
 func TestUninstall_unreportedImport(t *testing.T) {
 	const agent = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
-	restart := func(h *harness) { h.calls.forget(keyOf("c")) }
+	restart := func(h *harness) { h.calls.drop(keyOf("c")) }
 	for name, row := range map[string]struct {
 		age     time.Duration // of the Cluster at its deletion
 		change  func(*harness)
