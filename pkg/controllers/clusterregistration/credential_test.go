@@ -247,15 +247,3 @@ func TestExpireCredential(t *testing.T) {
 		})
 	}
 }
-
-func TestIsDecided(t *testing.T) {
-	for _, reason := range []string{
-		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
-		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
-	} {
-		assert.True(t, isDecision(reason), reason)
-	}
-	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
-		assert.False(t, isDecision(reason), reason)
-	}
-}

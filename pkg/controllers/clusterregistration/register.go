@@ -10,7 +10,7 @@
 //   - identity.go: decide whether another agent holds the identity, report an approval, and delete superseded requests
 //   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
 //   - credential.go: the Secret with the credential, from its issue to its deletion, and whether the credential is revoked
-//   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
+//   - answer.go: what follows from the decision: the answer to a refused request, the removal of its rights, the status, and its deletion
 //
 // register.go has the events that enqueue requests.
 package clusterregistration

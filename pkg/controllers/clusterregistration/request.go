@@ -1,16 +1,12 @@
 package clusterregistration
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/record"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
@@ -18,20 +14,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const (
-	// reportAfter is the age from which the status of a request says what it waits for. Most waits end within milliseconds, in a
-	// storm within seconds, and a write for each would cost as much as the registration. A wait for a person is reported at once.
-	reportAfter = 10 * time.Second
-
-	// cacheDelay is the time within which the cache normally contains the writes of the hub.
-	cacheDelay = 50 * time.Millisecond
-)
+// cacheDelay is the time within which the cache normally contains the writes of the hub.
+const cacheDelay = 50 * time.Millisecond
 
 // onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens
 // have changed.
@@ -53,57 +42,6 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 		return h.maintain(ctx, request)
 	}
 	return h.answer(ctx, request)
-}
-
-// answer grants a request, refuses it, or lets it wait, and writes that into its status.
-func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	unlock := h.locks.tryLock(request)
-	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
-		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
-		return request, nil
-	}
-	defer unlock()
-
-	found := findings{request: request, status: *request.Status.DeepCopy()}
-	out := h.evaluate(ctx, &found)
-	out = h.revokeUngranted(ctx, found.request, found.cluster, out)
-	if err := h.reconcileRefusal(ctx, found.request, found.cluster, found.token, out); err != nil {
-		out.Err = errors.Join(out.Err, err)
-	}
-
-	latest, transition, changed, err := h.writeStatus(ctx, found.request, found.status, out)
-	if err != nil {
-		return request, errors.Join(err, out.Err)
-	}
-	if changed {
-		recordDecision(h.Events, latest, found, transition)
-		if transition != nil && transition.After == corev1.ConditionFalse {
-			h.Metrics.Refused(transition.Reason)
-		}
-		if transition != nil && (transition.Reason == fleet.ReasonTooManyWaiting || transition.Reason == fleet.ReasonTooManyUnconnected) {
-			h.Metrics.OverLimit.WithLabelValues(transition.Reason).Inc()
-		}
-	}
-	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
-}
-
-// recordDecision records events for an approval, for the grant and, on the Cluster, for a refused request for its identity. writeStatus records
-// the events for a refusal and for its end, which are transitions of condition Granted.
-func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, found findings, transition *result.Transition) {
-	if found.approval != nil && found.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
-		events.Event(request, corev1.EventTypeNormal, found.approval.Reason, found.approval.Message)
-	}
-	if found.cluster == nil || transition == nil {
-		return
-	}
-	if transition.After == corev1.ConditionTrue && transition.Before != corev1.ConditionFalse {
-		events.Eventf(request, corev1.EventTypeNormal, transition.Reason, "the agent may fetch its credential for Cluster %s", found.cluster.Name)
-	}
-	if transition.Reason == fleet.ReasonClientIDInUse || transition.Reason == fleet.ReasonTokenMismatch {
-		creator := cmp.Or(found.origin.Creator, "an unknown user")
-		events.Eventf(found.cluster, corev1.EventTypeWarning, transition.Reason,
-			"ClusterRegistration %s, created by %s, asked for the identity of this Cluster and was refused", request.Name, creator)
-	}
 }
 
 // findings are the objects and conditions that evaluate finds for a request, beside its result.
@@ -362,57 +300,6 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 		}
 	}
 	return stillGranted(request)
-}
-
-// writeStatus writes the status with condition Granted, records the event of its transition, and enqueues the request for the time
-// that the result names.
-func (h *handler) writeStatus(
-	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
-) (latest *fleet.ClusterRegistration, transition *result.Transition, changed bool, err error) {
-	if out.IsWait() && !out.EventOnWait && !out.Immediate && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
-		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
-		return request, nil, false, nil
-	}
-	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if unstored, _ := h.unstoredConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
-		if out.After > 0 {
-			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
-		}
-		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see unstoredConditions
-	}
-	after := request.DeepCopy()
-	after.Status = *status.DeepCopy()
-	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
-	granting := after.Status.Granted && !request.Status.Granted
-	if granting {
-		h.grantAttempts.Attempted(request)
-	}
-	latest, changed, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
-	if err != nil {
-		return request, nil, false, err
-	}
-	if out.After > 0 {
-		h.queue.EnqueueAfter(latest.Namespace, latest.Name, out.After)
-	}
-	if !changed {
-		return latest, nil, false, nil
-	}
-	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
-		h.unstoredConditions.Store(key, decision)
-	}
-	h.written.Wrote(latest)
-	if granting {
-		h.writtenGrants.Wrote(latest)
-		h.Metrics.Granted(h.Clock.Since(latest.CreationTimestamp.Time))
-	}
-	transition.Record(h.Events, latest)
-	return latest, transition, true, nil
-}
-
-// withoutConditions returns the part of a status that the API server stores if the definition of the kind has no conditions.
-func withoutConditions(status fleet.ClusterRegistrationStatus) fleet.ClusterRegistrationStatus {
-	status.Conditions = nil
-	return status
 }
 
 // stillGranted keeps the message of condition Granted, which depends on the token and the configuration at the time of the grant.

@@ -39,7 +39,7 @@ func (h *handler) ensureRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	if !request.Status.Granted {
-		h.givenRights.Expect(string(request.UID)) // even if this fails halfway, so that revokeUngranted looks for the rights
+		h.givenRights.Expect(string(request.UID)) // even if this fails halfway, so that revoke looks for the rights
 	}
 	err := h.sets.Ensure(ctx, ownedSet(request), request, h.rights(request, cluster, token)...)
 	if err == nil && !h.DisableBundles {

@@ -1,15 +1,18 @@
 package clusterregistration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -17,27 +20,69 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// revokeUngranted deletes the rights and the credential that an earlier pass created for a request that is now refused. They are created
-// before the write that grants the request: if that write failed and the next pass refuses the request, its agent could still work. A later
-// pass writes the refusal, when the caches no longer contain these objects.
-func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, out result.Result) result.Result {
+// reportAfter is the age from which the status of a request says what it waits for. Most waits end within milliseconds, in a storm within seconds,
+// and a write for each would cost as much as the registration. A wait for a person is reported at once.
+const reportAfter = 10 * time.Second
+
+// answer decides about a request and carries the decision out: it grants the request, refuses it, or lets it wait.
+func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	unlock := h.locks.tryLock(request)
+	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
+		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
+		return request, nil
+	}
+	defer unlock()
+
+	found := findings{request: request, status: *request.Status.DeepCopy()}
+	out := h.evaluate(ctx, &found)
+	if revoked := h.revoke(ctx, found.request, found.cluster, out); !revoked.IsDone() {
+		out = revoked // a later pass refuses the request, when the caches no longer contain what this one has revoked
+	}
+	if err := h.reconcileRefusal(ctx, found.request, found.cluster, found.token, out); err != nil {
+		out.Err = errors.Join(out.Err, err)
+	}
+	latest, transition, changed, err := h.writeStatus(ctx, found.request, found.status, out)
+	if err != nil {
+		return request, errors.Join(err, out.Err)
+	}
+	if changed {
+		h.recordDecision(latest, found, transition)
+	}
+	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
+}
+
+// consequences returns what a refusal has, beside the status: whether the hub revokes what an earlier pass has given to the request, and
+// whether it tells the agent, which then polls less often. A refusal because of an error or a temporary state has neither.
+func consequences(out result.Result) (revoke, tell bool) {
 	if !out.IsStalled() {
-		return out
+		return false, false
 	}
-	switch {
-	case out.Reason == fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount, which a release from quarantine needs
-		return out
-	case out.Reason == fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
-		return out
-	case out.Reason == fleet.ReasonClientIDInUse && !h.isGrantedToOther(request, cluster):
-		return out
-	case out.Reason != fleet.ReasonTokenNotFound && !isDecision(out.Reason):
-		return out
+	switch out.Reason {
+	case fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount, which a release from quarantine needs
+		return false, true
+	case fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
+		return false, true
+	case fleet.ReasonTokenNotFound: // without a token, nobody may read the answer
+		return true, false
+	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
+		fleet.ReasonTokenMismatch, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonClientIDAmbiguous, fleet.ReasonClusterNameTaken:
+		return true, true
 	}
-	key := index.Key(request.Namespace, request.Name)
+	return false, false
+}
+
+// revoke deletes the rights and the credential that an earlier pass created for a request that is now refused. They are created before the
+// write that grants the request: if that write failed and the next pass refuses the request, its agent could still work. It returns Done if
+// there is nothing to revoke.
+func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, refusal result.Result) result.Result {
+	mustRevoke, _ := consequences(refusal)
+	if !mustRevoke || refusal.Reason == fleet.ReasonClientIDInUse && !h.isGrantedToOther(request, cluster) {
+		return done
+	}
 	accounts, err := h.accountsOf(request)
 	if err != nil {
 		return failed(err)
@@ -46,7 +91,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		if h.givenRights.IsExpected(string(request.UID)) {
 			return result.Skip().In(cacheDelay) // the cache does not show them yet
 		}
-		return out
+		return done
 	}
 
 	// The cache of a hub that has just started may be behind, and a granted request must keep its rights. An ordinary refusal does not
@@ -58,7 +103,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 	case err != nil:
 		return failed(err)
 	case !latest.Status.Granted:
-		if err := h.remove(ctx, key); err != nil {
+		if err := h.remove(ctx, index.Key(request.Namespace, request.Name)); err != nil {
 			return failed(err)
 		}
 		h.givenRights.Observed(string(request.UID))
@@ -85,19 +130,19 @@ func (h *handler) isGrantedToOther(request *fleet.ClusterRegistration, cluster *
 
 // reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
 // again. It does so only for agents that renew their credential: other agents would use the Secret as a credential. It writes nothing if the
-// request has a ServiceAccount: revokeUngranted has decided to keep it, and the agent may be using it.
+// request has a ServiceAccount: revoke has decided to keep it, and the agent may be using it.
 func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
-	isRefused := out.IsStalled() && isDecision(out.Reason)
-	if !registration.Renews(request) || !isRefused && !out.IsWait() {
+	_, tell := consequences(out)
+	if !registration.Renews(request) || !tell && !out.IsWait() {
 		return nil
 	}
 	existing, err := h.cachedSecret(request)
 	if err != nil {
 		return err
 	}
-	if !isRefused {
+	if !tell {
 		if isRefusal(existing) && isFor(existing, request) {
 			return h.deleteSecret(ctx, existing)
 		}
@@ -109,7 +154,8 @@ func (h *handler) reconcileRefusal(
 		return err
 	}
 
-	// Without a known token, no agent could read the Secret. A Secret of another request stays.
+	// Without a known token, no agent could read the Secret. Some requests are refused before evaluate looks for their token. A Secret of
+	// another request stays.
 	if token == nil {
 		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(cluster, ""))
 	}
@@ -136,23 +182,90 @@ func (h *handler) reconcileRefusal(
 	return nil
 }
 
-// isDecision reports whether the reason of a refusal is a decision by a rule or a person, not an error or a temporary state. The hub then
-// deletes the objects of earlier passes and reports the refusal to the agent, which then polls less often.
-func isDecision(reason string) bool {
-	switch reason {
-	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
-		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
-		fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonClientIDAmbiguous, fleet.ReasonClusterNameTaken:
-		return true
-	}
-	return false
-}
-
 func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.Result) *corev1.Secret {
 	return h.answerSecret(request, map[string][]byte{
 		registration.RefusalReason:  []byte(out.Reason),
 		registration.RefusalMessage: []byte(out.Message),
 	})
+}
+
+// writeStatus writes the status with condition Granted, records the event of its transition, and enqueues the request for the time
+// that the result names. It does not write a wait that may end soon, or again a condition that the API server did not store.
+func (h *handler) writeStatus(
+	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
+) (latest *fleet.ClusterRegistration, transition *result.Transition, changed bool, err error) {
+	if out.IsWait() && !out.EventOnWait && !out.Immediate && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
+		return request, nil, false, nil
+	}
+	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
+	if unstored, _ := h.unstoredConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
+		if out.After > 0 {
+			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
+		}
+		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see unstoredConditions
+	}
+	after := request.DeepCopy()
+	after.Status = *status.DeepCopy()
+	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
+	granting := after.Status.Granted && !request.Status.Granted
+	if granting {
+		h.grantAttempts.Attempted(request)
+	}
+	latest, changed, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
+	if err != nil {
+		return request, nil, false, err
+	}
+	if out.After > 0 {
+		h.queue.EnqueueAfter(latest.Namespace, latest.Name, out.After)
+	}
+	if !changed {
+		return latest, nil, false, nil
+	}
+	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
+		h.unstoredConditions.Store(key, decision)
+	}
+	h.written.Wrote(latest)
+	if granting {
+		h.writtenGrants.Wrote(latest)
+		h.Metrics.Granted(h.Clock.Since(latest.CreationTimestamp.Time))
+	}
+	transition.Record(h.Events, latest)
+	return latest, transition, true, nil
+}
+
+// withoutConditions returns the part of a status that the API server stores if the definition of the kind has no conditions.
+func withoutConditions(status fleet.ClusterRegistrationStatus) fleet.ClusterRegistrationStatus {
+	status.Conditions = nil
+	return status
+}
+
+// recordDecision counts refusals and waits because of a limit. It records events for an approval, for the grant and, on the Cluster, for a refused
+// request for its identity. writeStatus records the events for a refusal and for its end, which are transitions of condition Granted.
+func (h *handler) recordDecision(request *fleet.ClusterRegistration, found findings, transition *result.Transition) {
+	if found.approval != nil && found.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
+		h.Events.Event(request, corev1.EventTypeNormal, found.approval.Reason, found.approval.Message)
+	}
+	if transition == nil {
+		return
+	}
+	if transition.After == corev1.ConditionFalse {
+		h.Metrics.Refused(transition.Reason)
+	}
+	if transition.Reason == fleet.ReasonTooManyWaiting || transition.Reason == fleet.ReasonTooManyUnconnected {
+		h.Metrics.OverLimit.WithLabelValues(transition.Reason).Inc()
+	}
+	if found.cluster == nil {
+		return
+	}
+	if transition.After == corev1.ConditionTrue && transition.Before != corev1.ConditionFalse {
+		h.Events.Eventf(request, corev1.EventTypeNormal, transition.Reason, "the agent may fetch its credential for Cluster %s", found.cluster.Name)
+	}
+	if transition.Reason == fleet.ReasonClientIDInUse || transition.Reason == fleet.ReasonTokenMismatch {
+		creator := cmp.Or(found.origin.Creator, "an unknown user")
+		h.Events.Eventf(found.cluster, corev1.EventTypeWarning, transition.Reason,
+			"ClusterRegistration %s, created by %s, asked for the identity of this Cluster and was refused", request.Name, creator)
+	}
 }
 
 // deleteRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: the holder of a

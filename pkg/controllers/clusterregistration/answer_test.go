@@ -36,7 +36,24 @@ func given(t *testing.T) *scene {
 
 func (s *scene) revoked() bool { return strings.Contains(fmt.Sprint(s.writes()), "delete secrets") }
 
-func TestRevokeUngranted(t *testing.T) {
+func TestConsequences(t *testing.T) {
+	const revoked, told, both, neither = "true false", "false true", "true true", "false false"
+	for reason, want := range map[string]string{
+		fleet.ReasonDenied: both, fleet.ReasonClientIDInUse: both, fleet.ReasonTokenUsedUp: both, fleet.ReasonClientIDNotAllowed: both,
+		fleet.ReasonLongLivedRefused: both, fleet.ReasonTokenMismatch: both, fleet.ReasonClientIDEmpty: both, fleet.ReasonClientIDTooLong: both,
+		fleet.ReasonClientIDAmbiguous: both, fleet.ReasonClusterNameTaken: both, fleet.ReasonQuarantined: told, fleet.ReasonSuperseded: told,
+		fleet.ReasonTokenNotFound: revoked,
+		"":                        neither, fleet.ReasonError: neither, fleet.ReasonNameConflict: neither,
+		fleet.ReasonWaitingForApproval: neither, fleet.ReasonCountingUse: neither,
+	} {
+		revoke, tell := consequences(result.Stalled(reason, ""))
+		assert.Equal(t, want, fmt.Sprint(revoke, tell), reason)
+		revoke, tell = consequences(result.Wait(reason, ""))
+		assert.Equal(t, neither, fmt.Sprint(revoke, tell), "%s: a wait is no refusal", reason)
+	}
+}
+
+func TestRevoke(t *testing.T) {
 	otherGranted := func(s *scene) {
 		other, _ := s.earlier()
 		s.haveCached(other)
@@ -69,12 +86,12 @@ func TestRevokeUngranted(t *testing.T) {
 			if row.change != nil {
 				row.change(s)
 			}
-			out := s.revokeUngranted(t.Context(), s.request, s.cluster, row.out)
+			out := s.revoke(t.Context(), s.request, s.cluster, row.out)
 			assert.Equal(t, row.revoked, s.revoked())
 			if row.revoked {
 				assert.Equal(t, result.Skip().In(cacheDelay), out)
 			} else {
-				assert.Equal(t, row.out, out)
+				assert.Equal(t, done, out)
 				assert.Empty(t, s.fleet.Actions(), "an ordinary refusal costs no request")
 			}
 		})
@@ -85,26 +102,26 @@ func TestRevokeUngranted(t *testing.T) {
 		s.accounts = accountsOf{}
 		s.fails("create", "serviceaccounts", errTest)
 		require.ErrorIs(t, s.ensureRights(t.Context(), s.request, s.cluster, s.token).Err, errTest)
-		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revoke(t.Context(), s.request, s.cluster, denied))
 		assert.False(t, s.revoked())
 		s.accounts = all
-		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revoke(t.Context(), s.request, s.cluster, denied))
 		assert.True(t, s.revoked())
 		s.accounts = accountsOf{}
-		assert.Equal(t, denied, s.revokeUngranted(t.Context(), s.request, s.cluster, denied), "now it is refused")
+		assert.Equal(t, done, s.revoke(t.Context(), s.request, s.cluster, denied), "now it is refused")
 	})
 	t.Run("a grant that the cache does not show keeps its rights", func(t *testing.T) {
 		s := given(t)
 		latest := s.request.DeepCopy()
 		latest.Status.Granted = true
 		s.server(latest)
-		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revoke(t.Context(), s.request, s.cluster, denied))
 		s.server()
-		assert.Equal(t, result.Skip(), s.revokeUngranted(t.Context(), s.request, s.cluster, denied), "the request is gone")
+		assert.Equal(t, result.Skip(), s.revoke(t.Context(), s.request, s.cluster, denied), "the request is gone")
 		s.fails("get", "clusterregistrations", errTest)
-		require.ErrorIs(t, s.revokeUngranted(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		require.ErrorIs(t, s.revoke(t.Context(), s.request, s.cluster, denied).Err, errTest)
 		s.accounts = accountsOf{err: errTest}
-		require.ErrorIs(t, s.revokeUngranted(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		require.ErrorIs(t, s.revoke(t.Context(), s.request, s.cluster, denied).Err, errTest)
 		assert.False(t, s.revoked())
 	})
 	t.Run("it is part of a pass", func(t *testing.T) {
