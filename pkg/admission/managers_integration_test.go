@@ -97,3 +97,37 @@ func TestManagedFieldsOfAgents(t *testing.T) {
 		assert.Less(t, len(text), 2000)
 	})
 }
+
+// The holder of a registration token writes the metadata of its requests, and the hub keeps hundreds of them.
+func TestManagedFieldsOfRequests(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	requests := s.importer().fleet.ClusterRegistrations(s.namespace)
+	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: fleet.SchemeGroupVersion.String(),
+			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)},
+		}
+	}
+	large := make([]string, 1000)
+	for n := range large {
+		large[n] = fmt.Sprintf(`"f:%d-%s":{}`, n, strings.Repeat("x", 1000))
+	}
+	var many []metav1.ManagedFieldsEntry
+	for n := range 100 {
+		many = append(many, entry(fmt.Sprint("manager-", n), `{"f:spec":{"f:x":{}}}`)) // of a field that the request does not have
+	}
+	for _, managers := range [][]metav1.ManagedFieldsEntry{{entry("x", `{"f:spec":{`+strings.Join(large, ",")+`}}`)}, many} {
+		request := s.request(nil)
+		request.ManagedFields = managers
+		_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+		requireRefused(t, err, "at most 20 managers, with fields of 65536 characters")
+	}
+	request := s.request(nil)
+	request.Spec.ClusterLabels = map[string]string{}
+	for n := range 256 {
+		request.Spec.ClusterLabels[fmt.Sprintf("example.com/label-%03d", n)] = strings.Repeat("v", 40)
+	}
+	_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+	require.NoError(t, err, "as many labels as a request may have")
+}

@@ -320,8 +320,8 @@ the depth is checked first.
 - expression: >-
     size(object.metadata.?managedFields.orValue([])) <= 20 &&
     object.metadata.?managedFields.orValue([]).map(m, has(m.fieldsV1) ? dyn(m.fieldsV1) : dyn({})).all(a,
-    size(a) <= 256 && a.map(key, a[key]).all(b, size(b) <= 256 && b.map(key, b[key]).all(c, size(c) <= 256 && c.map(key, c[key]).all(d,
-    size(d) <= 256 && d.map(key, d[key]).all(e, size(e) == 0))))) &&
+    size(a) <= 300 && a.map(key, a[key]).all(b, size(b) <= 300 && b.map(key, b[key]).all(c, size(c) <= 300 && c.map(key, c[key]).all(d,
+    size(d) <= 300 && d.map(key, d[key]).all(e, size(e) == 0))))) &&
     size('%s'.format([object.metadata.?managedFields.orValue([]).map(m, has(m.fieldsV1) ? dyn(m.fieldsV1) : dyn({}))])) <= 65536
   reason: Forbidden
   message: an agent may write an object only while its metadata.managedFields has at most 20 managers, with fields of 65536 characters

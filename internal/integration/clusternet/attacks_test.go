@@ -146,6 +146,20 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 						[]byte(`{"metadata":{"labels":{"a":"c"},"managedFields":[`+entry+`]}}`), metav1.PatchOptions{DryRun: dry})
 					return err
 				},
+				"write a list of managers into a request": func() error {
+					fields := make([]string, 1000)
+					for n := range fields {
+						fields[n] = fmt.Sprintf(`"f:field-%d":{}`, n)
+					}
+					_, err := own.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+						ObjectMeta: metav1.ObjectMeta{Name: p.request(), ManagedFields: []metav1.ManagedFieldsEntry{{
+							Manager: "m", Operation: metav1.ManagedFieldsOperationApply, APIVersion: v1beta1.SchemeGroupVersion.String(),
+							FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{` + strings.Join(fields, ",") + `}}`)},
+						}}},
+						Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: p.id()},
+					}, metav1.CreateOptions{DryRun: dry})
+					return err
+				},
 				"ask for another": func() error {
 					_, err := own.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
 						ObjectMeta: metav1.ObjectMeta{Name: victim.request()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: victim.id()},
