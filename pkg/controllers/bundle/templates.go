@@ -23,13 +23,15 @@ import (
 // Limits of one template. Every user of a workspace may write one, and the hub renders it. Without loops, each command of a template is
 // executed at most once, so these limits bound the time and the memory that a template takes.
 const (
-	maxCommands  = 1000     // of a template: fields, functions and constants
-	maxArguments = 4 << 10  // bytes of the texts and lists that are passed to one function, some of which multiply two lengths
-	maxMap       = 64 << 10 // bytes of a map that is passed to a function, except to lookups
-	maxResults   = 4 << 20  // bytes of the results of all functions, because variables keep them
-	maxRendered  = 1 << 20  // bytes of the result
-	elementSize  = 16       // bytes that an element of a list or a map counts in addition to its value
-	maxWidth     = 3        // digits of a width in a format of printf
+	maxCommands   = 1000     // of a template: fields, functions and constants
+	maxDelimiters = 5000     // of a template: actions, each of which may begin or end a condition
+	maxArguments  = 4 << 10  // bytes of the texts and lists that are passed to one function, some of which multiply two lengths
+	maxMap        = 64 << 10 // bytes of a map that is passed to a function, except to lookups
+	maxResults    = 4 << 20  // bytes of the results of all functions, because variables keep them
+	maxDocument   = 4 << 20  // bytes of the values as YAML, in which each line has the indentation of its depth
+	maxRendered   = 1 << 20  // bytes of the result
+	elementSize   = 16       // bytes that an element of a list or a map counts in addition to its value
+	maxWidth      = 3        // digits of a width in a format of printf
 )
 
 // MaxTemplateValues limits the memory that spec.templateValues of a Cluster takes in the caches of the hub. Larger ones are dropped there.
@@ -95,6 +97,9 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 	}
 	rendered, data := map[string]any{}, templateData(cluster)
 	if helm.Values != nil {
+		if room := maxDocument; !fitsAsYAML(helm.Values.Data, 0, &room) {
+			return nil, fmt.Errorf("as YAML they have more than %d KiB, with the indentation of their lines; nest them less, or make them smaller", maxDocument>>10)
+		}
 		document, err := yaml.Marshal(helm.Values.Data)
 		if err != nil {
 			return nil, err
@@ -111,6 +116,36 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 		rendered[name] = value
 	}
 	return &fleet.GenericMap{Data: rendered}, nil
+}
+
+// fitsAsYAML reports whether a value has no more bytes as YAML than there is room. An element deep in the value has a line with an indentation of
+// thousands of spaces.
+func fitsAsYAML(value any, depth int, room *int) bool {
+	const perLevel, perLine = 2, 4
+	line := func(length int) bool {
+		*room -= perLevel*depth + perLine + length
+		return *room >= 0
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			if !line(len(key)) || !fitsAsYAML(inner, depth+1, room) {
+				return false
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if !fitsAsYAML(inner, depth+1, room) {
+				return false
+			}
+		}
+		return line(0)
+	case string:
+		return line(len(v) + strings.Count(v, "\n")*perLevel*depth)
+	default:
+		return line(0)
+	}
+	return *room >= 0
 }
 
 // templateData returns the fields of a Cluster that templates may use. Functions that look for keys, such as hasKey, need maps of any values.
@@ -134,6 +169,9 @@ func templateData(cluster *fleet.Cluster) map[string]any {
 
 // render executes a template and decodes the result as YAML.
 func render(name, text string, data map[string]any, into any) error {
+	if strings.Count(text, "${") > maxDelimiters { // the parser and checkNode need stack for each nested condition
+		return fmt.Errorf("more than %d actions", maxDelimiters)
+	}
 	functions := functionsOf()
 	parsed, err := template.New(name).Delims("${", "}").Option("missingkey=error").Funcs(functions).Parse(text)
 	if err != nil {

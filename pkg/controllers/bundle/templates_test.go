@@ -3,6 +3,7 @@ package bundle
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -133,6 +134,38 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 				require.LessOrEqual(t, p.cache.size, maxWorkspace)
 			}
 			assert.Greater(t, most, maxWorkspace/2, "the hub keeps what it may")
+		})
+	}
+}
+
+// As YAML, each line is indented by its depth: 600 kB of values could become gigabytes.
+func TestRenderValues_memory(t *testing.T) {
+	const depth, elements = 5000, 3000
+	elementsOf := make([]any, elements)
+	for i := range elementsOf {
+		elementsOf[i] = int64(1)
+	}
+	var deep any = elementsOf
+	for range depth {
+		deep = map[string]any{"a": deep}
+	}
+	nested := strings.Repeat("${ if true }", 100_000) + strings.Repeat("${ end }", 100_000)
+	for name, row := range map[string]struct {
+		values map[string]any
+		err    string
+	}{
+		"deep values":       {map[string]any{"a": deep, "b": "${ .ClusterName }"}, "as YAML they have more than 4096 KiB"},
+		"nested conditions": {map[string]any{"a": nested}, "more than 5000 actions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := renderValues(&fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.values}}, clusterNamed("alice"))
+			runtime.ReadMemStats(&after)
+			t.Logf("%d MiB, stack %d MiB", (after.TotalAlloc-before.TotalAlloc)>>20, (int64(after.StackSys)-int64(before.StackSys))>>20)
+			assert.ErrorContains(t, err, row.err)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+			assert.Less(t, int64(after.StackSys)-int64(before.StackSys), int64(16<<20))
 		})
 	}
 }
