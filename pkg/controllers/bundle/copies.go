@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -256,7 +257,7 @@ func (c *copies) ensure(
 	if source == nil {
 		return 0, &missingSourceError{s, namespace}
 	}
-	next := copyVersion{1, string(source.UID) + "/" + source.ResourceVersion, 0}
+	next := copyVersion{1, sourceVersionOf(source), 0}
 	meta := metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name}
 	for _, dependent := range dependents {
 		next.generation = max(next.generation, dependent.Spec.DownstreamResourcesGeneration+1)
@@ -284,7 +285,7 @@ func (c *copies) ensure(
 		if ofHub || !registration.IsCopiedType(string(from.Type)) {
 			return 0, &unusableError{s.kind, keyOf(from), "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + s.field()}
 		}
-		next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, toCount(contentSize(from.Data, nil), counted)
+		next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.Data, nil), counted)
 		if err := reserve(next.size, counted); err != nil {
 			return 0, err
 		}
@@ -301,7 +302,7 @@ func (c *copies) ensure(
 	if err != nil {
 		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, s.name, err)
 	}
-	next.sourceVersion, next.size = string(from.UID)+"/"+from.ResourceVersion, toCount(contentSize(from.BinaryData, from.Data), counted)
+	next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.BinaryData, from.Data), counted)
 	if err := reserve(next.size, counted); err != nil {
 		return 0, err
 	}
@@ -443,13 +444,37 @@ func (c *copies) delete(ctx context.Context, namespace string, s copySource) err
 	return nil
 }
 
+// withEarlierCopy returns the cluster namespaces with a copy of an earlier version of a source.
+func (c *copies) withEarlierCopy(workspace string, source changedSource) (namespaces []string) {
+	latest := ""
+	if object := c.find(source.kind, key{Namespace: workspace, Name: source.name}); object != nil {
+		latest = sourceVersionOf(object)
+	}
+	found, _ := c.metadata(source.kind).GetIndexer().ByIndex(bySourceUID, string(source.uid)) // fails only without the index
+	for _, object := range found {
+		copied := object.(*metav1.PartialObjectMetadata)
+		if version, _ := parseCopyVersion(copied); version.sourceVersion != latest {
+			namespaces = append(namespaces, copied.Namespace)
+		}
+	}
+	return namespaces
+}
+
+// sourceVersionOf returns the version of a source, as copies have it.
+func sourceVersionOf(source metav1.Object) string {
+	return string(source.GetUID()) + "/" + source.GetResourceVersion()
+}
+
 // find returns the metadata of a Secret or ConfigMap, or nil if the cache has none.
 func (c *copies) find(kind string, k key) *metav1.PartialObjectMetadata {
-	informer := c.ConfigMapMetadata
+	return index.Metadata(c.metadata(kind), k.String())
+}
+
+func (c *copies) metadata(kind string) cache.SharedIndexInformer {
 	if kind == secretKind {
-		informer = c.SecretMetadata
+		return c.SecretMetadata
 	}
-	return index.Metadata(informer, k.String())
+	return c.ConfigMapMetadata
 }
 
 // missingSourceError reports that a Bundle names a Secret or ConfigMap that does not exist, or a Secret of a type that the cache does not

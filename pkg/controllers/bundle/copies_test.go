@@ -225,6 +225,40 @@ func TestReconcileCopies_ofARefusedBundle(t *testing.T) {
 	}
 }
 
+// A BundleDeployment that waits in a rollout, or whose Bundle became invalid, names the sources of an earlier Bundle.
+func TestCopyEvents_ofAnEarlierBundle(t *testing.T) {
+	other := copying("Secret", "other")
+	invalid := copying("Secret", "other")
+	invalid.Spec.TargetCustomizationMode = "Some"
+	for name, b := range map[string]*fleet.Bundle{"it waits": other, "the Bundle is invalid": invalid, "the Bundle is gone": nil} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, clusterNamed("alice"), clusterNamed("bob"), deployed(t, copying("Secret", "cred")))
+			if b != nil {
+				s.has(t, b)
+			}
+			before, after := credential("ws", "5", "one"), credential("ws", "6", "two")
+			s.hasSecret(t, before)
+			s.hasSecret(t, copyOf("4 source/5 11", "one"))
+			update := func(before, after *corev1.Secret) {
+				s.copyEvents(secretKind).OnUpdate(&metav1.PartialObjectMetadata{ObjectMeta: before.ObjectMeta}, &metav1.PartialObjectMetadata{ObjectMeta: after.ObjectMeta})
+			}
+			update(credential("ws", "4", ""), before)
+			assert.Empty(t, s.takenByPass(t), "the copy is of this version")
+			s.showSecret(t, after)
+			update(before, after)
+			assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.takenByPass(t))
+
+			recreated := credential("ws", "8", "three")
+			recreated.UID = "another"
+			s.showSecret(t, recreated)
+			s.copyEvents(secretKind).OnDelete(&metav1.PartialObjectMetadata{ObjectMeta: after.ObjectMeta})
+			s.copyEvents(secretKind).OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: recreated.ObjectMeta}, false)
+			assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.takenByPass(t))
+		})
+	}
+}
+
 // TestReconcileAccounts deploys charts and artifacts that the agent downloads. The agent reads a copy of the Secret with the account, which is not
 // a downstream resource. No Content is stored.
 func TestReconcileAccounts(t *testing.T) {

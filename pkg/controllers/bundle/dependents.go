@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
@@ -17,7 +18,7 @@ import (
 type changedObjects struct {
 	clusters enqueue.EarlierVersions[map[string]string] // their labels before
 	groups   enqueue.EarlierVersions[*fleet.ClusterGroup]
-	sources  enqueue.EarlierVersions[copySource]
+	sources  enqueue.EarlierVersions[changedSource]
 }
 
 func (c *changedObjects) markAll() {
@@ -134,9 +135,16 @@ func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace stri
 	}
 }
 
+// changedSource is a Secret or ConfigMap that has changed.
+type changedSource struct {
+	copySource
+	uid types.UID
+}
+
 // enqueueClustersOfSources enqueues the Clusters with a BundleDeployment of a Bundle that names one of the Secrets and ConfigMaps. A Cluster that gets
-// a BundleDeployment later reads the sources then. So the work depends on what is deployed, and not on the number of targets.
-func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.EarlierVersions[copySource]) {
+// a BundleDeployment later reads the sources then. So the work depends on what is deployed, and not on the number of targets. It also enqueues the
+// Clusters with an earlier copy: the BundleDeployment of a Cluster for which a rollout waits, for example, names the sources of an earlier Bundle.
+func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.EarlierVersions[changedSource]) {
 	if sources.All {
 		clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 		for _, cluster := range clusters {
@@ -145,12 +153,18 @@ func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.Ea
 		return
 	}
 	changed := map[string]bool{}
-	bundles := map[key]bool{} // true if the sources of the Bundle are known
+	bundles := map[key]bool{}       // true if the sources of the Bundle are known
+	namespaces := map[string]bool{} // of the Clusters
 	for _, versions := range sources.ByName {
 		changed[versions[0].String()] = true
-		naming, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0]))
+		naming, _ := d.bundleCache.GetByIndex(bySource, sourceKey(workspace, versions[0].copySource))
 		for _, b := range naming {
 			bundles[keyOf(b)] = true
+		}
+		for _, source := range versions {
+			for _, namespace := range d.copies.withEarlierCopy(workspace, source) {
+				namespaces[namespace] = true
+			}
 		}
 	}
 	unknown, _ := d.bundleCache.GetByIndex(bySource, unknownSourcesKey(workspace))
@@ -162,9 +176,12 @@ func (d *Deployer) enqueueClustersOfSources(workspace string, sources enqueue.Ea
 		deployments, _ := d.deploymentsOfBundle(bundle)
 		for _, deployment := range deployments {
 			if isKnown || slices.ContainsFunc(sourcesOf(deployment), isChanged) {
-				d.enqueueCluster(deployment.Namespace, 0)
+				namespaces[deployment.Namespace] = true
 			}
 		}
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+		d.enqueueCluster(namespace, 0)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -30,6 +31,8 @@ const (
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
 	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey and unknownSourcesKey.
 	bySource = "muster.fleet.cattle.io/bundles-by-source"
+	// bySourceUID finds the metadata of copies by the UID of their source.
+	bySourceUID = "muster.fleet.cattle.io/copies-by-source"
 	// byContent finds BundleDeployments by the name of a Content that they need.
 	byContent = "muster.fleet.cattle.io/deployments-by-content"
 	// byDisplayName finds Clusters by the index.Key of their namespace and display name.
@@ -62,6 +65,18 @@ func (d *Deployer) addIndexes() {
 		return nil, nil
 	})
 	clustersByClusterNamespace.AddTo(d.clusterCache)
+	for _, informer := range []cache.SharedIndexInformer{d.SecretMetadata, d.ConfigMapMetadata} {
+		_ = informer.AddIndexers(cache.Indexers{bySourceUID: sourceUID}) // fails only for an informer that was stopped
+	}
+}
+
+func sourceUID(object any) ([]string, error) {
+	version, found := parseCopyVersion(object.(metav1.Object))
+	if !found {
+		return nil, nil
+	}
+	uid, _, _ := strings.Cut(version.sourceVersion, "/")
+	return []string{uid}, nil
 }
 
 // deploymentsOfBundle returns the BundleDeployments of a Bundle.

@@ -293,7 +293,8 @@ func (d *Deployer) secretEvents() enqueue.EventHandler[*metav1.PartialObjectMeta
 func (d *Deployer) copyEvents(kind string) enqueue.EventHandler[*metav1.PartialObjectMetadata] {
 	note := func(object *metav1.PartialObjectMetadata) {
 		d.changes.Note(object.Namespace, func(c *changedObjects) {
-			c.sources.Add(kind+"/"+object.Name, copySource{kind: kind, name: object.Name}, 0, func(a, b copySource) bool { return a == b })
+			source := changedSource{copySource{kind: kind, name: object.Name}, object.UID}
+			c.sources.Add(kind+"/"+object.Name, source, 0, func(a, b changedSource) bool { return a == b })
 		})
 	}
 	return enqueue.EventHandler[*metav1.PartialObjectMetadata]{
