@@ -159,25 +159,33 @@ func (h *handler) reconcileRefusal(
 	if token == nil {
 		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(cluster, ""))
 	}
-	refusal := h.refusalSecret(request, out)
-	if err != nil || token == nil || existing != nil && (!isFor(existing, request) || reflect.DeepEqual(existing.Data, refusal.Data)) {
+	switch {
+	case err != nil, token == nil:
 		return nil //nolint:nilerr // the pass reports the error in its result
+	case existing != nil && !isFor(existing, request):
+		return h.sets.Ensure(ctx, ownedSet(request), request) // nobody may read it
 	}
-	err = h.sets.Ensure(ctx, ownedSet(request), request, h.readerRights(request, token)...)
-	if foreign := new(desiredset.ForeignError); errors.As(err, &foreign) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("giving the agent the right to read why it is refused: %w", err)
-	}
-	secrets := h.Kubernetes.CoreV1().Secrets(refusal.Namespace)
-	if existing == nil {
+	refusal, secrets := h.refusalSecret(request, out), h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace())
+	switch {
+	case existing == nil:
 		_, err = secrets.Create(ctx, refusal, metav1.CreateOptions{})
-	} else {
+		if apierrors.IsAlreadyExists(err) { // of an earlier pass, or of another request
+			if existing, err = secrets.Get(ctx, refusal.Name, metav1.GetOptions{}); err == nil && !isFor(existing, request) {
+				return nil
+			}
+		}
+	case !reflect.DeepEqual(existing.Data, refusal.Data):
 		refusal.ResourceVersion = existing.ResourceVersion
 		_, err = secrets.Update(ctx, refusal, metav1.UpdateOptions{})
 	}
-	if err != nil && !apierrors.IsAlreadyExists(err) { // the next pass compares a Secret that the cache does not show yet
+	if err != nil {
 		return fmt.Errorf("writing Secret %s/%s, which tells the agent why it is refused: %w", refusal.Namespace, refusal.Name, err)
+	}
+
+	// The right to read the Secret comes last: see readerRights.
+	err = h.sets.Ensure(ctx, ownedSet(request), request, h.readerRights(request, token)...)
+	if foreign := new(desiredset.ForeignError); err != nil && !errors.As(err, &foreign) {
+		return fmt.Errorf("giving the agent the right to read why it is refused: %w", err)
 	}
 	return nil
 }

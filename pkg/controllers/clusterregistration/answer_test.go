@@ -10,9 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -199,9 +197,7 @@ func TestReconcileRefusal(t *testing.T) {
 		{"a refusal that may pass: nothing", result.Stalled(fleet.ReasonNameConflict, ""), func(*scene) {}, "", nil},
 		{"an error: nothing", result.Retry(fleet.ReasonError, errTest), func(*scene) {}, "", nil},
 		{"a grant: nothing", result.Done(fleet.ReasonGranted, ""), func(*scene) {}, "", nil},
-		{"created a moment ago: compared by the next pass", inUse, func(s *scene) {
-			s.fails("create", "secrets", apierrors.NewAlreadyExists(schema.GroupResource{}, "c-x"))
-		}, "create secrets", nil},
+		{"created a moment ago: kept", inUse, func(s *scene) { s.server(s.refusalSecret(s.request, inUse)) }, "create secrets", nil},
 		{"creating fails: retried", inUse, func(s *scene) { s.fails("create", "secrets", errTest) }, "create secrets", errTest},
 		{"updating fails: retried", inUse, func(s *scene) {
 			before(s, s.refusalSecret(s.request, denied))
@@ -230,11 +226,19 @@ func TestReconcileRefusal(t *testing.T) {
 				writes = append(writes, first(write, 2))
 			}
 			assert.Equal(t, row.writes, strings.Join(writes, ", "))
-			if row.writes == "create secrets" && row.err == nil && row.out.Reason == fleet.ReasonClientIDInUse {
-				assert.Contains(t, fmt.Sprint(s.kube.Actions()), "roles", "the right to read it comes first")
+			if row.writes == "create secrets" && row.err == nil {
+				assert.Equal(t, []string{"create secrets", "create roles", "create rolebindings"}, s.answers())
 			}
 		})
 	}
+	t.Run("nobody may read a Secret of another workspace that the cache does not show", func(t *testing.T) {
+		s := newScene(t)
+		_, others := s.earlier()
+		others.Name = secretName(s.request)
+		s.server(others)
+		require.NoError(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, nil, inUse))
+		assert.Equal(t, []string{"create secrets"}, s.answers(), "the API server refuses it")
+	})
 	t.Run("an account that stays is in use: nothing", func(t *testing.T) {
 		for _, out := range []result.Result{inUse, result.Stalled(fleet.ReasonQuarantined, ""), result.Stalled(fleet.ReasonSuperseded, "")} {
 			s := given(t)

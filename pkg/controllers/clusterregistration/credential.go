@@ -87,7 +87,7 @@ func (h *handler) maintainCredential(ctx context.Context, request *fleet.Cluster
 	case existing == nil || !isFor(existing, request):
 		return done
 	case isInUse(request, cluster):
-		if err := h.deleteSecret(ctx, existing); err != nil {
+		if err := h.deleteCredential(ctx, request, existing); err != nil {
 			return failed(err)
 		}
 		return done
@@ -206,7 +206,27 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}
-	return secret, h.deleteSecret(ctx, secret)
+	key := requestKeyOf(secret)
+	request, err := h.requests.Get(key.Namespace, key.Name)
+	if apierrors.IsNotFound(err) {
+		return secret, h.deleteSecret(ctx, secret)
+	} else if err != nil {
+		return secret, err
+	}
+	return secret, h.deleteCredential(ctx, request, secret)
+}
+
+// deleteCredential deletes the credential Secret of a granted request, and before it the right to read it: see readerRights. The event of the Secret
+// enqueues the request, whose pass deletes the Role.
+func (h *handler) deleteCredential(ctx context.Context, request *fleet.ClusterRegistration, secret *corev1.Secret) error {
+	binding, err := h.bindings.Get(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
+	if err == nil && slices.Contains(requestOf(binding), types.NamespacedName{Namespace: request.Namespace, Name: request.Name}) {
+		err = h.Kubernetes.RbacV1().RoleBindings(binding.Namespace).Delete(ctx, binding.Name, writes.IfUID(binding))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the right to read credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return h.deleteSecret(ctx, secret)
 }
 
 func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -244,6 +245,45 @@ func TestExpireCredential(t *testing.T) {
 			s.server(secret)
 			_, _ = s.deleteOldAnswer("", secret)
 			assert.Equal(t, row.deleted, len(s.writes()) == 1)
+		})
+	}
+}
+
+// After the deletion, a request of another workspace may get a Secret of that name.
+func TestDeleteCredential_withdrawsTheRightToReadItFirst(t *testing.T) {
+	for name, remove := range map[string]func(t *testing.T, s *scene, secret *corev1.Secret) error{
+		"it is old": func(_ *testing.T, s *scene, secret *corev1.Secret) error {
+			secret.CreationTimestamp = metav1.NewTime(noon.Add(-credentialSecretLifetime))
+			_, err := s.deleteOldAnswer("", secret)
+			return err
+		},
+		"the agent uses it": func(t *testing.T, s *scene, _ *corev1.Secret) error {
+			s.cluster.Status.Agent.Registration = s.request.Name
+			return s.maintainCredential(t.Context(), s.request, s.cluster).Err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			secret := s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
+			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.server()
+			require.NoError(t, s.sets.Add(t.Context(), ownedSet(s.request), s.request, s.readerRights(s.request, s.token)...))
+			bindings, err := s.kube.RbacV1().RoleBindings(s.RegistrationNamespace()).List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, bindings.Items, 1)
+			s.bindings = cached[*rbacv1.RoleBinding]{all: []*rbacv1.RoleBinding{&bindings.Items[0]}}
+			s.kube.ClearActions()
+			require.NoError(t, remove(t, s, secret))
+			assert.Equal(t, []string{"delete rolebindings", "delete secrets"}, s.answers())
+
+			foreign := bindings.Items[0].DeepCopy()
+			foreign.Annotations = nil
+			s.bindings = cached[*rbacv1.RoleBinding]{all: []*rbacv1.RoleBinding{foreign}}
+			s.kube.ClearActions()
+			require.NoError(t, remove(t, s, secret))
+			assert.Equal(t, []string{"delete secrets"}, s.answers(), "another owner's binding stays")
+			s.bindings = cached[*rbacv1.RoleBinding]{err: errTest}
+			require.ErrorIs(t, remove(t, s, secret), errTest)
 		})
 	}
 }

@@ -100,6 +100,7 @@ func newScene(t *testing.T) *scene {
 		tokens:   tokensOf{all: []*fleet.ClusterRegistrationToken{s.token}},
 		secrets:  secretsOf{},
 		accounts: accountsOf{},
+		bindings: cached[*rbacv1.RoleBinding]{},
 
 		namespaces: namespaceOf{},
 	}

@@ -162,7 +162,8 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 
 	// Check that the answer Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
 	// from the request, so a copy of another agent's request would lead to that agent's credential.
-	if existing, err := h.cachedSecret(request); err != nil {
+	existing, err := h.cachedSecret(request)
+	if err != nil {
 		return failed(err)
 	} else if existing != nil && !isFor(existing, request) {
 		return h.secretTaken(existing)
@@ -205,23 +206,27 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 		return countingUse // a request is granted only after its use is counted
 	}
 
-	// Give the agent its ServiceAccount and rights, then the credential: the agent uses it as soon as it can read it.
-	if out := h.ensureRights(ctx, request, cluster, token); !out.IsDone() {
+	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
+	// read it, and until the Secret exists, a request of another workspace may get a Secret of that name.
+	reader := token
+	if existing == nil || isRefusal(existing) {
+		reader = nil
+	}
+	if out := h.ensureRights(ctx, request, cluster, reader); !out.IsDone() {
 		return out
 	}
 	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
-		if out.Reason == fleet.ReasonNameConflict { // the Secret of another request appeared after the check: nobody may read it
-			if withdrawn := h.ensureRights(ctx, request, cluster, nil); !withdrawn.IsDone() { // without a token it deletes the right to read it
-				return withdrawn
-			}
-		}
 		return out
+	}
+	if reader == nil {
+		if out := h.addReader(ctx, request, token); !out.IsDone() {
+			return out
+		}
 	}
 
 	// Delete the older requests of the agent. An agent that renews its credential reports the request whose credential it uses: its older
 	// requests stay until it uses this credential, so that it still has a working one if the answer is lost. Other agents do not report the
 	// request. A request whose token is only assumed may come from another agent, so it deletes none.
-	var err error
 	if registration.Renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
 	} else if !isAssumed {

@@ -223,7 +223,7 @@ func TestGrant(t *testing.T) {
 		assert.Equal(t, "member", d.request.OwnerReferences[0].Name)
 		assert.Equal(t, latest.Status.Approval, d.status.Approval, "the status is written as a difference to the latest version")
 	})
-	t.Run("the right to read a Secret of another request is withdrawn", func(t *testing.T) {
+	t.Run("nobody may read a Secret of another workspace that the cache does not show", func(t *testing.T) {
 		s := newScene(t)
 		s.ready()
 		_, secret := s.earlier()
@@ -231,8 +231,35 @@ func TestGrant(t *testing.T) {
 		s.server(s.request, s.cluster, secret) // but not in the cache
 		_, out := s.grantRequest(t)
 		assert.Equal(t, "False NameConflict", text(out))
-		assert.Equal(t, []string{"create serviceaccounts", "create secrets", "create serviceaccounts"}, s.writes(), "the set is applied again, without the readers")
+		assert.Equal(t, []string{"create secrets"}, s.answers(), "not even for a moment")
 	})
+	t.Run("the right to read the credential comes after it", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		_, out := s.grantRequest(t)
+		require.Equal(t, "True Granted", text(out), out.Message)
+		assert.Equal(t, []string{"create secrets", "create roles", "create rolebindings"}, s.answers())
+	})
+	t.Run("the right to read the credential that replaces a refusal comes after it", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		refusal := s.refusalSecret(s.request, denied)
+		s.server(s.request, s.cluster, refusal)
+		s.secrets = secretsOf{all: []*corev1.Secret{refusal}}
+		_, out := s.grantRequest(t)
+		require.Equal(t, "True Granted", text(out), out.Message)
+		assert.Equal(t, []string{"delete secrets", "create secrets", "create roles", "create rolebindings"}, s.answers())
+	})
+}
+
+// answers returns verb and resource of each write to the Secrets of agents, and to the rights to read them.
+func (s *scene) answers() (all []string) {
+	for _, action := range s.kube.Actions() {
+		if action.GetNamespace() == s.RegistrationNamespace() && action.GetVerb() != "get" {
+			all = append(all, action.GetVerb()+" "+action.GetResource().Resource)
+		}
+	}
+	return all
 }
 
 // gaveRights reports whether the ServiceAccount was to be created.

@@ -45,14 +45,23 @@ func (h *handler) ensureRights(
 	if err == nil && !h.DisableBundles {
 		err = h.deleteFleetBindings(ctx, request, cluster) // after the agent has the rights that replace them
 	}
+	return rightsResult(err, h.RecheckDelay())
+}
+
+func rightsResult(err error, recheck time.Duration) result.Result {
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
+		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(recheck)
 	case err != nil:
 		return failed(err)
 	}
 	return done
+}
+
+// addReader gives the ServiceAccount of the token the right to read the credential, which exists.
+func (h *handler) addReader(ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) result.Result {
+	return rightsResult(h.sets.Add(ctx, ownedSet(request), request, h.readerRights(request, token)...), h.RecheckDelay())
 }
 
 // withdrawRights withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet:
@@ -144,9 +153,10 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 }
 
 // readerRights returns the right of the token's ServiceAccount to read this one credential. It exists only as long as the Secret: each request
-// to the API server for an object of that namespace goes through all bindings there.
+// to the API server for an object of that namespace goes through all bindings there, and a request of another workspace with the same clientID and
+// clientRandom may get a Secret of the same name, which the holder of this token must not read. A Clusternet agent reads its credential elsewhere.
 func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) []runtime.Object {
-	if token == nil {
+	if token == nil || request.Annotations[fleet.RequesterAnnotation] != "" {
 		return nil
 	}
 	if request.Status.Granted && !h.createdCredentials.IsExpected(string(request.UID)) {

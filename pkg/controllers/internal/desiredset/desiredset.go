@@ -117,6 +117,21 @@ func (s Sets) Ensure(ctx context.Context, setID string, owner apiObject, wanted 
 	return errors.Join(err, s.prune(ctx, set, wanted)) // after an error, rights that are no longer wanted are deleted all the same
 }
 
+// Add creates the objects, or corrects those that exist, and leaves the others of the owner's set. It does not read the caches, which may still have
+// an object that Ensure has just deleted.
+func (s Sets) Add(ctx context.Context, setID string, owner apiObject, wanted ...runtime.Object) error {
+	set, err := marksOf(setID, owner)
+	if err != nil {
+		return err
+	}
+	for _, kind := range s.kinds {
+		if err := kind.add(ctx, set, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Remove deletes all objects of an owner's set. The owner need not exist.
 func (s Sets) Remove(ctx context.Context, setID, ownerKey string, ownerKind schema.GroupVersionKind) error {
 	owner := &metav1.PartialObjectMetadata{}
@@ -187,6 +202,7 @@ func (m marks) isOwn(object metav1.Object) bool {
 // kindManager ensures and prunes the objects of one kind.
 type kindManager interface {
 	ensure(ctx context.Context, set marks, wanted []runtime.Object) error
+	add(ctx context.Context, set marks, wanted []runtime.Object) error
 	prune(ctx context.Context, set marks, wanted []runtime.Object) error
 }
 
@@ -236,6 +252,14 @@ func (k objects[T]) ensure(ctx context.Context, set marks, wanted []runtime.Obje
 	if err != nil {
 		return err
 	}
+	return k.ensureAll(ctx, set, existing, wanted)
+}
+
+func (k objects[T]) add(ctx context.Context, set marks, wanted []runtime.Object) error {
+	return k.ensureAll(ctx, set, nil, wanted)
+}
+
+func (k objects[T]) ensureAll(ctx context.Context, set marks, existing []T, wanted []runtime.Object) error {
 	var all errgroup.Group
 	for _, object := range typed[T](wanted) {
 		all.Go(func() error { return k.ensureOne(ctx, set, existing, object) })

@@ -383,3 +383,16 @@ func TestPrune_many(t *testing.T) {
 	defer cancel()
 	require.NoError(t, accounts.prune(ctx, set, nil))
 }
+
+func TestAdd(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get"), someRole("b", "get")))
+	s.sync(t)
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("b", "get")))
+	s.server.ClearActions()
+	require.NoError(t, s.Add(t.Context(), "set", owner, someRole("a", "get")))
+	assert.Equal(t, []string{"create roles"}, s.requests(), "the cache still shows it, and b stays")
+	require.NoError(t, s.Add(t.Context(), "set", owner, someRole("a", "list")))
+	assert.Equal(t, []string{"list"}, s.role(t, "a").Rules[0].Verbs, "it is corrected")
+	require.NoError(t, s.Add(t.Context(), "set", owner))
+}
