@@ -189,3 +189,21 @@ func NewerGranted(self AgentRequest, others []AgentRequest) string {
 	}
 	return newest.Name
 }
+
+// TooManyAssumed refuses a request whose token is only assumed, and whose agent does not renew its credential, if MostUnused+1 granted requests of the
+// identity are of that kind. It supersedes none of them, because it may come from another agent, and nothing shows which of their credentials are
+// used. So there could be any number of them.
+func TooManyAssumed(request *fleet.ClusterRegistration, granted []AgentRequest) *Explanation {
+	assumed := 0
+	for _, r := range granted {
+		if r.AssumedToken {
+			assumed++
+		}
+	}
+	if a := request.Status.Approval; assumed <= MostUnused || a != nil && a.Decision == fleet.DecisionApproved {
+		return nil
+	}
+	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
+		"%d requests with this clientID that name no ClusterRegistrationToken are granted; delete those whose agents are gone, approve the request with "+
+			"\"muster -n %s approve %s\", or register with an agent that names its token", assumed, request.Namespace, request.Name)}
+}

@@ -169,6 +169,13 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 		return h.secretTaken(existing)
 	}
 
+	// Limit the long-lived credentials that are issued to requests without a token: such a request deletes no older one.
+	if isAssumed && !registration.Renews(request) {
+		if refusal := registration.TooManyAssumed(request, agentRequests(otherGranted(request, sameClientID))); refusal != nil {
+			return refused(refusal)
+		}
+	}
+
 	// Limit the requests whose agents never connect: the thief of a token could fill the hub with Clusters.
 	if cluster == nil || backlog.IsUnconnected(cluster) {
 		if out := h.limitUnconnected(request, token); !out.IsDone() {

@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -249,6 +250,40 @@ func TestGrant(t *testing.T) {
 		_, out := s.grantRequest(t)
 		require.Equal(t, "True Granted", text(out), out.Message)
 		assert.Equal(t, []string{"delete secrets", "create secrets", "create roles", "create rolebindings"}, s.answers())
+	})
+	t.Run("long-lived credentials of requests without a token are limited", func(t *testing.T) {
+		for _, row := range []struct {
+			others int
+			change func(*scene)
+			want   string
+		}{
+			{registration.MostUnused, nil, "True Granted"},
+			{registration.MostUnused + 1, nil, "False ClientIDInUse"},
+			{registration.MostUnused + 1, func(s *scene) { s.request.Annotations[registration.RenewalAnnotation] = "true" }, "True Granted"},
+			{registration.MostUnused + 1, func(s *scene) {
+				s.request.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
+			}, "True Granted"},
+			{registration.MostUnused + 1, func(s *scene) { s.request.Labels = map[string]string{fleet.RegistrationTokenLabel: "token"} }, "True Granted"},
+		} {
+			s := newScene(t)
+			s.ready()
+			s.Admission = &recorded{since: noon, checks: "too old"}
+			s.token.Spec.ClientIDs = []string{"client"} // a token made for the Cluster
+			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
+			s.request.Labels, s.request.Annotations = nil, map[string]string{}
+			var granted []*fleet.ClusterRegistration
+			for n := range row.others {
+				r, _ := s.earlier()
+				r.Name, r.UID = fmt.Sprint("request-", n), types.UID(fmt.Sprint(n))
+				granted = append(granted, r)
+			}
+			s.haveCached(granted...)
+			if row.change != nil {
+				row.change(s)
+			}
+			_, out := s.grantRequest(t)
+			assert.Equal(t, row.want, text(out), out.Message)
+		}
 	})
 }
 
