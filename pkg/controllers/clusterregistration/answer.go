@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -107,6 +108,8 @@ func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration
 			return failed(err)
 		}
 		h.givenRights.Observed(string(request.UID))
+		// The event of the ServiceAccount enqueues the request sooner. Another user may have created one that stays.
+		return result.Skip().In(expectations.Timeout)
 	}
 	return result.Skip().In(cacheDelay)
 }

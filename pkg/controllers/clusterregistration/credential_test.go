@@ -253,7 +253,7 @@ func TestExpireCredential(t *testing.T) {
 func TestDeleteCredential_withdrawsTheRightToReadItFirst(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *scene, secret *corev1.Secret) error{
 		"it is old": func(_ *testing.T, s *scene, secret *corev1.Secret) error {
-			secret.CreationTimestamp = metav1.NewTime(noon.Add(-credentialSecretLifetime))
+			secret.CreationTimestamp = metav1.NewTime(noon.Add(-answerLifetime))
 			_, err := s.deleteOldAnswer("", secret)
 			return err
 		},

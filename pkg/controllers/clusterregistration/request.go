@@ -254,10 +254,10 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	if isFirstPass := h.writtenGrants.IsExpected(string(request.UID)); isFirstPass {
 		// The caches may lack what this hub has just created with the grant, and a repair would try to create it again. Only a
-		// quarantine, which may also have enqueued the request, must not wait.
+		// quarantine, which may also have enqueued the request, must not wait; the rights that the caches lack are withdrawn later.
 		h.writtenGrants.Observed(string(request.UID))
+		h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
-			h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
 			return request, nil
 		}
 	}

@@ -454,6 +454,7 @@ func TestMaintain(t *testing.T) {
 		s, _, err := keep(t, func(s *scene) { s.writtenGrants.Wrote(s.request); s.cluster.Spec.Quarantined = true })
 		require.NoError(t, err)
 		assert.True(t, s.gaveRights())
+		assert.Equal(t, enqueue.RepairDelay, s.delays[requestKey.String()], "the caches may lack some of the rights")
 	})
 	t.Run("the ServiceAccount is gone: revoked, not created again", func(t *testing.T) {
 		s, latest, err := keep(t, func(s *scene) { s.accounts = accountsOf{} })
