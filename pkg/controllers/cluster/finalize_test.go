@@ -745,9 +745,10 @@ func TestDeleteRequests(t *testing.T) {
 
 func TestClusterOfUninstallingAgent(t *testing.T) {
 	asked := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Annotations: map[string]string{fleet.FarewellAnnotation: "x"}}}
-	h := &handler{namespaces: cachedNamespace{Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.ClusterNamespace("ws", "member"), Annotations: map[string]string{
 		fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws",
-	}}}}}
+	}}}
+	h := &handler{namespaces: cachedNamespace{Namespace: own}}
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "member"}}, h.clusterOfUninstallingAgent(asked))
 	assert.Empty(t, h.clusterOfUninstallingAgent(&fleet.BundleDeployment{}), "an agent that was not asked")
 	h.namespaces = cachedNamespace{}

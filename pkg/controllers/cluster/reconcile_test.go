@@ -362,7 +362,10 @@ func TestIsFor(t *testing.T) {
 	c.Annotations = nil
 	assert.True(t, h.isFor(made, c), "somebody removed the annotation of the Cluster while the hub created the Namespace")
 
-	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(named("ns", "c")))
+	own := named("ns", "c")
+	own.Name = registration.ClusterNamespace("ns", "c")
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(own))
+	assert.Empty(t, clusterOfNamespace(named("ns", "c")), "any Namespace may have the annotations")
 	assert.Empty(t, clusterOfNamespace(&corev1.Namespace{}))
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const name = "cluster"
@@ -142,12 +143,13 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 	return slices.Compact(keys)
 }
 
+// clusterOfNamespace finds the Cluster of a cluster namespace. The annotations of another Namespace may name a Cluster of any workspace.
 func clusterOfNamespace(namespace *corev1.Namespace) []types.NamespacedName {
-	a := namespace.Annotations
-	if a[fleet.ClusterAnnotation] == "" {
+	cluster := types.NamespacedName{Namespace: namespace.Annotations[fleet.ClusterNamespaceAnnotation], Name: namespace.Annotations[fleet.ClusterAnnotation]}
+	if cluster.Name == "" || registration.ClusterNamespace(cluster.Namespace, cluster.Name) != namespace.Name {
 		return nil
 	}
-	return []types.NamespacedName{{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}}
+	return []types.NamespacedName{cluster}
 }
 
 // clusterOfUninstallingAgent finds the Cluster whose agent was asked to uninstall itself. It uses the annotations of the namespace,

@@ -211,7 +211,7 @@ func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types
 		return nil
 	}
 	cluster, err := h.clusterNamed(after.Annotations[fleet.ClusterNamespaceAnnotation], after.Annotations[fleet.ClusterAnnotation])
-	if err != nil || cluster == nil {
+	if err != nil || cluster == nil || after.Name != clusterNamespace(cluster) {
 		return nil // the event of the Cluster enqueues its requests
 	}
 	return h.dependentsOfCluster(cluster)

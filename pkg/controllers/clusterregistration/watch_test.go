@@ -104,6 +104,7 @@ func TestDependentsOfNamespace(t *testing.T) {
 		"it appears again":      {func(s *scene, _ *corev1.Namespace) *corev1.Namespace { s.request.Status.Granted = true; return nil }, nil},
 		"it changes":            {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { return n }, nil},
 		"of no Cluster":         {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { n.Annotations = nil; return nil }, nil},
+		"another that names it": {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { n.Name = "mallory"; return nil }, nil},
 		"of a Cluster not seen": {func(s *scene, _ *corev1.Namespace) *corev1.Namespace { s.clusters = clustersOf{}; return nil }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
