@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/Masterminds/semver/v3"
-	"github.com/rancher/wrangler/v3/pkg/data"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -445,7 +444,7 @@ func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleD
 		if fields["correctDrift"] != nil {
 			delete(all, "correctDrift")
 		}
-		all = data.MergeMaps(all, fields)
+		mergeInto(all, fields)
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
@@ -453,6 +452,19 @@ func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleD
 	}
 	err = json.Unmarshal(text, &merged)
 	return merged, err
+}
+
+// mergeInto adds the fields to the others, of which it makes no copy: a Bundle may have a thousand targets, and ten thousands of Helm values.
+func mergeInto(all, fields map[string]any) {
+	for name, value := range fields {
+		before, hasObject := all[name].(map[string]any)
+		after, isObject := value.(map[string]any)
+		if hasObject && isObject {
+			mergeInto(before, after)
+		} else {
+			all[name] = value
+		}
+	}
 }
 
 func versionOf(helm *fleet.HelmOptions) string {

@@ -1,6 +1,8 @@
 package bundle
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -79,6 +81,27 @@ func TestMergeOptions(t *testing.T) {
 		IgnoreOptions: &fleet.IgnoreOptions{Conditions: []map[string]string{{"type": "A"}}},
 	}, merged)
 	assert.Equal(t, map[string]any{"a": int64(1), "gone": nil}, base.Helm.Values.Data["in"], "the Bundle is not modified")
+}
+
+// The time does not grow with the number of targets times the number of values.
+func TestMergeOptions_many(t *testing.T) {
+	values := map[string]any{}
+	for i := range 20_000 {
+		values[fmt.Sprint("v", i)] = int64(i)
+	}
+	base := fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}}
+	var overrides []fleet.BundleDeploymentOptions
+	for i := range 1000 {
+		overrides = append(overrides, fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"last": int64(i)}}}})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	merged, err := mergeOptions(base, overrides...)
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	assert.Len(t, merged.Helm.Values.Data, 20_001)
+	assert.Equal(t, int64(999), merged.Helm.Values.Data["last"])
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "the values are copied for each target")
 }
 
 func TestMergeOptions_lists(t *testing.T) {
