@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -254,6 +255,10 @@ func parseKubeconfig(secret *corev1.Secret) (*clientcmdapi.Config, error) {
 		return nil, fmt.Errorf("Secret %s/%s has no key %q with a kubeconfig; its keys: %s; store the kubeconfig under this key",
 			secret.Namespace, secret.Name, registration.KubeconfigValue, keysOf(secret))
 	}
+	if syntaxOf(data) > maxSyntax {
+		return nil, fmt.Errorf("key %q of Secret %s/%s has more than %d lines, keys and elements of lists; remove the clusters, contexts and users that the "+
+			"member does not need", registration.KubeconfigValue, secret.Namespace, secret.Name, maxSyntax)
+	}
 	if err := registration.RefuseAliases(data); err != nil {
 		return nil, fmt.Errorf("key %q of Secret %s/%s: %w", registration.KubeconfigValue, secret.Namespace, secret.Name, err)
 	}
@@ -266,6 +271,18 @@ func parseKubeconfig(secret *corev1.Secret) (*clientcmdapi.Config, error) {
 		return nil, fmt.Errorf("the kubeconfig in Secret %s/%s %w", secret.Namespace, secret.Name, err)
 	}
 	return parsed, nil
+}
+
+// maxSyntax limits syntaxOf a kubeconfig. A workspace may have fifty passes at the same time, and a parser needs some 500 bytes for each line and
+// each element.
+const maxSyntax = 10_000
+
+// syntaxOf counts the characters that begin a line, a key or an element of a list in YAML and JSON. They are rare in the values of a kubeconfig.
+func syntaxOf(document []byte) (count int) {
+	for _, character := range []byte("\n\r:,[{-?") {
+		count += bytes.Count(document, []byte{character})
+	}
+	return count
 }
 
 func keysOf(secret *corev1.Secret) string {

@@ -89,7 +89,7 @@ func TestParseKubeconfig_rejected(t *testing.T) {
 		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is not a kubeconfig`},
 		{
 			"aliases that take gigabytes",
-			map[string][]byte{"value": []byte("a: &a " + strings.Repeat("x", 100_000) + "\nb: [" + strings.Repeat("*a,", 100_000) + "]\n")},
+			map[string][]byte{"value": []byte("a: &a " + strings.Repeat("x", 200_000) + "\nb: [" + strings.Repeat("*a,", 9000) + "]\n")},
 			`key "value" of Secret ns/kbcfg: line 2 has a YAML alias`,
 		},
 		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is not a kubeconfig"},
