@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -149,3 +151,60 @@ func TestTheDeploymentIDCoversWhatChangesTheDeployment(t *testing.T) {
 		DefaultNamespace: "n", Diff: &fleet.DiffOptions{}, CorrectDrift: &fleet.CorrectDrift{Enabled: true},
 	}), "how drift is handled deploys nothing anew")
 }
+
+// The digest in a deployment ID is of the options as JSON, with the fields in this order, as Fleet's hub computes it. The recordings have most of the
+// fields; those that they lack stand where their types have them.
+func TestDeploymentID_fields(t *testing.T) {
+	for name, row := range map[string]struct {
+		options fleet.BundleDeploymentOptions
+		text    string
+	}{
+		"no helm":    {fleet.BundleDeploymentOptions{DefaultNamespace: "n"}, `{"defaultNamespace":"n","helm":{}}`},
+		"helm: {}":   {fleet.BundleDeploymentOptions{DefaultNamespace: "n", Helm: &fleet.HelmOptions{}}, `{"defaultNamespace":"n","helm":{"values":{}}}`},
+		"empty ones": {empty, `{"yaml":{},"kustomize":{},"helm":{"values":{}},"ignore":{},"createNamespace":false,"allowedTargetNamespaceSelector":{}}`},
+		"all": {all, `{"yaml":{"overlays":["o"]},"kustomize":{"dir":"k"},"defaultNamespace":"d","namespace":"t",` +
+			`"helm":{"chart":"c","repo":"r","releaseName":"n","version":"v","timeoutSeconds":1,"values":{"a":"\u003c\u0026\u003e","b":[1,2.5,null,true]},` +
+			`"templateValues":{"x":"y"},"valuesFrom":[{"configMapKeyRef":{"name":"m","namespace":"s","key":"k"}},{"secretKeyRef":{"name":"m"}}],"force":true,` +
+			`"takeOwnership":true,"maxHistory":2,"valuesFiles":["f"],"waitForJobs":true,"atomic":true,"disablePreProcess":true,"disableDNS":true,` +
+			`"skipSchemaValidation":true,"disableDependencyUpdate":true},"serviceAccount":"s","forceSyncGeneration":3,"keepResources":true,` +
+			`"deleteNamespace":true,"deleteCRDResources":true,"ignore":{"conditions":[{"type":"T"}]},"namespaceLabels":{"l":"1"},` +
+			`"namespaceAnnotations":{"a":"1"},"downstreamResources":[{"kind":"Secret","name":"d"}],"overwrites":[{"kind":"K","name":"n","namespace":"s"}],` +
+			`"createNamespace":true,"allowedTargetNamespaceSelector":{"matchLabels":{"a":"b"}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			row.options.Diff, row.options.CorrectDrift = &fleet.DiffOptions{}, &fleet.CorrectDrift{Enabled: true}
+			id, err := DeploymentID("s-x", row.options)
+			require.NoError(t, err)
+			sum := sha256.Sum256([]byte(row.text + "\n"))
+			assert.Equal(t, "s-x:"+hex.EncodeToString(sum[:]), id)
+		})
+	}
+}
+
+var (
+	empty = fleet.BundleDeploymentOptions{
+		YAML: &fleet.YAMLOptions{}, Kustomize: &fleet.KustomizeOptions{}, Helm: &fleet.HelmOptions{}, IgnoreOptions: &fleet.IgnoreOptions{},
+		NamespaceLabels: map[string]string{}, DownstreamResources: []fleet.DownstreamResource{}, CreateNamespace: new(bool),
+		AllowedTargetNamespaceSelector: &metav1.LabelSelector{},
+	}
+	all = fleet.BundleDeploymentOptions{
+		YAML: &fleet.YAMLOptions{Overlays: []string{"o"}}, Kustomize: &fleet.KustomizeOptions{Dir: "k"}, DefaultNamespace: "d", TargetNamespace: "t",
+		Helm: &fleet.HelmOptions{
+			Chart: "c", Repo: "r", ReleaseName: "n", Version: "v", TimeoutSeconds: 1,
+			Values:         &fleet.GenericMap{Data: map[string]any{"b": []any{int64(1), 2.5, nil, true}, "a": "<&>"}},
+			TemplateValues: map[string]string{"x": "y"},
+			ValuesFrom: []fleet.ValuesFrom{
+				{ConfigMapKeyRef: &fleet.KeySelector{Name: "m", Namespace: "s", Key: "k"}}, {SecretKeyRef: &fleet.KeySelector{Name: "m"}},
+			},
+			Force: true, TakeOwnership: true, MaxHistory: 2, ValuesFiles: []string{"f"}, WaitForJobs: true, Atomic: true, DisablePreProcess: true,
+			DisableDNS: true, SkipSchemaValidation: true, DisableDependencyUpdate: true,
+		},
+		ServiceAccount: "s", ForceSyncGeneration: 3, KeepResources: true, DeleteNamespace: true, DeleteCRDResources: true,
+		IgnoreOptions:   &fleet.IgnoreOptions{Conditions: []map[string]string{{"type": "T"}}},
+		NamespaceLabels: map[string]string{"l": "1"}, NamespaceAnnotations: map[string]string{"a": "1"},
+		DownstreamResources:            []fleet.DownstreamResource{{Kind: "Secret", Name: "d"}},
+		Overwrites:                     []fleet.OverwrittenResource{{Kind: "K", Namespace: "s", Name: "n"}},
+		CreateNamespace:                ptr.To(true),
+		AllowedTargetNamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+	}
+)

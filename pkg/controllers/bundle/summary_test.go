@@ -140,3 +140,37 @@ func TestWithoutRoutineEvent(t *testing.T) {
 		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).NoEvent, "%s to %s", row.before, row.after.Reason)
 	}
 }
+
+// A GitRepo or HelmOp counts for a Cluster if one of the BundleDeployments has its name in a label, and as ready if one of them is Ready.
+func TestReportDeployments_apps(t *testing.T) {
+	labelled := func(repo, helmOp string, change func(*fleet.BundleDeployment)) *fleet.BundleDeployment {
+		d := isReady(&fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{DeploymentID: "id", StagedDeploymentID: "id"}})
+		d.Labels = map[string]string{"fleet.cattle.io/repo-name": repo, "fleet.cattle.io/fleet-helm-name": helmOp}
+		if change != nil {
+			change(d)
+		}
+		return d
+	}
+	waits := func(d *fleet.BundleDeployment) { d.Status.AppliedDeploymentID = "" }
+	differs := func(d *fleet.BundleDeployment) { d.Status.NonModified = false }
+	for name, row := range map[string]struct {
+		deployments              []*fleet.BundleDeployment
+		ready, desired, ops, all int
+	}{
+		"none":                        {nil, 0, 0, 0, 0},
+		"no label":                    {[]*fleet.BundleDeployment{labelled("", "", nil)}, 0, 0, 0, 0},
+		"ready":                       {[]*fleet.BundleDeployment{labelled("a", "", nil), labelled("", "op", nil)}, 1, 1, 1, 1},
+		"several of one":              {[]*fleet.BundleDeployment{labelled("a", "", nil), labelled("a", "", nil)}, 1, 1, 0, 0},
+		"one of two is ready":         {[]*fleet.BundleDeployment{labelled("a", "", waits), labelled("a", "", nil), labelled("a", "", waits)}, 1, 1, 0, 0},
+		"none of two is ready":        {[]*fleet.BundleDeployment{labelled("a", "op", waits), labelled("a", "op", differs)}, 0, 1, 0, 1},
+		"two, one of which is ready":  {[]*fleet.BundleDeployment{labelled("a", "x", nil), labelled("b", "y", waits)}, 1, 2, 1, 2},
+		"a GitRepo named as a HelmOp": {[]*fleet.BundleDeployment{labelled("a", "", nil), labelled("", "a", waits)}, 1, 1, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := fleet.ClusterStatus{ReadyGitRepos: 9, DesiredReadyGitRepos: 9, ReadyHelmOps: 9, DesiredReadyHelmOps: 9}
+			reportDeployments(&status, row.deployments)
+			assert.Equal(t, []int{row.ready, row.desired, row.ops, row.all},
+				[]int{status.ReadyGitRepos, status.DesiredReadyGitRepos, status.ReadyHelmOps, status.DesiredReadyHelmOps})
+		})
+	}
+}
