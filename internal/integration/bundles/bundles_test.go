@@ -163,7 +163,7 @@ func TestPause(t *testing.T) {
 	s.change(t, "app", "after-"+s.ns)
 	d := s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.StagedDeploymentID != deployed })
 	assert.Equal(t, deployed, d.Spec.DeploymentID)
-	assert.Equal(t, contentName(t, "before-"+s.ns), d.Labels[fleet.ContentNameLabel])
+	assert.Equal(t, contentName(t, "after-"+s.ns), d.Labels[fleet.ContentNameLabel])
 	s.requireBundle(t, "app", "0/1", "OutOfSync", "False NotReady: OutOfSync(1) [Cluster "+s.ns+"/a: paused]")
 	s.bundle(t, "new", "new-"+s.ns, everywhere)
 	s.requireBundle(t, "new", "0/1", "NotReady", "False NotReady")
@@ -189,11 +189,16 @@ func TestRollout(t *testing.T) {
 			{Name: "canary", ClusterSelector: selecting("name", "b")}, {Name: "rest", ClusterSelector: &metav1.LabelSelector{}, MaxUnavailable: &one},
 		}}
 	})
-	s.requireBundle(t, "app", "0/3", "WaitApplied", "False NotReady: WaitApplied(3) [Cluster "+s.ns+"/a: waits for the rollout strategy of the Bundle; "+
-		"Cluster "+s.ns+"/b; Cluster "+s.ns+"/c: waits for the rollout strategy of the Bundle]")
-	s.requireOn(t, "app", all, "b")
-	s.reports(t, "b", "app", nil)
+	s.requireBundle(t, "app", "0/3", "WaitApplied", "False NotReady: WaitApplied(1) [Cluster "+s.ns+"/b]; NotReady(2) [Cluster "+
+		s.ns+"/a: waits for the rollout strategy of the Bundle; Cluster "+s.ns+"/c: waits for the rollout strategy of the Bundle]")
 	s.requireOn(t, "app", all, "a", "b", "c")
+	waits := s.deployment(t, "a", "app")
+	assert.Empty(t, waits.Spec.DeploymentID)
+	assert.False(t, waits.Spec.Paused)
+	s.reports(t, "b", "app", nil)
+	for _, cluster := range []string{"a", "c"} {
+		s.eventuallyDeployment(t, cluster, "app", func(d *fleet.BundleDeployment) bool { return d.Spec.DeploymentID == d.Spec.StagedDeploymentID })
+	}
 	s.reports(t, "a", "app", nil)
 	s.reports(t, "c", "app", nil)
 	s.requireBundle(t, "app", "3/3", "", "True")
@@ -204,7 +209,7 @@ func TestRollout(t *testing.T) {
 		t.Helper()
 		s.eventuallyDeployment(t, cluster, "app", func(d *fleet.BundleDeployment) bool {
 			return strings.HasPrefix(d.Spec.DeploymentID, content+":") == deployed && strings.HasPrefix(d.Spec.StagedDeploymentID, content+":") == staged &&
-				(d.Labels[fleet.ContentNameLabel] == content) == deployed
+				(d.Labels[fleet.ContentNameLabel] == content) == staged
 		})
 	}
 	s.change(t, "app", "second-"+s.ns)

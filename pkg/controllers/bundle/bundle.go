@@ -278,8 +278,8 @@ func (d *Deployer) summarize(
 		}
 		if state != fleet.Ready {
 			entry := nonReady(clusterOf(deployment).String(), deployment, state)
-			if state == fleet.OutOfSync && entry.Message == "" {
-				entry.Message = postponed[clusterOf(deployment)]
+			if state == fleet.OutOfSync && entry.Message == "" || deployment.Spec.DeploymentID == "" {
+				entry.Message = cmp.Or(postponed[clusterOf(deployment)], entry.Message)
 			}
 			unready = append(unready, entry)
 		}

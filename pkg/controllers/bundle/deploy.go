@@ -227,10 +227,12 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 		return leaveAsIs(existing, fmt.Errorf("Bundle %s: %w", b.Name, err))
 	}
 	isPostponed := isPaused(b, cluster)
-	if !isPostponed && !d.mayUpdate(b, plan, keyOf(cluster), existing, v.deploymentID) {
-		if isPostponed = true; existing == nil {
-			return leaveAsIs(nil, nil) // its partition has not begun
+	if !isPostponed {
+		mayUpdate, isDecided := d.mayUpdate(b, plan, keyOf(cluster), existing, v.deploymentID)
+		if !isDecided && existing == nil {
+			return leaveAsIs(nil, nil) // the decision enqueues the Cluster, so that one write creates the BundleDeployment as it is to be
 		}
+		isPostponed = !mayUpdate
 	}
 	values, err := d.valuesFor(ctx, b, v, isPostponed, cluster, existing)
 	if err != nil {
@@ -510,14 +512,12 @@ func desired(
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
 	if !isPostponed {
 		spec.Options, spec.DeploymentID = v.options, v.deploymentID
-	} else {
-		spec.Paused = spec.Paused || spec.DeploymentID == "" // there is nothing yet that the agent could deploy
-		if spec.Options.Helm != nil {
-			spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
-		}
+	} else if spec.Options.Helm != nil {
+		spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 	}
+	isInUse := isPostponed && !spec.Paused && spec.DeploymentID != "" // the agent acts on the fields of an earlier version
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
-	if !isPostponed || spec.Paused {
+	if !isInUse {
 		spec.DependsOn = b.Spec.DependsOn
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
@@ -528,7 +528,7 @@ func desired(
 		if !isPostponed {
 			digests.Options = v.digest
 		}
-		if !isPostponed || spec.Paused {
+		if !isInUse {
 			set := digestsOf(&fleet.BundleDeploymentSpec{DependsOn: spec.DependsOn, CorrectDrift: spec.CorrectDrift, HelmChartOptions: spec.HelmChartOptions})
 			digests.DependsOn, digests.CorrectDrift, digests.HelmChartOptions = set.DependsOn, set.CorrectDrift, set.HelmChartOptions
 		}
@@ -544,7 +544,7 @@ func desired(
 			deployment.Labels[label] = value
 		}
 	}
-	delete(deployment.Labels, fleet.ContentNameLabel) // it grants the agent the right to read that Content
+	delete(deployment.Labels, fleet.ContentNameLabel) // only the hub sets it
 	maps.Copy(deployment.Labels, map[string]string{
 		fleet.ManagedLabel:          fleet.ManagedValue,
 		fleet.BundleNameLabel:       registration.LabelValue(b.Name),
@@ -552,7 +552,8 @@ func desired(
 		fleet.ClusterLabel:          registration.LabelValue(cluster.Name),
 		fleet.ClusterNamespaceLabel: cluster.Namespace,
 	})
-	if name := cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)); name != "" && !spec.OCIContents {
+	// As with Fleet's hub, the label has the name of the newest Content, even while an older one is deployed.
+	if name := contentOf(spec.StagedDeploymentID); name != "" && b.Spec.ContentsID == "" {
 		deployment.Labels[fleet.ContentNameLabel] = name
 	}
 	return deployment

@@ -324,8 +324,8 @@ func TestDesired(t *testing.T) {
 	}{
 		"the first version":                  {false, false, nil, "s-new:2", "new", "s-new"},
 		"a change":                           {false, false, old, "s-new:2", "new", "s-new"},
-		"a paused Bundle: only staged":       {true, false, old, "s-old:1", "old", "s-old"},
-		"a paused Cluster: only staged":      {false, true, old, "s-old:1", "old", "s-old"},
+		"a paused Bundle: only staged":       {true, false, old, "s-old:1", "old", "s-new"},
+		"a paused Cluster: only staged":      {false, true, old, "s-old:1", "old", "s-new"},
 		"paused before the first deployment": {true, true, nil, "", "", "s-new"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -340,6 +340,21 @@ func TestDesired(t *testing.T) {
 			assert.Equal(t, row.pausedBundle || row.pausedCluster, d.Spec.Paused)
 		})
 	}
+	t.Run("its partition has not begun: as with Fleet's hub, only staged, and not paused", func(t *testing.T) {
+		b := bundleWith(func(s *fleet.BundleSpec) { s.DependsOn = []fleet.BundleRef{{Name: "base"}} })
+		v := someVariant("new", "s-new:2")
+		v.options.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
+		d := desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, clusterNamed("alice"), nil)
+		assert.JSONEq(t, `{"stagedOptions":{"defaultNamespace":"new","correctDrift":{"enabled":true}},"stagedDeploymentID":"s-new:2","options":{},
+			"dependsOn":[{"name":"base"}],"correctDrift":{"enabled":true},"valuesHash":"015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"}`, asJSON(t, d.Spec))
+		assert.Equal(t, "s-new", d.Labels[fleet.ContentNameLabel])
+	})
+	t.Run("the newest is from an OCI registry: no Content is named", func(t *testing.T) {
+		b := bundleWith(func(s *fleet.BundleSpec) { s.ContentsID = "s-artifact" })
+		for _, isPostponed := range []bool{false, true} {
+			assert.NotContains(t, desired(b, someVariant("n", "s-artifact:2"), helmValues{}, isPostponed, clusterNamed("alice"), old).Labels, fleet.ContentNameLabel)
+		}
+	})
 	t.Run("a BundleDeployment of another fleet controller: taken over", func(t *testing.T) {
 		existing := &fleet.BundleDeployment{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "app", UID: "u", Finalizers: []string{"f"}, Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"old": "x"}},

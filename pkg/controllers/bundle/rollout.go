@@ -82,6 +82,7 @@ type rolloutTarget struct {
 	deploymentID string // the one that the Cluster is to get
 	state        fleet.BundleState
 	isUpdated    bool // it has that deployment ID, or nothing can be deployed to it now
+	exists       bool // it has a BundleDeployment
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
 	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
@@ -220,9 +221,9 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 	return deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
 }
 
-// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were postponed before. The queue calls it for one Bundle
-// at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable than allowed. A
-// Cluster to which nothing can be deployed now delays no other, whatever its state.
+// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were postponed before and those without a BundleDeployment. The
+// queue calls it for one Bundle at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable
+// than allowed. A Cluster to which nothing can be deployed now delays no other, whatever its state.
 func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -245,7 +246,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		t := &rolloutTarget{candidate: d.candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.WaitApplied, unavailable: true}
 		targets = append(targets, t)
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
-		if deployment != nil {
+		if t.exists = deployment != nil; t.exists {
 			t.state = fleetstatus.BundleState(deployment.Spec, deployment.Status)
 			t.unavailable = isUnavailable(deployment)
 		}
@@ -279,7 +280,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	d.rollouts[k] = steps
 	d.mu.Unlock()
 	for _, t := range targets {
-		if t.mayUpdate && steps[t.key] != before[t.key] {
+		if (t.mayUpdate || !t.exists) && steps[t.key] != before[t.key] {
 			d.clusters.EnqueueAfter(t.key.Namespace, t.key.Name, 0)
 		}
 	}
@@ -306,18 +307,20 @@ func (d *Deployer) deploymentsOf(b *fleet.Bundle) map[string]*fleet.BundleDeploy
 }
 
 // mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.
-func (d *Deployer) mayUpdate(b *fleet.Bundle, p *plan, cluster key, existing *fleet.BundleDeployment, deploymentID string) bool {
+func (d *Deployer) mayUpdate(
+	b *fleet.Bundle, p *plan, cluster key, existing *fleet.BundleDeployment, deploymentID string,
+) (mayUpdate, isDecided bool) {
 	if !hasRollout(b, p) || existing != nil && existing.Spec.DeploymentID == deploymentID {
-		return true
+		return true, true
 	}
 	d.mu.Lock()
 	step := d.rollouts[keyOf(b)][cluster]
 	d.mu.Unlock()
 	if step.deploymentID != deploymentID {
 		d.bundleChanged(keyOf(b))
-		return false
+		return false, false
 	}
-	return step.mayUpdate
+	return step.mayUpdate, true
 }
 
 // postponedByRollout returns a message for each Cluster that gets the new version of a Bundle later.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func number(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text)) }
@@ -49,6 +51,7 @@ func TestDecide(t *testing.T) {
 		{"a place for each that is ready", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "nr xr or or", "2", "All 2/2, 1 of 0"},
 		{"no place", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "xr xr or or", "", "All 2/2, 1 of 0"},
 		{"a broken Cluster has nothing to lose", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "xr br br or", "1 2", "All 3/1, 1 of 0"},
+		{"Clusters without an agent get the new version, and leave no place", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "or br br", "1 2", "All 2/1, 1 of 0"},
 		{"a correction reaches all that a bad version has broken", fleet.RolloutStrategy{Partitions: limited("0", "0")}, "bc br br", "0", "canary 1/1 rest 2/1, 2 of 0"},
 		{"a percentage, rounded down", fleet.RolloutStrategy{MaxUnavailable: number("50%")}, "or or or", "0", "All 1/1, 1 of 0"},
 		{"zero still progresses", fleet.RolloutStrategy{MaxUnavailable: number("0")}, "or or", "0", "All 1/1, 1 of 0"},
@@ -163,7 +166,6 @@ func TestRollOut(t *testing.T) {
 		assert.Equal(t, "0/2 WaitApplied(1) [Cluster ws/alice]; OutOfSync(1) [Cluster ws/bob: waits for the rollout strategy of the Bundle]", s.shown(after))
 		held.Spec.StagedDeploymentID, held.Spec.StagedOptions, held.Spec.ValuesHash = atBob.Spec.StagedDeploymentID, atBob.Spec.StagedOptions, atBob.Spec.ValuesHash
 		assert.Equal(t, atBob.Spec, held.Spec)
-		assert.True(t, desired(after, wanted, helmValues{}, true, bob, nil).Spec.Paused, "there is no deployment yet")
 
 		s.reconcile(t, bob)
 		assert.NotContains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID","value":"`+wanted.deploymentID)
@@ -198,11 +200,22 @@ func TestRollOut(t *testing.T) {
 		second := oneAtATime("333")
 		second.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterName: "alice"}, {ClusterName: "dave"}}}
 		s.has(t, dave, second)
-		s.handle(t, second)
-		s.taken()
 		s.reconcile(t, dave)
-		assert.Empty(t, s.taken())
+		assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken(), "nothing is decided yet, and nothing is written")
+		s.handle(t, second)
+		assert.Contains(t, s.taken(), "enqueue Cluster dave in 0s")
 		assert.Contains(t, s.shown(second), "Cluster ws/dave: waits for the rollout strategy of the Bundle")
+		s.reconcile(t, dave)
+		assert.Contains(t, s.taken(), "create "+registration.ClusterNamespace("ws", "dave")+"/app")
+
+		v, err := s.plans.of(second).variant([]int{0}, dave)
+		require.NoError(t, err)
+		waits := desired(second, v, helmValues{staged: v.values}, true, dave, nil)
+		waits.Status.Conditions = []genericcondition.GenericCondition{condition("Ready", "False", "of the agent")}
+		s.has(t, waits)
+		assert.Contains(t, s.shown(second), "NotReady(1) [Cluster ws/dave: waits for the rollout strategy of the Bundle]")
+		s.handle(t, second)
+		assert.NotContains(t, s.taken(), "enqueue Cluster dave in 0s", "once is enough")
 	})
 	t.Run("without a strategy everybody is updated", func(t *testing.T) {
 		last := oneAtATime("4444")

@@ -132,7 +132,6 @@ func TestWire(t *testing.T) {
 					got.Spec.DownstreamResourcesGeneration = want.Spec.DownstreamResourcesGeneration
 					if want.Spec.Paused {
 						got.Spec.Options, got.Spec.DeploymentID = want.Spec.Options, want.Spec.DeploymentID // of an earlier stage
-						got.Labels[fleet.ContentNameLabel] = want.Labels[fleet.ContentNameLabel]
 					}
 					assert.Equal(t, want.Labels, got.Labels)
 					// Fleet's hub copies the staged options when the deployment ID changes, which does not cover correctDrift. This
