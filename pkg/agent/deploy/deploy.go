@@ -186,7 +186,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Paused = isPaused(bd)
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
-	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
+	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	f.OldNamespace = state.labelled != namespaceOptions(bd)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
@@ -298,8 +298,6 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 	return nil
 }
 
-func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
-
 // requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
 // is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
 // run has deployed it: another BundleDeployment has taken over the release. Nor is a revision that is not signed.
@@ -324,9 +322,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	ctx, cancelGrace := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancelGrace()
 	options := *bd.Spec.Options.DeepCopy()
-	if bd.Spec.CorrectDrift != nil {
-		options.CorrectDrift = bd.Spec.CorrectDrift
-	}
+	options.CorrectDrift = bd.Spec.CorrectDrift // Fleet's hub changes those in the options only with the deployment ID
 	namespace, name := release.Place(bd.Name, options)
 	request := release.Request{
 		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Scope: d.Scope, Commit: bd.Labels[fleet.CommitLabel], Options: options,

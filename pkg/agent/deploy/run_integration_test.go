@@ -24,6 +24,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
@@ -317,6 +318,34 @@ func TestRun_drift(t *testing.T) {
 		s.value("a", "one")
 	}
 	s.state("app", fleet.Ready)
+}
+
+// Fleet's hub changes the correctDrift in the options only with the deployment ID.
+func TestRun_correctDriftTurnedOff(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
+		bd.Spec.Options.CorrectDrift = bd.Spec.CorrectDrift
+	})
+	s.state("app", fleet.Ready)
+	s.change("theirs")
+	s.value("a", "one")
+	s.state("app", fleet.Ready)
+	for _, off := range []*fleet.CorrectDrift{{Force: true}, nil} {
+		require.NoError(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+			bd := s.get("app")
+			bd.Spec.CorrectDrift = off
+			_, err := s.Fleet.BundleDeployments(s.hub).Update(t.Context(), bd, metav1.UpdateOptions{})
+			return err
+		}))
+		s.change("theirs")
+		s.state("app", fleet.Modified)
+		s.still()
+		s.value("a", "theirs")
+		s.change("one")
+		s.state("app", fleet.Ready)
+	}
 }
 
 func TestRun_changedResync(t *testing.T) {
