@@ -79,7 +79,7 @@ func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, r
 	source := kind + " " + namespace + "/" + ref.Name
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("helm.valuesFrom names %s, which does not exist on this cluster", source)
+		return nil, err // the message is that of Fleet's own agent
 	case err != nil:
 		return nil, fmt.Errorf("helm.valuesFrom: %w", err)
 	case !found:

@@ -55,7 +55,7 @@ func TestReadValues(t *testing.T) {
 	}
 }
 
-// The messages name the namespace and the field. Fleet's own agent says only: configmaps "nothere" not found.
+// The message about an object that does not exist is that of Fleet's own agent. The others name the namespace and the field.
 func TestReadValues_missing(t *testing.T) {
 	there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
 	member := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"bad": "]"}}, &corev1.Secret{ObjectMeta: there})
@@ -64,8 +64,8 @@ func TestReadValues_missing(t *testing.T) {
 		says    string
 		invalid bool
 	}{
-		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, "names ConfigMap default/gone, which does not exist", false},
-		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, "names Secret default/gone, which does not exist", false},
+		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, `configmaps "gone" not found`, false},
+		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, `secrets "gone" not found`, false},
 		"no key, ConfigMap":   {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there"}}, "names key values.yaml of ConfigMap default/there", false},
 		"no key, Secret":      {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "there", Key: "k"}}, "names key k of Secret default/there", false},
 		"what holds no value": {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there", Key: "bad"}}, "contains no valid values", true},
