@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,10 +13,15 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -82,8 +88,19 @@ func mayWrite(rule authorizationv1.ResourceRule) bool {
 const namespaceManager = registration.FieldManager + "-namespace-"
 
 // LabelNamespace applies the namespaceLabels and namespaceAnnotations of a request to the namespace of its release, which is deployed. A deployment
-// does the same; those of a target are no part of the deployment ID, so that a change of them is no new deployment.
+// does the same; those of a target are no part of the deployment ID, so that a change of them is no new deployment. It sends one request if the
+// namespace has them, and creates no namespace.
 func (c *Client) LabelNamespace(ctx context.Context, r Request) error {
+	existing, err := c.core.CoreV1().Namespaces().Get(ctx, r.Namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading namespace %s of the release: %w", r.Namespace, err)
+	}
+	if changed, err := changedNamespace(existing, r); changed == nil || err != nil {
+		return err
+	}
 	account, err := c.serviceAccount(ctx, r)
 	if err != nil {
 		return err
@@ -100,7 +117,7 @@ func (c *Client) LabelNamespace(ctx context.Context, r Request) error {
 // and annotations of other field managers stay; those of earlier options are removed. Each BundleDeployment has a field manager, so that one without
 // labels does not remove those of another in the same namespace.
 func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
-	name, options, manager := o.namespace, r.Options, namespaceManager+registration.LabelValue(r.BundleDeployment)
+	name, options := o.namespace, r.Options
 	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
@@ -109,10 +126,9 @@ func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
 	if err := checkNamespace(name, existing.Labels, missing, options); err != nil {
 		return err
 	}
-	wanted, annotations := withoutPodSecurity(options.NamespaceLabels), withoutPodSecurity(options.NamespaceAnnotations)
 	if missing {
 		created := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if len(wanted)+len(annotations) == 0 {
+		if len(withoutPodSecurity(options.NamespaceLabels))+len(withoutPodSecurity(options.NamespaceAnnotations)) == 0 {
 			created.Labels = map[string]string{"name": name} // as Helm does it
 		}
 		existing, err = o.member.CoreV1().Namespaces().Create(ctx, created, metav1.CreateOptions{FieldManager: registration.FieldManager})
@@ -120,19 +136,78 @@ func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
 			return fmt.Errorf("creating namespace %s of the release: %w", name, err)
 		}
 	}
-	applied, err := applycorev1.ExtractNamespace(existing, manager)
-	if err != nil {
+	changed, err := changedNamespace(existing, r)
+	if changed == nil || err != nil {
 		return err
 	}
-	if maps.Equal(applied.Labels, wanted) && maps.Equal(applied.Annotations, annotations) {
-		return nil
+	client := o.member.CoreV1().Namespaces()
+	if err = takeLabels(ctx, client, existing, changed); err == nil {
+		_, err = client.Apply(ctx, changed, metav1.ApplyOptions{FieldManager: namespaceManagerOf(r), Force: true})
 	}
-	changed := applycorev1.Namespace(name).WithLabels(wanted).WithAnnotations(annotations)
-	_, err = o.member.CoreV1().Namespaces().Apply(ctx, changed, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	if err != nil {
 		return fmt.Errorf("setting namespaceLabels and namespaceAnnotations of namespace %s: %w", name, err)
 	}
 	return nil
+}
+
+func namespaceManagerOf(r Request) string {
+	return namespaceManager + registration.LabelValue(r.BundleDeployment)
+}
+
+// changedNamespace returns the labels and annotations that the namespace of a release is to have from the options; nil if it has them.
+func changedNamespace(existing *corev1.Namespace, r Request) (*applycorev1.NamespaceApplyConfiguration, error) {
+	applied, err := applycorev1.ExtractNamespace(existing, namespaceManagerOf(r))
+	if err != nil {
+		return nil, err
+	}
+	wanted, annotations := withoutPodSecurity(r.Options.NamespaceLabels), withoutPodSecurity(r.Options.NamespaceAnnotations)
+	if maps.Equal(applied.Labels, wanted) && maps.Equal(applied.Annotations, annotations) {
+		return nil, nil
+	}
+	return applycorev1.Namespace(r.Namespace).WithLabels(wanted).WithAnnotations(annotations), nil
+}
+
+// takeLabels removes the labels and annotations that will be applied from the fields of earlier agents: Fleet's own, and those of this project that
+// had one field manager for all BundleDeployments. The API server would keep a label that the options no longer have if another field manager owned it.
+func takeLabels(
+	ctx context.Context, client typedcorev1.NamespaceInterface, existing *corev1.Namespace, wanted *applycorev1.NamespaceApplyConfiguration,
+) error {
+	changed := false
+	for i, f := range existing.ManagedFields {
+		if f.Manager != objectManager && f.Manager != registration.FieldManager || f.Subresource != "" || f.FieldsV1 == nil {
+			continue
+		}
+		owned := map[string]any{}
+		if err := json.Unmarshal(f.FieldsV1.GetRawBytes(), &owned); err != nil {
+			return err
+		}
+		before := runtime.DeepCopyJSON(owned)
+		for key := range wanted.Labels {
+			unstructured.RemoveNestedField(owned, "f:metadata", "f:labels", "f:"+key)
+		}
+		for key := range wanted.Annotations {
+			unstructured.RemoveNestedField(owned, "f:metadata", "f:annotations", "f:"+key)
+		}
+		if equality.Semantic.DeepEqual(before, owned) {
+			continue
+		}
+		raw, err := json.Marshal(owned)
+		if err != nil {
+			return err
+		}
+		existing.ManagedFields[i].FieldsV1, changed = metav1.NewFieldsV1(string(raw)), true
+	}
+	if !changed {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": existing.ResourceVersion, "managedFields": existing.ManagedFields,
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, existing.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	return err
 }
 
 // checkNamespace reports why the options do not allow to deploy into a namespace.

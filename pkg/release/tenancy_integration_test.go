@@ -12,9 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // tenant creates a ServiceAccount that may do everything in the namespace of the test and nothing elsewhere.
@@ -246,6 +248,34 @@ func TestDeploy_namespace(t *testing.T) {
 		found, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err) || found.DeletionTimestamp != nil)
 	})
+	for title, earlier := range map[string]func(*testing.T, *member){
+		"Fleet's own agent": func(t *testing.T, m *member) {
+			_, err := m.core.CoreV1().Namespaces().Patch(t.Context(), m.namespace, types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}}}`), metav1.PatchOptions{FieldManager: objectManager})
+			require.NoError(t, err)
+		},
+		"an agent with one field manager for all BundleDeployments": func(t *testing.T, m *member) {
+			labelled := applycorev1.Namespace(m.namespace).WithLabels(map[string]string{"a": "b"}).WithAnnotations(map[string]string{"c": "d"})
+			_, err := m.core.CoreV1().Namespaces().Apply(t.Context(), labelled, metav1.ApplyOptions{FieldManager: registration.FieldManager})
+			require.NoError(t, err)
+		},
+	} {
+		t.Run("labels of "+title+" are removed when the options no longer have them", func(t *testing.T) {
+			m := onMember(t)
+			earlier(t, m)
+			before := read(m, m.namespace)
+			r := m.request("a.yaml", configMap("a", "k", "one"))
+			r.Options.NamespaceLabels, r.Options.NamespaceAnnotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
+			m.deploy(r)
+			assert.Equal(t, before.Labels, read(m, m.namespace).Labels)
+			r.Options.NamespaceLabels, r.Options.NamespaceAnnotations = nil, nil
+			require.NoError(t, m.LabelNamespace(t.Context(), r))
+			found := read(m, m.namespace)
+			assert.NotContains(t, found.Labels, "a")
+			assert.NotContains(t, found.Annotations, "c")
+			assert.Len(t, found.Labels, len(before.Labels)-1, "the others stay")
+		})
+	}
 	t.Run("without labels it is as Helm creates it", func(t *testing.T) {
 		m := onMember(t)
 		r := m.request("a.yaml", configMap("a", "k", "one"))

@@ -47,7 +47,7 @@ type deploymentState struct {
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
 	dependenciesMet string
 
-	// labelled are the namespaceOptions that this run has applied last; "" if it has applied none.
+	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
 	labelled string
 
 	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well

@@ -35,7 +35,7 @@ type facts struct {
 	// Leftovers means that failed attempts have left objects beside the release.
 	Leftovers bool
 	// OldNamespace means that the labels or annotations that the options set on the namespace of the release have changed, or that this run has not
-	// applied them yet.
+	// compared them yet.
 	OldNamespace bool
 	// WaitsFor names the Bundles that must be ready first; "" if none is missing.
 	WaitsFor string

@@ -388,14 +388,9 @@ func (d *reconciler) relabel(ctx context.Context, bd *fleet.BundleDeployment) er
 	})
 }
 
-// namespaceOptions returns a text that changes with the labels and annotations that the options set on the namespace of the release; "" if they set
-// none.
+// namespaceOptions returns a text, never "", that changes with the labels and annotations that the options set on the namespace of the release.
 func namespaceOptions(bd *fleet.BundleDeployment) string {
-	o := bd.Spec.Options
-	if len(o.NamespaceLabels)+len(o.NamespaceAnnotations) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%q %q", o.NamespaceLabels, o.NamespaceAnnotations)
+	return fmt.Sprintf("%q %q", bd.Spec.Options.NamespaceLabels, bd.Spec.Options.NamespaceAnnotations)
 }
 
 // otherReleases returns the releases of a BundleDeployment under other names, from before its options changed.

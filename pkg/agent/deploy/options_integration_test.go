@@ -199,7 +199,8 @@ func TestRun_namespaceLabels(t *testing.T) {
 
 	require.NoError(t, stop())
 	change("app", map[string]string{"of-app": "three"})
+	change("other", nil)
 	s.run()
-	requireLabels(map[string]string{"of-app": "three", "of-other": "x"})
+	requireLabels(map[string]string{"of-app": "three"})
 	assert.Equal(t, deployed, s.state("app", fleet.Ready).Status.Release, "no new revision")
 }
