@@ -176,6 +176,8 @@ func (v view) deployedCondition() (status corev1.ConditionStatus, reason, messag
 		return corev1.ConditionUnknown, fleet.ReasonPaused, "paused"
 	case !v.current && v.spec.WaitingForValues:
 		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "the hub has not written the Secret with the Helm values yet"
+	case v.spec.DeploymentID == "":
+		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "the rollout of the Bundle has not come to this cluster yet"
 	case v.waitsFor != "":
 		return corev1.ConditionFalse, fleet.ReasonError, v.waitsFor
 	case v.failure != nil:

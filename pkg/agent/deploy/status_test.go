@@ -68,6 +68,7 @@ func TestAssess(t *testing.T) {
 		"not deployed yet":      {view{spec: ready(t, 0).spec}, fleet.WaitApplied, "WaitApplied"},
 		"paused":                {view{spec: ready(t, 0).spec, paused: true}, fleet.WaitApplied, "paused"},
 		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.NotReady, "paused"},
+		"no deployment ID yet":  {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}}, fleet.NotReady, "the rollout of the Bundle has not come to this cluster yet"},
 		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.ErrApplied, "for base"},
 		"waits for values":      {view{spec: fleet.BundleDeploymentSpec{DeploymentID: "id", WaitingForValues: true}}, fleet.WaitApplied, "the hub has not written the Secret with the Helm values yet"},
 		"one of another owner":  {ready(t, 2).differs(1, release.Difference{Missing: true, Foreign: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
