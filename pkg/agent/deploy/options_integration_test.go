@@ -66,6 +66,29 @@ func TestRun_keepResourcesBeforeTheDeletion(t *testing.T) {
 	s.gone("b")
 }
 
+// keepResources changes while no agent runs.
+func TestRun_keepResourcesWhileDown(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	keep := func(kept bool) func(*fleet.BundleDeployment) {
+		return func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = kept }
+	}
+	s.put("kept", configMap("kept", "one"))
+	s.put("removed", configMap("removed", "one"), keep(true))
+	s.state("kept", fleet.Ready)
+	s.state("removed", fleet.Ready)
+	require.NoError(t, stop())
+	s.put("kept", configMap("kept", "one"), keep(true))
+	s.put("removed", configMap("removed", "one"), keep(false))
+	s.run()
+	s.state("kept", fleet.Ready)
+	s.state("removed", fleet.Ready)
+	s.removeAll()
+	s.gone("removed")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "the history is there" })
+	s.value("kept", "one")
+}
+
 // Fleet's hub creates the BundleDeployments of Clusters whose partition of a rollout has not begun, without a deployment ID.
 func TestRun_waitsForItsPartition(t *testing.T) {
 	s := onStage(t)
