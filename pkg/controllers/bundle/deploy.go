@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -510,8 +511,15 @@ func desired(
 	spec := &deployment.Spec
 	spec.Paused = isPaused(b, cluster)
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
+	options, digest := v.options, v.digest
+	if existing != nil && existing.Spec.DeploymentID == v.deploymentID {
+		// As with Fleet's hub, these stay until the deployment ID changes, which does not cover them. Agents act on spec.correctDrift.
+		if options.CorrectDrift = deployedDrift(&existing.Spec); !equality.Semantic.DeepEqual(options.CorrectDrift, v.options.CorrectDrift) {
+			digest, _ = digestOf(options, options.DownstreamResources)
+		}
+	}
 	if !isPostponed {
-		spec.Options, spec.DeploymentID = v.options, v.deploymentID
+		spec.Options, spec.DeploymentID = options, v.deploymentID
 	} else if spec.Options.Helm != nil {
 		spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 	}
@@ -526,7 +534,8 @@ func desired(
 		digests := *spec.Digests
 		digests.StagedOptions = v.digest
 		if !isPostponed {
-			digests.Options = v.digest
+			digests.Options = digest
+			setDeployedDrift(&digests, options.CorrectDrift)
 		}
 		if !isInUse {
 			set := digestsOf(&fleet.BundleDeploymentSpec{DependsOn: spec.DependsOn, CorrectDrift: spec.CorrectDrift, HelmChartOptions: spec.HelmChartOptions})

@@ -349,6 +349,33 @@ func TestDesired(t *testing.T) {
 			"dependsOn":[{"name":"base"}],"correctDrift":{"enabled":true},"valuesHash":"015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"}`, asJSON(t, d.Spec))
 		assert.Equal(t, "s-new", d.Labels[fleet.ContentNameLabel])
 	})
+	t.Run("correctDrift changes without the deployment ID: as with Fleet's hub, the options keep it", func(t *testing.T) {
+		b := bundleWith(func(*fleet.BundleSpec) {})
+		drifts := []*fleet.CorrectDrift{nil, {}, {Enabled: true}, {Enabled: true, Force: true}}
+		for _, before := range drifts {
+			for _, after := range drifts {
+				v := someVariant("n", "s:1")
+				v.options.CorrectDrift = before
+				whole := desired(b, v, helmValues{}, false, clusterNamed("alice"), nil)
+				v.options.CorrectDrift, v.options.Diff = after, &fleet.DiffOptions{ComparePatches: []fleet.ComparePatch{{Kind: "K"}}}
+				v.digest, _ = digestOf(v.options, nil)
+				d := desired(b, v, helmValues{}, false, clusterNamed("alice"), whole)
+				assert.Equal(t, []*fleet.CorrectDrift{before, after, after}, []*fleet.CorrectDrift{d.Spec.Options.CorrectDrift, d.Spec.StagedOptions.CorrectDrift, d.Spec.CorrectDrift})
+				assert.Equal(t, v.options.Diff, d.Spec.Options.Diff)
+
+				reduced := whole.DeepCopy()
+				Reduce(&reduced.Spec)
+				got := desired(b, v, helmValues{}, false, clusterNamed("alice"), reduced)
+				assert.Equal(t, d.Spec.Options, got.Spec.Options)
+				Reduce(&d.Spec)
+				assert.True(t, isSpecEqual(&d.Spec, &got.Spec))
+				assert.Equal(t, d.Spec.Digests, got.Spec.Digests)
+
+				v.deploymentID = "s:2"
+				assert.Equal(t, after, desired(b, v, helmValues{}, false, clusterNamed("alice"), reduced).Spec.Options.CorrectDrift)
+			}
+		}
+	})
 	t.Run("the newest is from an OCI registry: no Content is named", func(t *testing.T) {
 		b := bundleWith(func(s *fleet.BundleSpec) { s.ContentsID = "s-artifact" })
 		for _, isPostponed := range []bool{false, true} {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -73,6 +74,7 @@ var userFields = []userField{
 // digestsOf returns the digests of a spec, of which no field was dropped.
 func digestsOf(spec *fleet.BundleDeploymentSpec) *fleet.SpecDigests {
 	digests := &fleet.SpecDigests{}
+	setDeployedDrift(digests, spec.Options.CorrectDrift)
 	digests.Options, _ = digestOf(spec.Options, spec.Options.DownstreamResources)
 	if digests.StagedOptions = digests.Options; !equality.Semantic.DeepEqual(spec.Options, spec.StagedOptions) {
 		digests.StagedOptions, _ = digestOf(spec.StagedOptions, spec.StagedOptions.DownstreamResources)
@@ -104,6 +106,21 @@ func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDi
 		digest.Sources = encodeSources(sources)
 	}
 	return digest, len(text)
+}
+
+// deployedDrift returns the correctDrift in the options of a spec, even after Reduce.
+func deployedDrift(spec *fleet.BundleDeploymentSpec) *fleet.CorrectDrift {
+	switch {
+	case spec.Digests == nil:
+		return spec.Options.CorrectDrift
+	case spec.Digests.DeployedDrift.IsSet:
+		return ptr.To(spec.Digests.DeployedDrift.CorrectDrift)
+	}
+	return nil
+}
+
+func setDeployedDrift(digests *fleet.SpecDigests, drift *fleet.CorrectDrift) {
+	digests.DeployedDrift.IsSet, digests.DeployedDrift.CorrectDrift = drift != nil, ptr.Deref(drift, fleet.CorrectDrift{})
 }
 
 func isEmpty(field any) bool {

@@ -10,6 +10,11 @@ import (
 // +k8s:deepcopy-gen=false
 type SpecDigests struct {
 	Options, StagedOptions, DependsOn, CorrectDrift, HelmChartOptions FieldDigest
+	// DeployedDrift is the correctDrift in the options, the zero value without one.
+	DeployedDrift struct {
+		IsSet bool
+		CorrectDrift
+	}
 }
 
 // DeepCopy returns the same digests.
