@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/muster-fleet/muster/internal/testenv"
-	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -46,12 +45,6 @@ func TestImportedAgent(t *testing.T) {
 		step{"it deploys its own Bundle and applies every setting without registering again", (*scene).takesEverySetting},
 		step{"no heartbeat: Connected becomes False, and True again", (*scene).goesSilent},
 		step{"revoked credential: it registers again", (*scene).isRevoked},
-	)
-}
-
-func TestImportedAgentMoves(t *testing.T) {
-	runSteps(
-		t, imported,
 		step{"new address of the hub: tried before the old one is dropped", (*scene).goesToANewAddress},
 		step{"another namespace and back: nothing is left", (*scene).moves},
 		step{"deleted Cluster: the agent and everything it has deployed are deleted", (*scene).isDeleted},
@@ -63,7 +56,7 @@ func TestInstalledAgent(t *testing.T) {
 		t, installed,
 		step{"it deploys its own Bundle and keeps the values of its chart", (*scene).isAdopted},
 		step{"new address of the hub: tried before the old one is dropped", (*scene).goesToANewAddress},
-		step{"deleted Cluster: the agent removes itself and everything it has deployed", (*scene).isDeleted},
+		step{"deleted Cluster, the agent is killed repeatedly: it removes itself and everything it has deployed", (*scene).isDeletedAgainstKills},
 	)
 }
 
@@ -148,9 +141,11 @@ func TestAgentThatIsKilledRepeatedly(t *testing.T) {
 	pause(5 * time.Second)
 	stop()
 	s.runs(t, "managed")
-	s.adopted(t, "managed")
+	cluster := s.adopted(t, "managed")
 	assert.LessOrEqual(t, s.rollouts(t), 3, "no additional rollout")
 	assert.Len(t, s.identity(t).requests, 1, "no additional registration")
+
+	s.isDeletedWhile(t, cluster, func() { pause(3 * time.Second); s.running.Stop(t); s.startHub(t) })
 }
 
 // pause waits while the agent is being killed.
@@ -202,40 +197,25 @@ func (s *scene) requireBeats(t *testing.T, name string) {
 
 func (s *scene) isDeleted(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
-	s.isDeletedWhile(t, cluster, func(*testing.T, *scene) func() { return func() {} })
+	s.isDeletedWhile(t, cluster, func() {})
 }
 
-// isDeletedWhile deletes the Cluster between the start and the end of a fault.
-func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, hurt func(*testing.T, *scene) (over func())) {
+func (s *scene) isDeletedAgainstKills(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
+	s.isDeletedWhile(t, cluster, func() {
+		defer s.killAgents(t, 1500*time.Millisecond)()
+		pause(3 * time.Second)
+	})
+}
+
+// isDeletedWhile deletes the Cluster, with a fault right after it.
+func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, fault func()) {
 	t.Helper()
 	s.workload(t)
 	s.runs(t, cluster.Name)
-	over := hurt(t, s)
 	require.NoError(t, s.hub.Fleet.Clusters(s.ns).Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}))
-	over()
+	fault()
 	s.requireNothingLeft(t, cluster.Name)
-}
-
-func TestDeletedClusterWithFaults(t *testing.T) {
-	type row struct {
-		name, way string
-		hurt      func(*testing.T, *scene) func()
-	}
-	for _, row := range sample.Some(t, 1, []row{
-		{"the agent is killed repeatedly", installed, func(t *testing.T, s *scene) func() {
-			stop := s.killAgents(t, 1500*time.Millisecond)
-			return func() { pause(3 * time.Second); stop() }
-		}},
-		{"the hub is restarted", imported, func(t *testing.T, s *scene) func() {
-			return func() { pause(3 * time.Second); s.running.Stop(t); s.startHub(t) }
-		}},
-	}) {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			s.isDeletedWhile(t, s.arrive(t, row.way), row.hurt)
-		})
-	}
 }
 
 func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
