@@ -53,16 +53,37 @@ func TestRestartWritesNothing(t *testing.T) {
 	assert.NotEmpty(t, testenv.WritesIn(again.Settle(t)), "the recorder does see writes")
 }
 
-func TestCostOfARegistration(t *testing.T) {
+func TestCost(t *testing.T) {
 	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
+	s := &stage{testenv.NewStage(t, r.Wrap)}
 	values := s.Token(t, "tok")
-	register := func(n int) { s.Register(t, values, fmt.Sprintf("edge-%d", n), "random") }
-	cost := usual(t, r, register)
+	r.Settle(t)
 
-	writes, reads, failures := testenv.Totals(cost)
-	t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
-	assert.Equal(t, aRegistration, testenv.Bill(cost), "with the agent's Bundle it is one more")
+	t.Run("a registration: with the agent's Bundle it is one more", func(t *testing.T) {
+		cost := usual(t, r, func(n int) { s.Register(t, values, fmt.Sprintf("edge-%d", n), "random") })
+		writes, reads, failures := testenv.Totals(cost)
+		t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
+		assert.Equal(t, aRegistration, testenv.Bill(cost))
+	})
+	t.Run("an agent of this project: its first heartbeat finds a Cluster without a status", func(t *testing.T) {
+		cost := usual(t, r, func(n int) {
+			granted := s.RegisterRenewing(t, values, fmt.Sprintf("renewing-%d", n), "random").Request
+			cluster := granted.Status.ClusterName
+			s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Registration: granted.Name})
+			s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+		})
+		t.Logf("a registration with its first heartbeat: %v", testenv.Bill(testenv.WritesIn(cost)))
+		assert.Equal(t, 1, testenv.Bill(cost)["PATCH clusters/status 2xx"])
+	})
+	t.Run("an import", func(t *testing.T) {
+		cost := usual(t, r, func(n int) { s.ImportInto(t, fmt.Sprintf("m%d", n), s.Member.Namespace(t)) })
+		writes, reads, failures := testenv.Totals(cost)
+		t.Logf("one import, without its registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
+		assert.Empty(t, failed(cost))
+		assert.LessOrEqual(t, writes, 9)
+		assert.Equal(t, 1, reads, "the kubeconfig Secret, which no cache holds")
+	})
+	t.Run("a deletion", func(t *testing.T) { s.costOfADeletion(t, r, values) })
 }
 
 // aRegistration lists all requests of the hub for one of Fleet's agents that registers with a token.
@@ -81,40 +102,11 @@ var aRegistration = map[string]int{
 	"POST events 2xx":                            1, // about the grant
 }
 
-// An agent of this project can send its first heartbeat to a Cluster that has no status.
-func TestCostOfARegistration_firstStatusWithTheHeartbeat(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	values := s.Token(t, "tok")
-	cost := usual(t, r, func(n int) {
-		granted := s.RegisterRenewing(t, values, fmt.Sprintf("renewing-%d", n), "random").Request
-		cluster := granted.Status.ClusterName
-		s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Registration: granted.Name})
-		s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
-	})
-	t.Logf("a registration with its first heartbeat: %v", testenv.Bill(testenv.WritesIn(cost)))
-	assert.Equal(t, 1, testenv.Bill(cost)["PATCH clusters/status 2xx"])
-}
-
-func TestCostOfAnImport(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	install := func(n int) { s.ImportInto(t, fmt.Sprintf("m%d", n), s.Member.Namespace(t)) }
-	cost := usual(t, r, install)
-
-	writes, reads, failures := testenv.Totals(cost)
-	t.Logf("one import, without its registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
-	assert.Empty(t, failed(cost))
-	assert.LessOrEqual(t, writes, 9)
-	assert.Equal(t, 1, reads, "the kubeconfig Secret, which no cache holds")
-}
-
 // usual repeats an action until the hub has sent the same writes twice in a row, and returns them: on a busy machine a slow step causes an
 // additional status write.
 func usual(t *testing.T, r *testenv.Recorder, do func(n int)) []testenv.Sent {
 	t.Helper()
 	const attempts = 8
-	r.Settle(t)
 	seen := map[string]bool{}
 	for n := range attempts {
 		do(n)
@@ -135,7 +127,7 @@ func failed(all []testenv.Sent) []testenv.Sent {
 
 func TestClockOfTheHubIsAhead(t *testing.T) {
 	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap, testenv.Ahead(5*time.Minute))
+	s := testenv.NewStage(t, r.Wrap, testenv.Ahead(5*time.Minute))
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
 	s.ReadyToken(t, "tok")
 	r.Settle(t)

@@ -52,10 +52,8 @@ func rightsOfARequest() map[string]int {
 	}
 }
 
-func TestCostOfADeletion(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	values := s.Token(t, "tok")
+func (s *stage) costOfADeletion(t *testing.T, r *testenv.Recorder, values registration.Values) {
+	t.Helper()
 	register := func(clientID string) string {
 		return s.Register(t, values, clientID, "random").Request.Status.ClusterName
 	}
@@ -64,7 +62,6 @@ func TestCostOfADeletion(t *testing.T) {
 	s.Hub.ClusterCondition(t, s.Namespace, leaving, fleet.ConditionConnected, "True")
 	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, leaving)), registration.AgentBundleName(leaving)
 	testenv.EventuallyThere(t, deployments.Get, bundle)
-	s.ImportInto(t, "m", s.Member.Namespace(t))
 	r.Settle(t)
 	s.deletion(t, r, first, nothing) // the hub discovers once which kinds the API server serves
 
@@ -85,7 +82,7 @@ func TestCostOfADeletion(t *testing.T) {
 		}), most)
 	})
 	t.Run("an imported Cluster: its kubeconfig is read", func(t *testing.T) {
-		requireRemoval(t, s.deletion(t, r, "m", nothing), map[string]int{
+		requireRemoval(t, s.deletion(t, r, "m0", nothing), map[string]int{
 			"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
 		})
 	})
