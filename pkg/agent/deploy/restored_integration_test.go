@@ -55,7 +55,7 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 		flags   []string
 		stopped bool // the agent does not run while etcd is restored
 	}
-	for _, row := range sample.Some(t, 2, []restore{
+	for _, row := range sample.Some(t, 1, []restore{
 		{name: "versions go back"},
 		{name: "versions go back while the agent is stopped", stopped: true},
 		{name: "versions are bumped", flags: controlplane.RestoreFlags},
