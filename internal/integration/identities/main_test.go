@@ -1,4 +1,5 @@
-// Package identities tests who may register, the quarantine of agents, and the counting of the uses of tokens.
+// Package identities tests who may register, the quarantine of agents, the counting of the uses of tokens, and the credentials of agents: short
+// lifetimes, renewals, expiry while the agent is stopped, a new registration while the old credential is in use, and refusals.
 package identities
 
 import (

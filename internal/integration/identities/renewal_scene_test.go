@@ -1,10 +1,7 @@
-// Package renewal tests the credentials of agents: short lifetimes, renewals, expiry while the agent is stopped, a new registration
-// while the old credential is in use, and refusals.
-package renewal
+package identities
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -13,15 +10,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/agent"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 const lifetime = 10 * time.Minute // the shortest that API servers issue
 
