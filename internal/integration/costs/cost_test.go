@@ -60,7 +60,10 @@ func TestCost(t *testing.T) {
 	r.Settle(t)
 
 	t.Run("a registration: with the agent's Bundle it is one more", func(t *testing.T) {
-		cost := usual(t, r, func(n int) { s.Register(t, values, fmt.Sprintf("edge-%d", n), "random") })
+		cost := usual(t, r, func(n int) {
+			registered := s.Register(t, values, fmt.Sprintf("edge-%d", n), "random")
+			assert.Empty(t, registered.Request.ManagedFields)
+		})
 		writes, reads, failures := testenv.Totals(cost)
 		t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
 		assert.Equal(t, aRegistration, testenv.Bill(cost))
