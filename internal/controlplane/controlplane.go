@@ -219,23 +219,6 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// suspend lets the processes use no CPU until resume. An idle control plane uses as much as a fiftieth of a CPU.
-func (c *ControlPlane) suspend() {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	c.controllerManager.Suspend()
-	c.apiServer.Suspend()
-	c.etcd.Suspend()
-}
-
-func (c *ControlPlane) resume() {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	c.etcd.Resume()
-	c.apiServer.Resume()
-	c.controllerManager.Resume()
-}
-
 // Stop stops all processes and removes a temporary directory. It can be called twice.
 func (c *ControlPlane) Stop() error {
 	c.mutex.Lock()

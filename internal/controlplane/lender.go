@@ -14,7 +14,7 @@ import (
 )
 
 // Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
-// checkpoint. One that a borrower could not reset is stopped when it is returned; the others are suspended until they are borrowed again.
+// checkpoint. One that a borrower could not reset is stopped when it is returned.
 type Lender struct {
 	// BeforeControllerManager are the functions for Options of the control planes with these names.
 	BeforeControllerManager map[string]Prepare
@@ -31,7 +31,6 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 	defer l.mutex.Unlock()
 	if free := l.free[name]; len(free) > 0 {
 		plane, l.free[name] = free[len(free)-1], free[:len(free)-1]
-		plane.resume()
 	} else if !l.stopped {
 		l.mutex.Unlock()
 		o := sharedOptions(name)
@@ -57,7 +56,6 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 			}
 			return
 		}
-		plane.suspend()
 		l.mutex.Lock()
 		defer l.mutex.Unlock()
 		if l.free == nil {

@@ -13,9 +13,3 @@ func attributes(namespaces uintptr) (*syscall.SysProcAttr, error) {
 	}
 	return nil, nil
 }
-
-// Suspend has no effect here.
-func (*Process) Suspend() {}
-
-// Resume has no effect here.
-func (*Process) Resume() {}

@@ -97,14 +97,13 @@ func (p *Process) ExitCode() int {
 	return state.ExitCode()
 }
 
-// Stop sends SIGTERM, kills the process after the grace period, and returns when it has ended. It can be called for a suspended process, for
-// one that has ended, and for a nil Process.
+// Stop sends SIGTERM, kills the process after the grace period, and returns when it has ended. It can be called for a process that has ended
+// and for a nil Process.
 func (p *Process) Stop(grace time.Duration) {
 	if !p.Alive() {
 		return
 	}
 	_ = p.command.Process.Signal(syscall.SIGTERM)
-	p.Resume()
 	deadline := time.NewTimer(grace)
 	defer deadline.Stop()
 	select {

@@ -55,32 +55,6 @@ func TestPidNamespace(t *testing.T) {
 	require.False(t, executing(child))
 }
 
-func TestSuspend(t *testing.T) {
-	dir := t.TempDir()
-	p, err := Start(Command{Path: script(t, dir, "first", "exec sleep 300"), Dir: dir})
-	require.NoError(t, err)
-	requireState := func(want string) {
-		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(stat(t, p.Pid()), want) }, soon, 10*time.Millisecond)
-	}
-	p.Suspend()
-	requireState(") T ")
-	p.Resume()
-	requireState(") S ")
-	p.Suspend()
-	p.Stop(soon)
-	require.Equal(t, 128+int(syscall.SIGTERM), p.ExitCode(), "a suspended process ends in order, too")
-	p.Suspend()
-	p.Resume()
-}
-
-func stat(t *testing.T, pid int) string {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	require.NoError(t, err)
-	return string(text)
-}
-
 // executing returns whether a process runs that is not our child. A process that has ended remains as a zombie until process 1
 // reaps it, which that of a container may never do.
 func executing(pid int) bool {
