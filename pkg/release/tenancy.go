@@ -174,7 +174,8 @@ func takeLabels(
 ) error {
 	changed := false
 	for i, f := range existing.ManagedFields {
-		if f.Manager != objectManager && f.Manager != registration.FieldManager || f.Subresource != "" || f.FieldsV1 == nil {
+		isOfFleet := f.Manager == objectManager && f.Operation == metav1.ManagedFieldsOperationUpdate // the releases of this agent apply
+		if !isOfFleet && f.Manager != registration.FieldManager || f.Subresource != "" || f.FieldsV1 == nil {
 			continue
 		}
 		owned := map[string]any{}

@@ -74,10 +74,10 @@ func (s sequence) add(text string, writes int) sequence {
 	return append(s, shownState{text, writes})
 }
 
-// settled leaves out the states before isReady in which the objects start: how many there are depends on the member.
+// settled leaves out the states in which the objects start, before they are ready or differ again: how many there are depends on the member.
 func (s sequence) settled() (kept sequence) {
 	for i, shown := range s {
-		if shown.text != isStarting || i+1 == len(s) || s[i+1].text != isReady {
+		if shown.text != isStarting || i+1 == len(s) || s[i+1].text != isReady && !strings.HasPrefix(s[i+1].text, string(fleet.Modified)) {
 			kept = kept.add(shown.text, shown.writes)
 		}
 	}

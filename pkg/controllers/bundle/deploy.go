@@ -523,6 +523,9 @@ func desired(
 	} else if spec.Options.Helm != nil {
 		spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 	}
+	if spec.DeploymentID == "" && agentspec.IsOfFleet(cluster.Status.Agent) {
+		spec.Paused = true // whether an agent of Fleet waits without an ID is not known
+	}
 	isInUse := isPostponed && !spec.Paused && spec.DeploymentID != "" // the agent acts on the fields of an earlier version
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
 	if !isInUse {

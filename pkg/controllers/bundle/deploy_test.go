@@ -340,11 +340,15 @@ func TestDesired(t *testing.T) {
 			assert.Equal(t, row.pausedBundle || row.pausedCluster, d.Spec.Paused)
 		})
 	}
-	t.Run("its partition has not begun: as with Fleet's hub, only staged, and not paused", func(t *testing.T) {
+	t.Run("its partition has not begun: as with Fleet's hub, only staged; paused for an agent of Fleet", func(t *testing.T) {
 		b := bundleWith(func(s *fleet.BundleSpec) { s.DependsOn = []fleet.BundleRef{{Name: "base"}} })
 		v := someVariant("new", "s-new:2")
 		v.options.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
-		d := desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, clusterNamed("alice"), nil)
+		alice := clusterNamed("alice")
+		d := desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, alice, nil)
+		assert.True(t, d.Spec.Paused)
+		alice.Status.Agent.Version = "v1"
+		d = desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, alice, d)
 		assert.JSONEq(t, `{"stagedOptions":{"defaultNamespace":"new","correctDrift":{"enabled":true}},"stagedDeploymentID":"s-new:2","options":{},
 			"dependsOn":[{"name":"base"}],"correctDrift":{"enabled":true},"valuesHash":"015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"}`, asJSON(t, d.Spec))
 		assert.Equal(t, "s-new", d.Labels[fleet.ContentNameLabel])

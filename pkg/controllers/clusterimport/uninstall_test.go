@@ -32,7 +32,7 @@ func deletedCluster() *fleet.Cluster {
 	}
 }
 
-func TestAgentIdentity_belongsTo(t *testing.T) {
+func TestInstalledAgent_belongsTo(t *testing.T) {
 	credential := func(namespace, name string) map[string]string {
 		return map[string]string{registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name}
 	}

@@ -147,7 +147,7 @@ func (h *handler) reconcileRefusal(
 	}
 	if !tell {
 		if isRefusal(existing) && isFor(existing, request) {
-			return h.deleteSecret(ctx, existing)
+			return h.deleteCredential(ctx, request, existing)
 		}
 		return nil
 	}
@@ -174,7 +174,7 @@ func (h *handler) reconcileRefusal(
 		_, err = secrets.Create(ctx, refusal, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // of an earlier pass, or of another request
 			if existing, err = secrets.Get(ctx, refusal.Name, metav1.GetOptions{}); err == nil && !isFor(existing, request) {
-				return nil
+				return h.withdrawReader(ctx, request)
 			}
 		}
 	case !reflect.DeepEqual(existing.Data, refusal.Data):

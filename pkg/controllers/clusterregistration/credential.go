@@ -216,17 +216,29 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 	return secret, h.deleteCredential(ctx, request, secret)
 }
 
-// deleteCredential deletes the credential Secret of a granted request, and before it the right to read it: see readerRights. The event of the Secret
+// deleteCredential deletes the answer Secret of a request, and before it the right to read it: see readerRights. The event of the Secret
 // enqueues the request, whose pass deletes the Role.
 func (h *handler) deleteCredential(ctx context.Context, request *fleet.ClusterRegistration, secret *corev1.Secret) error {
-	binding, err := h.bindings.Get(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
-	if err == nil && slices.Contains(requestOf(binding), types.NamespacedName{Namespace: request.Namespace, Name: request.Name}) {
-		err = h.Kubernetes.RbacV1().RoleBindings(binding.Namespace).Delete(ctx, binding.Name, writes.IfUID(binding))
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the right to read credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	if err := h.withdrawReader(ctx, request); err != nil {
+		return err
 	}
 	return h.deleteSecret(ctx, secret)
+}
+
+// withdrawReader deletes the right to read the answer Secret of a request. The cache may not show yet that it was given.
+func (h *handler) withdrawReader(ctx context.Context, request *fleet.ClusterRegistration) error {
+	name, bindings := registration.CredentialReaderName(accountName(request)), h.Kubernetes.RbacV1().RoleBindings(h.RegistrationNamespace())
+	binding, err := h.bindings.Get(h.RegistrationNamespace(), name)
+	if apierrors.IsNotFound(err) {
+		binding, err = bindings.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err == nil && slices.Contains(requestOf(binding), types.NamespacedName{Namespace: request.Namespace, Name: request.Name}) {
+		err = bindings.Delete(ctx, name, writes.IfUID(binding))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the right to read the answer Secret, RoleBinding %s/%s: %w", h.RegistrationNamespace(), name, err)
+	}
+	return nil
 }
 
 func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -261,6 +262,10 @@ func TestDeleteCredential_withdrawsTheRightToReadItFirst(t *testing.T) {
 			s.cluster.Status.Agent.Registration = s.request.Name
 			return s.maintainCredential(t.Context(), s.request, s.cluster).Err
 		},
+		"it was a refusal, and the request waits again": func(t *testing.T, s *scene, _ *corev1.Secret) error {
+			s.secrets = secretsOf{all: []*corev1.Secret{s.refusalSecret(s.request, inUse)}}
+			return s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, result.Wait(fleet.ReasonWaitingForApproval, ""))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -275,6 +280,13 @@ func TestDeleteCredential_withdrawsTheRightToReadItFirst(t *testing.T) {
 			s.kube.ClearActions()
 			require.NoError(t, remove(t, s, secret))
 			assert.Equal(t, []string{"delete rolebindings", "delete secrets"}, s.answers())
+
+			_, err = s.kube.RbacV1().RoleBindings(s.RegistrationNamespace()).Create(t.Context(), &bindings.Items[0], metav1.CreateOptions{})
+			require.NoError(t, err)
+			s.bindings = cached[*rbacv1.RoleBinding]{}
+			s.kube.ClearActions()
+			require.NoError(t, remove(t, s, secret))
+			assert.Equal(t, []string{"delete rolebindings", "delete secrets"}, s.answers(), "the cache does not show the right yet")
 
 			foreign := bindings.Items[0].DeepCopy()
 			foreign.Annotations = nil

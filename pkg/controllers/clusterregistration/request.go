@@ -166,6 +166,9 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 	if err != nil {
 		return failed(err)
 	} else if existing != nil && !isFor(existing, request) {
+		if err := h.withdrawReader(ctx, request); err != nil { // which an earlier refusal may have given
+			return failed(err)
+		}
 		return h.secretTaken(existing)
 	}
 

@@ -234,6 +234,19 @@ func TestGrant(t *testing.T) {
 		assert.Equal(t, "False NameConflict", text(out))
 		assert.Equal(t, []string{"create secrets"}, s.answers(), "not even for a moment")
 	})
+	t.Run("the right that an earlier refusal gave is withdrawn from a Secret of another workspace", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		_, secret := s.earlier()
+		secret.Name = secretName(s.request)
+		s.server(s.request, s.cluster, secret)
+		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		require.NoError(t, s.sets.Add(t.Context(), ownedSet(s.request), s.request, s.readerRights(s.request, s.token)...))
+		s.kube.ClearActions()
+		_, out := s.grantRequest(t)
+		assert.Equal(t, "False NameConflict", text(out))
+		assert.Equal(t, []string{"delete rolebindings"}, s.answers())
+	})
 	t.Run("the right to read the credential comes after it", func(t *testing.T) {
 		s := newScene(t)
 		s.ready()

@@ -393,6 +393,24 @@ func TestDetector_statusWithoutInstance(t *testing.T) {
 	assert.False(t, d.HasClones(d.cluster))
 }
 
+// The cache of ServiceAccounts may be late.
+func TestDetector_accountThatTheCacheDoesNotShow(t *testing.T) {
+	d := newLeaseDay(t)
+	accounts := d.accounts
+	d.accounts = requestAccounts{}
+	d.leasePass()
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	assert.Equal(t, 1, d.enqueued())
+	_, agent := d.leasePass()
+	assert.True(t, agent.LastSeen.IsZero())
+	d.accounts = accounts
+	d.clock.Step(time.Second)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	assert.Equal(t, 1, d.enqueued(), "the status has no heartbeat yet")
+	status, _ := d.leasePass()
+	assert.Equal(t, yes, status)
+}
+
 func TestDetector_failedWrite(t *testing.T) {
 	d := newLeaseDay(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)

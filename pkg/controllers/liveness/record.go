@@ -61,10 +61,10 @@ func (r *agentRecord) last() receivedHeartbeat {
 	return r.byStatus
 }
 
-// isInTime reports whether a heartbeat that arrives now finds the agent connected.
+// isInTime reports whether a heartbeat that arrives now finds the agent connected, and an earlier one in the status.
 func (r *agentRecord) isInTime(hub config.Hub, now time.Time) bool {
-	h := r.last()
-	return r.isObserved && !h.lastSeen.IsZero() && now.Before(h.at.Add(h.gracePeriod(hub)))
+	h, isInStatus := r.last(), !r.observed.lastSeen.IsZero() || !r.copied.lastSeen.IsZero()
+	return isInStatus && !h.lastSeen.IsZero() && now.Before(h.at.Add(h.gracePeriod(hub)))
 }
 
 // lateness is how much later than expected a heartbeat is that arrives now.
@@ -93,7 +93,7 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 	case agent.LastSeen.IsZero():
 		// The hub empties the status when it installs the agent again: the earlier heartbeats were those of the earlier agent.
 		if !before.lastSeen.IsZero() {
-			r.byLease, r.byStatus = receivedHeartbeat{}, receivedHeartbeat{}
+			r.byLease, r.byStatus, r.copied = receivedHeartbeat{}, receivedHeartbeat{}, statusHeartbeat{}
 		}
 		r.observed = status
 	case status.isSame(before):
