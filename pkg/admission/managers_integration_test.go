@@ -106,7 +106,7 @@ func TestManagedFieldsOfRequests(t *testing.T) {
 	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
 			Manager: manager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: fleet.SchemeGroupVersion.String(),
-			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)},
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
 		}
 	}
 	large := make([]string, 1000)

@@ -154,7 +154,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 					_, err := own.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
 						ObjectMeta: metav1.ObjectMeta{Name: p.request(), ManagedFields: []metav1.ManagedFieldsEntry{{
 							Manager: "m", Operation: metav1.ManagedFieldsOperationApply, APIVersion: v1beta1.SchemeGroupVersion.String(),
-							FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{` + strings.Join(fields, ",") + `}}`)},
+							FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{` + strings.Join(fields, ",") + `}}`),
 						}}},
 						Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: p.id()},
 					}, metav1.CreateOptions{DryRun: dry})
