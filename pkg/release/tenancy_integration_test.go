@@ -276,6 +276,18 @@ func TestDeploy_namespace(t *testing.T) {
 			assert.Len(t, found.Labels, len(before.Labels)-1, "the others stay")
 		})
 	}
+	t.Run("labels stay that a release sets which deploys the Namespace itself", func(t *testing.T) {
+		m := onMember(t)
+		applied := applycorev1.Namespace(m.namespace).WithLabels(map[string]string{"a": "b"})
+		_, err := m.core.CoreV1().Namespaces().Apply(t.Context(), applied, metav1.ApplyOptions{FieldManager: objectManager})
+		require.NoError(t, err)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Options.NamespaceLabels = map[string]string{"a": "b"}
+		m.deploy(r)
+		r.Options.NamespaceLabels = nil
+		require.NoError(t, m.LabelNamespace(t.Context(), r))
+		assert.Equal(t, "b", read(m, m.namespace).Labels["a"])
+	})
 	t.Run("without labels it is as Helm creates it", func(t *testing.T) {
 		m := onMember(t)
 		r := m.request("a.yaml", configMap("a", "k", "one"))
