@@ -77,23 +77,21 @@ func (s *slots) free(workspace string) {
 	s.give()
 }
 
-// give gives a free slot to the next workspace that may have one. Because it is called after every change, there is at most one such slot and
-// workspace.
+// give gives the free slots to the next workspaces that may have them.
 func (s *slots) give() {
-	if s.taken == s.total {
-		return
+	for s.taken < s.total {
+		most := min(s.perWorkspace, s.total-s.taken)
+		turn := slices.IndexFunc(s.turns, func(workspace string) bool { return s.used[workspace] < most })
+		if turn < 0 {
+			return
+		}
+		workspace := s.turns[turn]
+		s.turns = append(slices.Delete(s.turns, turn, turn+1), workspace)
+		s.taken++
+		s.used[workspace]++
+		close(s.waiting[workspace][0])
+		s.setWaiting(workspace, s.waiting[workspace][1:])
 	}
-	most := min(s.perWorkspace, s.total-s.taken)
-	turn := slices.IndexFunc(s.turns, func(workspace string) bool { return s.used[workspace] < most })
-	if turn < 0 {
-		return
-	}
-	workspace := s.turns[turn]
-	s.turns = append(slices.Delete(s.turns, turn, turn+1), workspace)
-	s.taken++
-	s.used[workspace]++
-	close(s.waiting[workspace][0])
-	s.setWaiting(workspace, s.waiting[workspace][1:])
 }
 
 func (s *slots) setWaiting(workspace string, waiting []chan struct{}) {

@@ -50,6 +50,16 @@ func TestSlots(t *testing.T) {
 		s.release("busy")
 		assert.True(t, <-third)
 	})
+	t.Run("a released slot may let two workspaces have one", func(t *testing.T) {
+		s := newSlots(6, 3)
+		for _, workspace := range []string{"w", "x", "w", "x"} {
+			require.True(t, s.acquire(t.Context(), workspace))
+		}
+		first, second := wants(t, s, t.Context(), "x"), wants(t, s, t.Context(), "w")
+		s.release("w")
+		assert.True(t, <-first)
+		assert.True(t, <-second)
+	})
 	for _, row := range []struct{ total, perWorkspace, hostile, taken int }{
 		{firstSlots, firstPerWorkspace, 1, 64},
 		{firstSlots, firstPerWorkspace, 4, 224},
