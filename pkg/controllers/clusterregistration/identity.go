@@ -15,6 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -95,8 +96,8 @@ func (h *handler) isClusternetReentry(
 const unusedAfter = 5 * time.Minute
 
 // isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
-// request still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
-// positive, is the time after which an unused credential no longer holds the identity.
+// request still exists on the hub. A credential that no agent uses holds it until the hub deletes the Secret (answerLifetime), and against a request
+// that may be of the same agent only for unusedAfter. freeIn, if positive, is the rest of that time.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
@@ -221,20 +222,23 @@ func (h *handler) supersedeOnceUsed(
 			unused = append(unused, agentRequest(r))
 		}
 	}
-	return h.deleteSuperseded(ctx, request.Namespace, registration.OldestUnused(unused))
+	return h.deleteSuperseded(ctx, sameClientID, registration.OldestUnused(unused))
 }
 
 // supersede deletes the older requests of the agent, except the named one. Their rights are deleted with them, so an old credential stops working.
 func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
 	names := registration.Superseded(agentRequest(request), agentRequests(sameClientID))
-	return h.deleteSuperseded(ctx, request.Namespace, slices.DeleteFunc(names, func(name string) bool { return name == except }))
+	return h.deleteSuperseded(ctx, sameClientID, slices.DeleteFunc(names, func(name string) bool { return name == except }))
 }
 
-func (h *handler) deleteSuperseded(ctx context.Context, namespace string, names []string) error {
-	for _, name := range names {
-		err := h.FleetClient.ClusterRegistrations(namespace).Delete(ctx, name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting the superseded ClusterRegistration %s: %w", name, err)
+func (h *handler) deleteSuperseded(ctx context.Context, requests []*fleet.ClusterRegistration, names []string) error {
+	for _, r := range requests {
+		if !slices.Contains(names, r.Name) {
+			continue
+		}
+		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting the superseded ClusterRegistration %s: %w", r.Name, err)
 		}
 	}
 	return nil
