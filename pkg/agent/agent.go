@@ -197,7 +197,7 @@ func (l *loop) run(ctx context.Context) {
 				changes++
 			}
 		case Uninstall:
-			pause = untilChange // with running: the deployments are being removed
+			pause = untilChange // while the runnables run, package deploy removes the releases
 			if running == nil {
 				err = l.uninstall(ctx)
 			}

@@ -146,7 +146,7 @@ func (c Case) refuseDowngrade() *Explanation {
 // refuseHeld refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the
 // current agent proves that the request is its own, if that agent may register again without a proof, or if a person approved it. The token
 // suffices even if the API server did not record the creator of the request: only the holder of the token can read the credential. A Cluster
-// that the hub imports counts as held even before its agent reports: an import clears the report of the agent, and no other agent may register
+// with a kubeconfig Secret counts as held even before its agent reports: an import clears the report of the agent, and no other agent may register
 // meanwhile.
 func (c Case) refuseHeld() *Explanation {
 	holder := c.holder()

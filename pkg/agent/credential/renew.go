@@ -23,7 +23,7 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	reasonExpiring = "CredentialExpiring" // renewals have failed for half of the time that is left for them
+	reasonExpiring = "CredentialExpiring" // renewals have failed for half of the time from the renewal to the expiry
 	reasonRenewed  = "CredentialRenewed"  // after CredentialExpiring: the credential was renewed
 )
 

@@ -18,8 +18,8 @@ type facts struct {
 	Own bool
 	// Wanted means that the BundleDeployment exists and is not being deleted.
 	Wanted bool
-	// Elsewhere means that the BundleDeployment is for an agent in another namespace. While an agent moves, the old and the new agent see the
-	// same BundleDeployment.
+	// Elsewhere means that the BundleDeployment is the one of the agent itself and names another namespace: the agent there deploys it. While an
+	// agent moves, the old and the new agent see the same BundleDeployment.
 	Elsewhere bool
 	// Empty means that the hub has not set a deployment ID yet.
 	Empty bool
@@ -34,9 +34,9 @@ type facts struct {
 	OldCopies bool
 	// Leftovers means that failed attempts have left objects beside the release.
 	Leftovers bool
-	// OldNamespace means that the labels or annotations that the options set on the namespace of the release have changed, or that this run has not
+	// OldNamespaceLabels means that the labels or annotations that the options set on the namespace of the release have changed, or that this run has not
 	// compared them yet.
-	OldNamespace bool
+	OldNamespaceLabels bool
 	// WaitsFor names the Bundles that must be ready first; "" if none is missing.
 	WaitsFor string
 	// WaitsForValues means that the hub has not written the Secret with the Helm values yet.
@@ -79,7 +79,7 @@ func decide(f facts) action {
 		return deploy
 	case f.Current && f.Leftovers:
 		return sweep
-	case f.Current && f.OldNamespace:
+	case f.Current && f.OldNamespaceLabels:
 		return relabel
 	case f.Current:
 		return observe

@@ -62,7 +62,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	}
 
-	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespace && drift.none() {
+	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespaceLabels && drift.none() {
 		state.endConflict()
 		state.failedID, state.failure = "", nil // a correction failed, and the drift was undone by another writer
 	}
@@ -187,7 +187,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
 	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
-	f.OldNamespace = state.labelled != namespaceOptions(bd)
+	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues

@@ -123,10 +123,10 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 	return copySource{kind: named.Kind, name: named.Name}
 }
 
-// copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
+// ensureCopies copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
 // of a copy has changed, and deletes copies that none names any more. It returns the names of the copies, and by Bundle
 // what the limit keeps from the Cluster. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
-func (d *Deployer) copySources(
+func (d *Deployer) ensureCopies(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment,
 ) (secrets, configMaps []string, limited map[key]excess, failures []error) {
 	limited = map[key]excess{}

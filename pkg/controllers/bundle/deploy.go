@@ -122,10 +122,11 @@ func (d *Deployer) deploy(
 		}
 	}
 
-	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
+	// Copy Secrets and ConfigMaps, grant the right to read them and the Secrets with values, and write the specs, which have the digests of the values: an
+	// agent reads them then.
 	limited := limitsOf(assignments)
 	stored := slices.DeleteFunc(slices.Clone(assignments), func(a assignment) bool { return a.existing == nil || a.action == remove })
-	secrets, configMaps, limitedCopies, failures := d.copySources(ctx, cluster, stored)
+	secrets, configMaps, limitedCopies, failures := d.ensureCopies(ctx, cluster, stored)
 	maps.Copy(limited, limitedCopies)
 	d.noteLimits(keyOf(cluster), limited)
 	for _, a := range assignments {

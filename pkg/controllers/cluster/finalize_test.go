@@ -402,16 +402,16 @@ func TestLeavesMember(t *testing.T) {
 		other *fleet.Cluster
 		// answer is the answer of the member.
 		answer memberAnswer
-		leaves bool
+		keeps  bool
 	}{
 		{name: "no other Cluster"},
 		{name: "other cluster", other: other(nil)},
 		{name: "same cluster ID, no agent", this: byServer, other: withOwnSecret(nil), answer: yes},
-		{name: "same cluster ID, agent installed by the hub, on the member", this: byServer, leaves: true, other: withOwnSecret(installed), answer: yes},
-		{name: "same cluster ID, agent has checked in, on the member", this: byServer, leaves: true, other: withOwnSecret(checkedIn), answer: yes},
+		{name: "same cluster ID, agent installed by the hub, on the member", this: byServer, keeps: true, other: withOwnSecret(installed), answer: yes},
+		{name: "same cluster ID, agent has checked in, on the member", this: byServer, keeps: true, other: withOwnSecret(checkedIn), answer: yes},
 		{name: "same cluster ID, agent installed by the hub elsewhere", this: byServer, other: withOwnSecret(installed), answer: no},
 		{name: "same cluster ID, agent has checked in elsewhere", this: byServer, other: withOwnSecret(checkedIn), answer: no},
-		{name: "same cluster ID, has an agent, kubeconfig deleted", this: byServer, leaves: true, other: withOwnSecret(checkedIn), answer: memberAnswer{cannotBeAsked: true}},
+		{name: "same cluster ID, has an agent, kubeconfig deleted", this: byServer, keeps: true, other: withOwnSecret(checkedIn), answer: memberAnswer{cannotBeAsked: true}},
 		{name: "same cluster ID, has an agent, no kubeconfig", this: func(c *fleet.Cluster) {
 			byServer(c)
 			c.Spec.KubeConfigSecret = ""
@@ -419,16 +419,16 @@ func TestLeavesMember(t *testing.T) {
 		{name: "same kubeconfig, not allowed to use it", this: byOwnSecret, other: stranger(nil)},
 		{name: "same kubeconfig, not allowed to use it, has an agent", this: byOwnSecret, other: stranger(checkedIn), answer: yes},
 		{name: "same kubeconfig, not allowed to use it, agent installed by the hub", this: byOwnSecret, other: stranger(installed), answer: yes},
-		{name: "same kubeconfig, allowed by its annotation", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), leaves: true},
-		{name: "same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), leaves: true},
+		{name: "same kubeconfig, allowed by its annotation", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), keeps: true},
+		{name: "same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), keeps: true},
 		{name: "same kubeconfig, other agent namespace", this: bySecret, other: other(func(c *fleet.Cluster) { c.Spec.AgentNamespace = "its-own" })},
 		{name: "same kubeconfig, deleted as well", this: bySecret, other: other(func(c *fleet.Cluster) { c.DeletionTimestamp = &deleting })},
 		{name: "the Cluster itself", this: bySecret, other: other(func(c *fleet.Cluster) { c.UID = "old" })},
-		{name: "local cluster, moved", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "fleet-local"}}, leaves: true},
+		{name: "local cluster, moved", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "fleet-local"}}, keeps: true},
 		{name: "local cluster, not moved", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "ws"}}},
 		{name: "local cluster, no longer registered", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "-"}}},
-		{name: "local cluster without an agent", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "ws", LocalAgentDisabled: true}}, leaves: true},
-		{name: "managed by another controller", this: func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, leaves: true},
+		{name: "local cluster without an agent", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "ws", LocalAgentDisabled: true}}, keeps: true},
+		{name: "managed by another controller", this: func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, keeps: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var others []*fleet.Cluster
@@ -441,10 +441,10 @@ func TestLeavesMember(t *testing.T) {
 				row.this(d.cluster)
 			}
 			d.clock.Step(takeoverWait)
-			leaves, undecided, err := d.leavesMember(t.Context(), d.cluster, noon)
+			keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
 			require.NoError(t, err)
 			assert.Zero(t, undecided)
-			assert.Equal(t, row.leaves, leaves)
+			assert.Equal(t, row.keeps, keeps)
 		})
 	}
 }
@@ -465,10 +465,10 @@ func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		leaves, undecided, err := d.leavesMember(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Zero(t, undecided)
-		assert.Equal(t, allowed, leaves)
+		assert.Equal(t, allowed, keeps)
 		assert.Len(t, d.Kubernetes.(*fake.Clientset).Actions(), 1)
 	}
 }
@@ -477,9 +477,9 @@ func TestLeavesMember_patience(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
-		leaves, undecided, err := d.leavesMember(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
-		assert.False(t, leaves)
+		assert.False(t, keeps)
 		return undecided
 	}
 	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
@@ -520,7 +520,7 @@ func TestLeavesMember_claimEnds(t *testing.T) {
 	for _, claims := range []int{1, 0} {
 		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
 		d.importer.askedFor = -1
-		_, _, err := d.leavesMember(t.Context(), d.cluster, noon)
+		_, _, err := d.keepsMember(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Equal(t, claims, d.importer.askedFor)
 	}

@@ -77,6 +77,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 			fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled, fleet.ConditionReady)
 	}
 
+	// A sub-reconciler has created an object whose event comes at once: the pass after it writes the status.
 	if later && failed == nil && !stalled {
 		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, next)
 		return cluster, nil

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
+	// firstSlots is the number of concurrent installations that are no retries. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
 	firstSlots, firstPerWorkspace = 256, 64
 	// removalSlots is the number of concurrent removals and questions, and their retries. A removal must not wait for imports: the hub gives the
@@ -135,8 +135,8 @@ func (c *memberCalls) state(key callKey) callState {
 	return absent
 }
 
-// want returns the call with these inputs and marks it as wanted by the pass, unless a slot is offered to it: that one the pass must reserve. A
-// call with other inputs is absent.
+// want returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if
+// the pass does not reserve it, endPass frees its slot. A call with other inputs is absent.
 func (c *memberCalls) want(key callKey, inputs string) memberCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -89,7 +89,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
-	case why == "" && secretVersion == "" && access.MayUseAny(cluster):
+	case why == "" && secretVersion == "" && access.MayUseAll(cluster):
 		return imported() // the Secret was deleted; an installed agent does not need it
 	case why == "" && secretVersion != "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
 		return i.maintain(ctx, hub, cluster, secretVersion)

@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// answerLifetime is how long an answer Secret stays on the hub. A waiting agent polls for it every half minute, a denied one
+// answerLifetime is how long an answer Secret stays on the hub. A waiting agent polls for it every half minute, a refused one
 // every ten minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
 const answerLifetime = 40 * time.Minute
 

@@ -218,8 +218,8 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 
 	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
 	// read it, and until the Secret exists, a request of another workspace may get a Secret of that name.
-	reader := token
-	if existing == nil || isRefusal(existing) {
+	reader, isReaderLast := token, existing == nil || isRefusal(existing)
+	if isReaderLast {
 		reader = nil
 	}
 	if out := h.ensureRights(ctx, request, cluster, reader); !out.IsDone() {
@@ -228,7 +228,7 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
 		return out
 	}
-	if reader == nil {
+	if isReaderLast {
 		if out := h.addReader(ctx, request, token); !out.IsDone() {
 			return out
 		}
@@ -256,8 +256,9 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 // maintain repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
 func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	if isFirstPass := h.writtenGrants.IsExpected(string(request.UID)); isFirstPass {
-		// The caches may lack what this hub has just created with the grant, and a repair would try to create it again. Only a
-		// quarantine, which may also have enqueued the request, must not wait; the rights that the caches lack are withdrawn later.
+		// The cache shows the grant since a moment ago. It may lack what this hub has just created with the grant, and a repair would try to
+		// create it again. Only a quarantine, which may also have enqueued the request, must not wait; the rights that the caches lack are
+		// withdrawn later.
 		h.writtenGrants.Observed(string(request.UID))
 		h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {

@@ -22,7 +22,7 @@ import (
 func (h *handler) findToken(
 	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
 ) (*fleet.ClusterRegistrationToken, *registration.Explanation, error) {
-	// An agent that names no token (no current version) may hold any token of the namespace. Only for such an agent all tokens are listed.
+	// Agents of early versions name no token, and may hold any token of the namespace. Only for them all tokens are listed.
 	claimed := request.Labels[fleet.RegistrationTokenLabel]
 	var tokens []*fleet.ClusterRegistrationToken
 	var err error

@@ -235,7 +235,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	case !out.IsStalled():
 		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.
 		d.deadlines.AddAfter(key, r.last().deadline(hub, reachable).Sub(now))
-	case r.usesLease():
+	case r.usesLease(): // the status shows when a disconnected agent was seen last
 		r.copyLastSeen(agent)
 	}
 	return out
