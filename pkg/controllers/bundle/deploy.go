@@ -34,9 +34,14 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	own, foreign := slices.Clone(existing), slices.Clone(existing)
-	own = slices.DeleteFunc(own, func(deployment *fleet.BundleDeployment) bool { return !isFromWorkspace(deployment, cluster.Namespace) })
-	foreign = slices.DeleteFunc(foreign, func(deployment *fleet.BundleDeployment) bool { return isFromWorkspace(deployment, cluster.Namespace) })
+	var own, foreign []*fleet.BundleDeployment
+	for _, deployment := range existing {
+		if isFromWorkspace(deployment, cluster.Namespace) {
+			own = append(own, deployment)
+		} else {
+			foreign = append(foreign, deployment)
+		}
+	}
 	current := own
 	var recheck time.Duration
 	if cluster.Spec.Quarantined {
@@ -124,7 +129,10 @@ func (d *Deployer) deploy(
 
 	// Copy Secrets and ConfigMaps, grant the right to read them and the Secrets with values, and write the specs, which have the digests of the values: an
 	// agent reads them then.
-	limited := limitsOf(assignments)
+	limited := map[key]excess{} // by Bundle
+	for _, a := range assignments {
+		noteExcess(limited, a.err)
+	}
 	stored := slices.DeleteFunc(slices.Clone(assignments), func(a assignment) bool { return a.existing == nil || a.action == remove })
 	secrets, configMaps, limitedCopies, failures := d.ensureCopies(ctx, cluster, stored)
 	maps.Copy(limited, limitedCopies)
@@ -141,8 +149,13 @@ func (d *Deployer) deploy(
 		if err := ctx.Err(); err != nil {
 			return nil, 0, err
 		}
-		if a.action != remove && a.existing != nil && notAllowed == nil {
-			assignments[i] = d.write(ctx, a)
+		if a.action == remove || a.existing == nil || notAllowed != nil {
+			continue
+		}
+		if latest, err := d.write(ctx, a); err == nil {
+			assignments[i].existing = latest
+		} else {
+			assignments[i].err = errors.Join(a.err, err)
 		}
 	}
 
@@ -335,32 +348,28 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 	return a
 }
 
-// write brings the spec and the labels of a BundleDeployment up to date. existing is its version afterwards.
-func (d *Deployer) write(ctx context.Context, a assignment) assignment {
+// write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
+func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeployment, error) {
 	if d.isOutdated(a.existing) || isAsWanted(a.existing, a.wanted) {
-		return a // as in most passes
+		return a.existing, nil // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
 		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
-			a.err = errors.Join(a.err, err)
-			return a
+			return nil, err
 		}
 	}
 	operations, err := specChanges(a.existing, a.wanted)
 	if err != nil {
-		a.err = errors.Join(a.err, err)
-		return a
+		return nil, err
 	}
 	latest, written, err := writes.Fields(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, operations)
 	if err != nil {
-		a.err = errors.Join(a.err, fmt.Errorf("BundleDeployment: %w", err))
-		return a
+		return nil, fmt.Errorf("BundleDeployment: %w", err)
 	}
 	if written {
 		d.written.Wrote(latest)
 	}
-	a.existing = latest
-	return a
+	return latest, nil
 }
 
 // isAsWanted reports whether a BundleDeployment has the wanted spec and labels. Its size does not matter: Fleet's hub writes none, and a move from

@@ -106,25 +106,16 @@ func (e *limitError) Error() string {
 		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
 }
 
-// limitsOf returns by Bundle what the limit keeps from a Cluster.
-func limitsOf(assignments []assignment) map[key]excess {
-	limited := map[key]excess{}
-	for _, a := range assignments {
-		var limit *limitError
-		if errors.As(a.err, &limit) {
-			limited[limit.bundle] = limit.excess
-		}
-	}
-	return limited
-}
-
-// noteExcess adds the size to those of the Bundles, if an error is that of the limit.
-func noteExcess(limited map[key]excess, err error, users ...*fleet.BundleDeployment) {
+// noteExcess adds the size to those of the Bundles, if an error is that of the limit: of the Bundle that it names, and of those with these
+// BundleDeployments.
+func noteExcess(limited map[key]excess, err error, dependents ...*fleet.BundleDeployment) {
 	var limit *limitError
-	if errors.As(err, &limit) {
-		for _, user := range users {
-			limited[bundleOf(user)] = limit.excess
-		}
+	if !errors.As(err, &limit) {
+		return
+	}
+	limited[limit.bundle] = limit.excess
+	for _, dependent := range dependents {
+		limited[bundleOf(dependent)] = limit.excess
 	}
 }
 
