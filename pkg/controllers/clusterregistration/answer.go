@@ -147,7 +147,7 @@ func (h *handler) reconcileRefusal(
 	}
 	if !tell {
 		if isRefusal(existing) && isFor(existing, request) {
-			return h.deleteCredential(ctx, request, existing)
+			return h.deleteAnswer(ctx, request, existing)
 		}
 		return nil
 	}

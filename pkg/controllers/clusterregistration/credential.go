@@ -87,7 +87,7 @@ func (h *handler) maintainCredential(ctx context.Context, request *fleet.Cluster
 	case existing == nil || !isFor(existing, request):
 		return done
 	case isInUse(request, cluster):
-		if err := h.deleteCredential(ctx, request, existing); err != nil {
+		if err := h.deleteAnswer(ctx, request, existing); err != nil {
 			return failed(err)
 		}
 		return done
@@ -213,12 +213,12 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 	} else if err != nil {
 		return secret, err
 	}
-	return secret, h.deleteCredential(ctx, request, secret)
+	return secret, h.deleteAnswer(ctx, request, secret)
 }
 
-// deleteCredential deletes the answer Secret of a request, and before it the right to read it: see readerRights. The event of the Secret
+// deleteAnswer deletes the answer Secret of a request, and before it the right to read it: see readerRights. The event of the Secret
 // enqueues the request, whose pass deletes the Role.
-func (h *handler) deleteCredential(ctx context.Context, request *fleet.ClusterRegistration, secret *corev1.Secret) error {
+func (h *handler) deleteAnswer(ctx context.Context, request *fleet.ClusterRegistration, secret *corev1.Secret) error {
 	if err := h.withdrawReader(ctx, request); err != nil {
 		return err
 	}

@@ -251,7 +251,7 @@ func TestExpireCredential(t *testing.T) {
 }
 
 // After the deletion, a request of another workspace may get a Secret of that name.
-func TestDeleteCredential_withdrawsTheRightToReadItFirst(t *testing.T) {
+func TestDeleteAnswer_withdrawsTheRightToReadItFirst(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *scene, secret *corev1.Secret) error{
 		"it is old": func(_ *testing.T, s *scene, secret *corev1.Secret) error {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-answerLifetime))
