@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -60,7 +61,7 @@ func (s *scene) settled(name string) (m *enrolled, request string) {
 // heardAgain waits for another heartbeat.
 func (e *enrolled) heardAgain() {
 	e.s.Helper()
-	var before, last time.Time
+	var before time.Time
 	e.s.until(e.String()+": another heartbeat", func(ctx context.Context) (bool, string) {
 		c, err := e.get(ctx)
 		if err != nil {
@@ -70,11 +71,7 @@ func (e *enrolled) heardAgain() {
 		if err != nil {
 			return false, err.Error()
 		}
-		for _, lease := range leases.Items {
-			if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
-				last = renewed.Time
-			}
-		}
+		last := view.LastHeartbeat(c, leases.Items)
 		if before.IsZero() {
 			before = last
 		}

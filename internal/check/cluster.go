@@ -366,18 +366,11 @@ func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 	if own := k.cluster.Status.Agent.CheckinInterval; own != nil && own.Duration > 0 {
 		interval = own.Duration
 	}
-	// The hub copies the time of a heartbeat from the Lease to the status only at intervals.
-	lastSeen := k.cluster.Status.Agent.LastSeen.Time
 	leases, err := k.hub.core.CoordinationV1().Leases(registration.ClusterNamespace(k.cluster.Namespace, k.cluster.Name)).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return failed("listing the Leases of the Cluster", err)
 	}
-	for _, lease := range leases.Items {
-		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(lastSeen) {
-			lastSeen = renewed.Time
-		}
-	}
-	age := k.hub.clock.serverNow().Sub(lastSeen)
+	age := k.hub.clock.serverNow().Sub(view.LastHeartbeat(k.cluster, leases.Items))
 	if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
 		age += skew.Duration
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -97,12 +98,7 @@ func (c *Cluster) AwaitHeartbeat(t testing.TB, namespace, name string, after tim
 		if err != nil {
 			return false, err.Error()
 		}
-		last := cluster.Status.Agent.LastSeen.Time
-		for _, lease := range leases.Items {
-			if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
-				last = renewed.Time
-			}
-		}
+		last := view.LastHeartbeat(cluster, leases.Items)
 		return last.After(after), fmt.Sprintf("the last heartbeat of Cluster %s/%s was at %s", namespace, name, last)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -388,4 +389,16 @@ func Until(t *metav1.Time, now time.Time) string {
 		return "now"
 	}
 	return "in " + duration.HumanDuration(t.Sub(now))
+}
+
+// LastHeartbeat returns the time of the last heartbeat of a Cluster's agent, by the agent's clock; zero if there was none. The hub copies the time
+// of a heartbeat from a Lease in the cluster namespace to the status only at intervals.
+func LastHeartbeat(cluster *fleet.Cluster, leases []coordinationv1.Lease) time.Time {
+	last := cluster.Status.Agent.LastSeen.Time
+	for _, lease := range leases {
+		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
+			last = renewed.Time
+		}
+	}
+	return last
 }
