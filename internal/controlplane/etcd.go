@@ -10,15 +10,12 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
-const (
-	// etcdTimeout limits one request to etcd.
-	etcdTimeout = 30 * time.Second
-	// maxEtcdOperations is the size of a transaction. The limit of etcd is 128.
-	maxEtcdOperations = 100
-)
+// etcdTimeout limits one request to etcd.
+const etcdTimeout = 30 * time.Second
 
 // registryPrefix is the prefix of all keys of the API server, and registryEnd is the first key after them.
 var registryPrefix, registryEnd = []byte("/registry/"), []byte("/registry0")
@@ -59,11 +56,26 @@ func (e *etcdClient) keys(ctx context.Context, withValues bool) ([]etcdKey, erro
 	return answer.Keys, err
 }
 
-// apply runs the operations in transactions and returns the revision of each operation.
+// apply runs the operations in transactions and returns the revision of each operation. A transaction has one key of each resource: all its
+// events have the same revision, and a client of the API server that resumes its watch after the first of them would not get the others.
 func (e *etcdClient) apply(ctx context.Context, operations []etcdOperation) (revisions []int64, err error) {
-	for len(operations) > 0 {
-		some := operations[:min(len(operations), maxEtcdOperations)]
-		operations = operations[len(some):]
+	var transactions [][]int // indexes of operations
+	next := map[string]int{}
+	for i, operation := range operations {
+		resource := resourceOf(operation.key())
+		n := next[resource]
+		next[resource]++
+		if n == len(transactions) {
+			transactions = append(transactions, nil)
+		}
+		transactions[n] = append(transactions[n], i)
+	}
+	revisions = make([]int64, len(operations))
+	for _, transaction := range transactions {
+		var some []etcdOperation
+		for _, i := range transaction {
+			some = append(some, operations[i])
+		}
 		var answer struct {
 			Header struct {
 				Revision int64 `json:"revision,string"`
@@ -72,11 +84,28 @@ func (e *etcdClient) apply(ctx context.Context, operations []etcdOperation) (rev
 		if err := e.call(ctx, "txn", map[string]any{"success": some}, &answer); err != nil {
 			return nil, err
 		}
-		for range some {
-			revisions = append(revisions, answer.Header.Revision)
+		for _, i := range transaction {
+			revisions[i] = answer.Header.Revision
 		}
 	}
 	return revisions, nil
+}
+
+func (o etcdOperation) key() string {
+	if o.Put != nil {
+		return string(o.Put.Key)
+	}
+	return string(o.Delete.Key)
+}
+
+// resourceOf returns the part of a key that all objects of its resource have: "secrets" of /registry/secrets/NAMESPACE/NAME and
+// "fleet.cattle.io/clusters" of /registry/fleet.cattle.io/clusters/NAMESPACE/NAME.
+func resourceOf(key string) string {
+	parts := strings.SplitN(strings.TrimPrefix(key, string(registryPrefix)), "/", 3)
+	if len(parts) == 3 && strings.Contains(parts[0], ".") {
+		return parts[0] + "/" + parts[1]
+	}
+	return parts[0]
 }
 
 func (e *etcdClient) call(ctx context.Context, method string, question, answer any) error {

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -37,7 +38,9 @@ func TestReset(t *testing.T) {
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
 			for i := range 120 { // more than one transaction
-				_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("role-", i)}}, metav1.CreateOptions{})
+				_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("role-", i), Labels: map[string]string{"reset": "deletes"}},
+				}, metav1.CreateOptions{})
 				require.NoError(t, err)
 			}
 			_, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
@@ -55,9 +58,13 @@ func TestReset(t *testing.T) {
 			watching, err := client.CoreV1().ConfigMaps("new").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=held"})
 			require.NoError(t, err)
 			defer watching.Stop()
+			roles, err := client.RbacV1().ClusterRoles().Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0", LabelSelector: "reset=deletes"})
+			require.NoError(t, err)
+			defer roles.Stop()
 
 			require.NoError(t, c.Reset(t.Context()))
 			requireDeleted(t, watching)
+			requireDistinctDeletions(t, roles, 120)
 			_, err = client.CoreV1().Namespaces().Get(t.Context(), "new", metav1.GetOptions{})
 			require.True(t, apierrors.IsNotFound(err), "%v", err)
 			left, err := client.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
@@ -176,4 +183,24 @@ func requireDeleted(t *testing.T, watching watch.Interface) {
 		}
 	}
 	t.Fatal("the watch ended without a deletion")
+}
+
+// requireDistinctDeletions requires that each deletion has a resourceVersion of its own. A client that resumes its watch with the
+// resourceVersion of one deletion otherwise never learns of the others: the controller manager then goes on to create the ServiceAccounts of
+// namespaces that are deleted.
+func requireDistinctDeletions(t *testing.T, watching watch.Interface, n int) {
+	t.Helper()
+	versions := map[string]bool{}
+	for event := range watching.ResultChan() {
+		if event.Type != watch.Deleted {
+			continue
+		}
+		object, err := meta.Accessor(event.Object)
+		require.NoError(t, err)
+		require.False(t, versions[object.GetResourceVersion()], "two deletions at %s", object.GetResourceVersion())
+		if versions[object.GetResourceVersion()] = true; len(versions) == n {
+			return
+		}
+	}
+	t.Fatalf("the watch ended after %d of %d deletions", len(versions), n)
 }
