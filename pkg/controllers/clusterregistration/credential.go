@@ -26,14 +26,13 @@ import (
 // every ten minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
 const answerLifetime = 40 * time.Minute
 
-// ensureCredential creates the answer Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
-// if the Secret belongs to another request.
-func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
-	existing, err := h.cachedSecret(request)
-	if err != nil {
-		return failed(err)
-	}
-	if isRefusal(existing) && isFor(existing, request) {
+// ensureCredential creates the answer Secret, or accepts the existing one, which an earlier pass created. It stalls with reason NameConflict
+// if the cache does not show the Secret yet, and it belongs to another request.
+func (h *handler) ensureCredential(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, existing *corev1.Secret,
+) result.Result {
+	var err error
+	if isRefusal(existing) {
 		// The Secret is not updated: the lifetime of the credential starts with the creation of its Secret.
 		if err := h.deleteSecret(ctx, existing); err != nil {
 			return failed(err)

@@ -94,7 +94,9 @@ func TestEnsureCredential(t *testing.T) {
 					s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 				}
 			}
-			assert.Equal(t, row.want, text(s.ensureCredential(t.Context(), s.request, s.cluster)))
+			cached, err := s.cachedSecret(s.request)
+			require.NoError(t, err)
+			assert.Equal(t, row.want, text(s.ensureCredential(t.Context(), s.request, s.cluster, cached)))
 			var writes []string
 			for _, write := range s.writes() {
 				if write != "create serviceaccounts" { // for a token
@@ -264,7 +266,7 @@ func TestDeleteAnswer_withdrawsTheRightToReadItFirst(t *testing.T) {
 		},
 		"it was a refusal, and the request waits again": func(t *testing.T, s *scene, _ *corev1.Secret) error {
 			s.secrets = secretsOf{all: []*corev1.Secret{s.refusalSecret(s.request, inUse)}}
-			return s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, result.Wait(fleet.ReasonWaitingForApproval, ""))
+			return s.refuse(t, result.Wait(fleet.ReasonWaitingForApproval, "")).Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

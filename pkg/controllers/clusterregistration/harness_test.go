@@ -167,9 +167,15 @@ func (s *scene) configure(r config.Registration) {
 // grantRequest decides the request of the scene, and does not write its status.
 func (s *scene) grantRequest(t *testing.T) (findings, result.Result) {
 	t.Helper()
-	d := findings{request: s.request, status: *s.request.Status.DeepCopy()}
-	out := s.evaluate(t.Context(), &d)
-	return d, out
+	found := findings{request: s.request, status: *s.request.Status.DeepCopy()}
+	out := s.advance(t.Context(), &found)
+	return found, out
+}
+
+// refuse carries out that the request is not granted.
+func (s *scene) refuse(t *testing.T, out result.Result) result.Result {
+	t.Helper()
+	return s.withdraw(t.Context(), &findings{request: s.request, cluster: s.cluster}, out)
 }
 
 // credentialOf is the Secret as the hub writes it.

@@ -2,15 +2,15 @@
 // is about, gives the agent a ServiceAccount with the rights it needs, and issues its credential as a Secret.
 //
 // A request has a spec with the clientID (the identity of the cluster) and a clientRandom (which request of that agent it is), and
-// a label with the name of the ClusterRegistrationToken that the agent registers with. The steps of evaluate, grant and repair in request.go are in the
-// files, in this order:
+// a label with the name of the ClusterRegistrationToken that the agent registers with. request.go has the flow: bind, decide and grant until the request
+// is granted, and then maintain. Their steps are in these files:
 //
 //   - cluster.go: find or create the Cluster
 //   - token.go: find the token and report the origin, wait while too many agents have not connected, have the use counted
 //   - identity.go: decide whether another agent holds the identity, report an approval, and delete superseded requests
 //   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
 //   - credential.go: the Secret with the credential, from its issue to its deletion, and whether the credential is revoked
-//   - answer.go: what follows from the decision: the answer to a refused request, the removal of its rights, the status, and its deletion
+//   - outcome.go: what follows from the decision: a refused request loses its rights and gets an answer; the status; the deletion of refused requests
 //
 // register.go has the events that enqueue requests.
 package clusterregistration

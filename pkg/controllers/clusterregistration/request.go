@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
@@ -44,49 +45,87 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	return h.answer(ctx, request)
 }
 
-// findings are the objects and conditions that evaluate finds for a request, beside its result.
+// findings are what decide finds for a request, beside its result.
 type findings struct {
-	request  *fleet.ClusterRegistration // the latest version
-	status   fleet.ClusterRegistrationStatus
-	cluster  *fleet.Cluster                  // nil if it is not created yet, or not known
-	token    *fleet.ClusterRegistrationToken // nil if it is not known
-	origin   registration.Origin
-	approval *result.Transition // of condition Approved
+	request      *fleet.ClusterRegistration // the latest version
+	status       fleet.ClusterRegistrationStatus
+	cluster      *fleet.Cluster // nil if it is not created yet, or not known
+	newCluster   string         // the name of the Cluster to create, if there is none
+	sameClientID []*fleet.ClusterRegistration
+	token        *fleet.ClusterRegistrationToken // nil if it is not known
+	origin       registration.Origin
+	answer       *corev1.Secret     // the Secret with the name of the answer, nil if there is none; it may belong to another request
+	approval     *result.Transition // of condition Approved
 }
 
-// evaluate takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
-// next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
-func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
-	request := found.request
+// answer decides about a request, carries the decision out, and writes it to the status.
+func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	unlock := h.locks.tryLock(request)
+	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
+		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
+		return request, nil
+	}
+	defer unlock()
 
-	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
-	cluster, newCluster, out := h.findCluster(request)
+	found := findings{request: request, status: *request.Status.DeepCopy()}
+	out := h.advance(ctx, &found)
+	latest, transition, changed, err := h.writeStatus(ctx, found.request, found.status, out)
+	if err != nil {
+		return request, errors.Join(err, out.Err)
+	}
+	if changed {
+		h.recordDecision(latest, found, transition)
+	}
+	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
+}
+
+// advance takes a request as far as possible on its way to a credential. The first step that is not done ends the pass, and the next event begins
+// a pass from the start. So each step accepts the objects of an earlier pass, and the facts at the time of the grant count.
+func (h *handler) advance(ctx context.Context, found *findings) result.Result {
+	out := h.bind(ctx, found)
+	if out.IsDone() {
+		out = h.decide(ctx, found)
+	}
+	if out.IsDone() {
+		out = h.grant(ctx, found)
+	}
 	if !out.IsDone() {
+		out = h.withdraw(ctx, found, out)
+	}
+	return out
+}
+
+// bind finds the Cluster with the clientID of the request, and makes it the owner of the request, so that both are deleted together. This
+// includes requests that will be refused: left behind by a deleted Cluster, such a request would create the Cluster again.
+func (h *handler) bind(ctx context.Context, found *findings) (out result.Result) {
+	found.cluster, found.newCluster, out = h.findCluster(found.request)
+	cluster := found.cluster
+	if !out.IsDone() || cluster == nil {
 		return out
 	}
-	found.cluster = cluster
-
-	// Make the Cluster the owner of the request, so that both are deleted together. This includes requests that will be refused:
-	// left behind by a deleted Cluster, such a request would create the Cluster again.
-	if cluster != nil {
-		h.createdClusters.Observed(index.Key(cluster.Namespace, cluster.Name))
-		bound, err := h.bindToCluster(ctx, request, cluster)
-		if err != nil {
-			return failed(err)
-		}
-		request = bound
-		found.request, found.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
-		if cluster.Labels[fleet.ClusterManagementLabel] != "" {
-			return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
-				"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel))
-		}
+	h.createdClusters.Observed(index.Key(cluster.Namespace, cluster.Name))
+	bound, err := h.bindToCluster(ctx, found.request, cluster)
+	if err != nil {
+		return failed(err)
 	}
+	found.request, found.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
+	if cluster.Labels[fleet.ClusterManagementLabel] != "" {
+		return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+			"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel))
+	}
+	return done
+}
+
+// decide returns Done if the request may be granted, and otherwise why it is refused or has to wait. It writes nothing to the API server.
+func (h *handler) decide(ctx context.Context, found *findings) result.Result {
+	request, cluster := found.request, found.cluster
 
 	// An old request that is processed late, after an outage for example, must not replace the agent's current one.
 	sameClientID, err := h.sameClientID(request)
 	if err != nil {
 		return failed(err)
 	}
+	found.sameClientID = sameClientID
 	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameClientID)); newer != "" {
 		return result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer))
 	}
@@ -94,7 +133,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
 	// according to the API server, created the request.
 	found.origin = registration.OriginOf(request, h.OriginPolicies())
-	token, refusal, err := h.findToken(request, found.origin, clusterName(cluster, newCluster))
+	token, refusal, err := h.findToken(request, found.origin, clusterName(cluster, found.newCluster))
 	if err != nil {
 		return failed(err)
 	}
@@ -106,14 +145,7 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 		return refused(refusal).In(h.RecheckDelay())
 	}
 
-	// If the Cluster was put into quarantine after an earlier pass had given the agent its rights, withdraw them before refusing.
-	if cluster != nil && cluster.Spec.Quarantined {
-		if out := h.withdrawRights(ctx, request, cluster, token); !out.IsDone() {
-			return out
-		}
-	}
-
-	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
+	// Judge with the facts about the identity.
 	var held, proverRevoked, clusternetReentry bool
 	var freeIn time.Duration
 	if cluster != nil {
@@ -152,27 +184,17 @@ func (h *handler) evaluate(ctx context.Context, found *findings) result.Result {
 	if judgement.Wait != nil {
 		return h.waitOrRefuse(request, token, waiting(judgement.Wait).WithEvent())
 	}
-	return h.grant(ctx, found, newCluster, sameClientID)
-}
 
-// grant gives the agent what registration.Judge has allowed: it counts the use of the token, creates the Cluster and the rights, and issues the
-// credential. It may still refuse the request, for example if the token is used up.
-func (h *handler) grant(ctx context.Context, found *findings, newCluster string, sameClientID []*fleet.ClusterRegistration) result.Result {
-	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
-
-	// Check that the answer Secret belongs to no other request, before a ServiceAccount gets the right to read it. Its name follows
-	// from the request, so a copy of another agent's request would lead to that agent's credential.
-	existing, err := h.cachedSecret(request)
-	if err != nil {
+	// Check that the answer Secret belongs to no other request. Its name follows from the request, so a copy of another agent's request would
+	// lead to that agent's credential.
+	if found.answer, err = h.cachedSecret(request); err != nil {
 		return failed(err)
-	} else if existing != nil && !isFor(existing, request) {
-		if err := h.withdrawReader(ctx, request); err != nil { // which an earlier refusal may have given
-			return failed(err)
-		}
-		return h.secretTaken(existing)
+	} else if found.answer != nil && !isFor(found.answer, request) {
+		return h.secretTaken(found.answer)
 	}
 
 	// Limit the long-lived credentials that are issued to requests without a token: such a request deletes no older one.
+	isAssumed := found.origin.AssumesToken(request)
 	if isAssumed && !registration.Renews(request) {
 		if refusal := registration.TooManyAssumed(request, agentRequests(otherGranted(request, sameClientID))); refusal != nil {
 			return refused(refusal)
@@ -186,46 +208,55 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 		}
 	}
 
+	// An assumed token counts nothing: the request may have come with another token.
+	if uses := registration.UsesOf(token); !isAssumed && uses.State(string(request.UID), request.Status.TokenUID) == registration.UseRefused {
+		return refused(uses.UsedUp())
+	}
+	return done
+}
+
+// grant creates what the agent of a request needs that decide has allowed: it counts the use of the token, creates the Cluster and the rights,
+// and issues the credential.
+func (h *handler) grant(ctx context.Context, found *findings) result.Result {
+	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
+
 	// Have the controller of tokens count the request as a use of its token. The write of that controller enqueues the request. If the token
-	// has a limit, nothing is created before. An assumed token counts nothing: the request may have come with another token.
-	uses := registration.UsesOf(token)
-	use := uses.State(string(request.UID), request.Status.TokenUID)
+	// has a limit, nothing is created before.
+	use := registration.UsesOf(token).State(string(request.UID), request.Status.TokenUID)
+	isUncounted := !isAssumed && use == registration.UseUncounted
 	countingUse := result.Wait(fleet.ReasonCountingUse,
 		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
-	switch {
-	case isAssumed:
-	case use == registration.UseRefused:
-		return refused(uses.UsedUp())
-	case use == registration.UseCounted:
-		found.status.TokenUID = string(token.UID)
-	case use == registration.UseUncounted:
-		h.askForUse(request, token, clusterName(cluster, newCluster))
+	if isUncounted {
+		h.askForUse(request, token, clusterName(cluster, found.newCluster))
 		if token.Spec.UsageLimit != nil {
 			return countingUse
 		}
 	}
+	if !isAssumed && use == registration.UseCounted {
+		found.status.TokenUID = string(token.UID)
+	}
 
 	// Create the Cluster. The controller of Clusters creates its namespace; that, or the status of the Cluster, enqueues the request.
 	if cluster == nil {
-		return h.createCluster(ctx, request, token, newCluster)
+		return h.createCluster(ctx, request, token, found.newCluster)
 	}
 	if !h.hasNamespace(request, cluster) {
 		return waitingForNamespace(cluster.Name)
 	}
-	if !isAssumed && use == registration.UseUncounted {
+	if isUncounted {
 		return countingUse // a request is granted only after its use is counted
 	}
 
 	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
 	// read it, and until the Secret exists, a request of another workspace may get a Secret of that name.
-	reader, isReaderLast := token, existing == nil || isRefusal(existing)
+	reader, isReaderLast := token, found.answer == nil || isRefusal(found.answer)
 	if isReaderLast {
 		reader = nil
 	}
 	if out := h.ensureRights(ctx, request, cluster, reader); !out.IsDone() {
 		return out
 	}
-	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
+	if out := h.ensureCredential(ctx, request, cluster, found.answer); !out.IsDone() {
 		return out
 	}
 	if isReaderLast {
@@ -237,10 +268,11 @@ func (h *handler) grant(ctx context.Context, found *findings, newCluster string,
 	// Delete the older requests of the agent. An agent that renews its credential reports the request whose credential it uses: its older
 	// requests stay until it uses this credential, so that it still has a working one if the answer is lost. Other agents do not report the
 	// request. A request whose token is only assumed may come from another agent, so it deletes none.
+	var err error
 	if registration.Renews(request) {
-		err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
+		err = h.supersedeOnceUsed(ctx, request, cluster, found.sameClientID)
 	} else if !isAssumed {
-		err = h.supersede(ctx, request, sameClientID, "")
+		err = h.supersede(ctx, request, found.sameClientID, "")
 	}
 	if err != nil {
 		return failed(err)

@@ -36,6 +36,7 @@ func (s *scene) ready() {
 
 func TestGrant(t *testing.T) {
 	const counting = "Unknown CountingUse"
+	told := []string{"create secrets"} // with the reason
 	deny := []config.PolicyRule{{Name: "no", Expression: "token.metadata.name == 'token' && cluster.metadata.name == 'member'", Action: config.PolicyDeny}}
 	for _, row := range []struct {
 		name     string
@@ -52,14 +53,14 @@ func TestGrant(t *testing.T) {
 			newer, _ := s.earlier()
 			newer.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 			s.haveCached(newer)
-		}, "False Superseded", " ", nil},
+		}, "False Superseded", " ", told},
 		{"the token is gone: refused", func(s *scene) { s.tokens = tokensOf{} }, "False TokenNotFound", " ", nil},
-		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", nil},
+		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", told},
 		{"a credential waits for its agent: refused", func(s *scene) {
 			request, secret := s.earlier()
 			s.haveCached(request)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
-		}, "False ClientIDInUse", " ", nil},
+		}, "False ClientIDInUse", " ", told},
 		{"a grant that the cache does not show: decided again", func(s *scene) {
 			request, _ := s.earlier()
 			request.Status.Granted, request.ResourceVersion = false, "5"
@@ -84,7 +85,7 @@ func TestGrant(t *testing.T) {
 		{"admission policies are required and in force: granted", func(s *scene) {
 			s.configure(config.Registration{RequirePolicies: true})
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
-		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", nil},
+		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", told},
 		{"a person has approved: granted though the identity is held", func(s *scene) {
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
 			s.request.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
@@ -107,7 +108,7 @@ func TestGrant(t *testing.T) {
 			s.configure(config.Registration{LongLivedNamespaces: []string{"fleet-default"}})
 			s.cannotRenew()
 		}, "True Granted", " ", []string{"delete clusterregistrations request-before", "create serviceaccounts", "create secrets"}},
-		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", nil},
+		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", told},
 		{"the Cluster is in quarantine before the cache shows the rights that it was given: decided again", func(s *scene) {
 			s.cluster.Spec.Quarantined = true
 			s.givenRights.Expect(string(s.request.UID))
@@ -128,7 +129,7 @@ func TestGrant(t *testing.T) {
 		}, counting, " ", nil},
 		{"the token is used up: refused", func(s *scene) {
 			s.request.Status.TokenUID, s.token.Spec.UsageLimit, s.token.Status.Uses = "", ptr.To(int32(1)), 1
-		}, "False TokenUsedUp", " ", nil},
+		}, "False TokenUsedUp", " ", told},
 		{"the token is used up by this request: granted", func(s *scene) {
 			s.token.Spec.UsageLimit, s.token.Status.Uses = ptr.To(int32(1)), 1
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -29,31 +28,37 @@ import (
 // and a write for each would cost as much as the registration. A wait for a person is reported at once.
 const reportAfter = 10 * time.Second
 
-// answer decides about a request and carries the decision out: it grants the request, refuses it, or lets it wait.
-func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	unlock := h.locks.tryLock(request)
-	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
-		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
-		return request, nil
+// withdraw carries out that a request is not granted: it takes back what earlier passes gave to it, and tells the agent of a refusal. It
+// returns the result to report, which is out unless something is left to do.
+func (h *handler) withdraw(ctx context.Context, found *findings, out result.Result) result.Result {
+	request, cluster := found.request, found.cluster
+	revoke, tell := consequences(out)
+	if revoke {
+		// A later pass refuses the request, when the caches no longer contain what this one has revoked.
+		if revoked := h.revoke(ctx, request, cluster, out.Reason); !revoked.IsDone() {
+			return revoked
+		}
 	}
-	defer unlock()
 
-	found := findings{request: request, status: *request.Status.DeepCopy()}
-	out := h.evaluate(ctx, &found)
-	if revoked := h.revoke(ctx, found.request, found.cluster, out); !revoked.IsDone() {
-		out = revoked // a later pass refuses the request, when the caches no longer contain what this one has revoked
+	// The Cluster was put into quarantine after an earlier pass had given the agent its rights.
+	if cluster != nil && cluster.Spec.Quarantined {
+		if withdrawn := h.withdrawRights(ctx, request, cluster, found.token); !withdrawn.IsDone() {
+			return withdrawn
+		}
 	}
-	if err := h.reconcileRefusal(ctx, found.request, found.cluster, found.token, out); err != nil {
+
+	// An earlier refusal may have given the right to read a Secret of this name, which now belongs to another request.
+	var err error
+	if found.answer != nil && !isFor(found.answer, request) {
+		err = h.withdrawReader(ctx, request)
+	}
+	if registration.Renews(request) && (tell || out.IsWait()) { // other agents would use the Secret as a credential
+		err = errors.Join(err, h.reconcileRefusal(ctx, found, tell, out))
+	}
+	if err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}
-	latest, transition, changed, err := h.writeStatus(ctx, found.request, found.status, out)
-	if err != nil {
-		return request, errors.Join(err, out.Err)
-	}
-	if changed {
-		h.recordDecision(latest, found, transition)
-	}
-	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
+	return out
 }
 
 // consequences returns what a refusal has, beside the status: whether the hub revokes what an earlier pass has given to the request, and
@@ -79,9 +84,8 @@ func consequences(out result.Result) (revoke, tell bool) {
 // revoke deletes the rights and the credential that an earlier pass created for a request that is now refused. They are created before the
 // write that grants the request: if that write failed and the next pass refuses the request, its agent could still work. It returns Done if
 // there is nothing to revoke.
-func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, refusal result.Result) result.Result {
-	mustRevoke, _ := consequences(refusal)
-	if !mustRevoke || refusal.Reason == fleet.ReasonClientIDInUse && !h.isGrantedToOther(request, cluster) {
+func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, reason string) result.Result {
+	if reason == fleet.ReasonClientIDInUse && !h.isGrantedToOther(request, cluster) {
 		return done
 	}
 	accounts, err := h.accountsOf(request)
@@ -132,15 +136,9 @@ func (h *handler) isGrantedToOther(request *fleet.ClusterRegistration, cluster *
 }
 
 // reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
-// again. It does so only for agents that renew their credential: other agents would use the Secret as a credential. It writes nothing if the
-// request has a ServiceAccount: revoke has decided to keep it, and the agent may be using it.
-func (h *handler) reconcileRefusal(
-	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
-) error {
-	_, tell := consequences(out)
-	if !registration.Renews(request) || !tell && !out.IsWait() {
-		return nil
-	}
+// again. It writes nothing if the request has a ServiceAccount: revoke has decided to keep it, and the agent may be using it.
+func (h *handler) reconcileRefusal(ctx context.Context, found *findings, tell bool, out result.Result) error {
+	request, token := found.request, found.token
 	existing, err := h.cachedSecret(request)
 	if err != nil {
 		return err
@@ -157,10 +155,10 @@ func (h *handler) reconcileRefusal(
 		return err
 	}
 
-	// Without a known token, no agent could read the Secret. Some requests are refused before evaluate looks for their token. A Secret of
+	// Without a known token, no agent could read the Secret. Some requests are refused before decide looks for their token. A Secret of
 	// another request stays.
 	if token == nil {
-		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(cluster, ""))
+		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(found.cluster, ""))
 	}
 	switch {
 	case err != nil, token == nil:

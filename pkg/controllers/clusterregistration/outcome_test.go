@@ -85,12 +85,12 @@ func TestRevoke(t *testing.T) {
 			if row.change != nil {
 				row.change(s)
 			}
-			out := s.revoke(t.Context(), s.request, s.cluster, row.out)
+			out := s.refuse(t, row.out)
 			assert.Equal(t, row.revoked, s.revoked())
 			if row.revoked {
 				assert.Equal(t, result.Skip().In(expectations.Timeout), out, "with a ServiceAccount that stays, every 50 ms would be an endless loop")
 			} else {
-				assert.Equal(t, done, out)
+				assert.Equal(t, row.out, out)
 				assert.Empty(t, s.fleet.Actions(), "an ordinary refusal costs no request")
 			}
 		})
@@ -101,26 +101,26 @@ func TestRevoke(t *testing.T) {
 		s.accounts = accountsOf{}
 		s.fails("create", "serviceaccounts", errTest)
 		require.ErrorIs(t, s.ensureRights(t.Context(), s.request, s.cluster, s.token).Err, errTest)
-		assert.Equal(t, result.Skip().In(cacheDelay), s.revoke(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(cacheDelay), s.refuse(t, denied))
 		assert.False(t, s.revoked())
 		s.accounts = all
-		assert.Equal(t, result.Skip().In(expectations.Timeout), s.revoke(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(expectations.Timeout), s.refuse(t, denied))
 		assert.True(t, s.revoked())
 		s.accounts = accountsOf{}
-		assert.Equal(t, done, s.revoke(t.Context(), s.request, s.cluster, denied), "now it is refused")
+		assert.Equal(t, done, s.revoke(t.Context(), s.request, s.cluster, denied.Reason), "now it is refused")
 	})
 	t.Run("a grant that the cache does not show keeps its rights", func(t *testing.T) {
 		s := given(t)
 		latest := s.request.DeepCopy()
 		latest.Status.Granted = true
 		s.server(latest)
-		assert.Equal(t, result.Skip().In(cacheDelay), s.revoke(t.Context(), s.request, s.cluster, denied))
+		assert.Equal(t, result.Skip().In(cacheDelay), s.refuse(t, denied))
 		s.server()
-		assert.Equal(t, result.Skip(), s.revoke(t.Context(), s.request, s.cluster, denied), "the request is gone")
+		assert.Equal(t, result.Skip(), s.refuse(t, denied), "the request is gone")
 		s.fails("get", "clusterregistrations", errTest)
-		require.ErrorIs(t, s.revoke(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		require.ErrorIs(t, s.refuse(t, denied).Err, errTest)
 		s.accounts = accountsOf{err: errTest}
-		require.ErrorIs(t, s.revoke(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		require.ErrorIs(t, s.refuse(t, denied).Err, errTest)
 		assert.False(t, s.revoked())
 	})
 	t.Run("it is part of a pass", func(t *testing.T) {
@@ -220,8 +220,9 @@ func TestReconcileRefusal(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
 			row.change(s)
-			err := s.reconcileRefusal(t.Context(), s.request, s.cluster, nil, row.out)
-			require.ErrorIs(t, err, row.err)
+			out := row.out
+			out.Err = nil
+			require.ErrorIs(t, s.refuse(t, out).Err, row.err)
 			var writes []string
 			for _, write := range s.writes() {
 				writes = append(writes, first(write, 2))
@@ -237,19 +238,19 @@ func TestReconcileRefusal(t *testing.T) {
 		_, others := s.earlier()
 		others.Name = secretName(s.request)
 		s.server(others)
-		require.NoError(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, nil, inUse))
+		require.NoError(t, s.refuse(t, inUse).Err)
 		assert.Equal(t, []string{"create secrets"}, s.answers(), "the API server refuses it")
 	})
 	t.Run("an account that stays is in use: nothing", func(t *testing.T) {
 		for _, out := range []result.Result{inUse, result.Stalled(fleet.ReasonQuarantined, ""), result.Stalled(fleet.ReasonSuperseded, "")} {
 			s := given(t)
-			require.NoError(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, out))
+			require.Equal(t, out, s.refuse(t, out))
 			assert.Empty(t, s.writes(), out.Reason)
 			assert.Empty(t, s.kube.Actions(), out.Reason)
 		}
 		s := newScene(t)
 		s.accounts = accountsOf{err: errTest}
-		require.ErrorIs(t, s.reconcileRefusal(t.Context(), s.request, s.cluster, s.token, inUse), errTest)
+		require.ErrorIs(t, s.refuse(t, inUse).Err, errTest)
 	})
 	t.Run("a refusal is not a credential", func(t *testing.T) {
 		s := newScene(t)
