@@ -54,7 +54,7 @@ func Quick() *timing.Durations {
 		RejectionPause:  5 * time.Millisecond,
 		RejectionSpread: 10 * time.Millisecond,
 		HelmWait:        300 * time.Millisecond,
-		RenewAfter:      2.0 / 3,
+		RenewFraction:   2.0 / 3,
 		RefusedFirst:    5 * time.Millisecond,
 		RefusedMax:      50 * time.Millisecond,
 	}

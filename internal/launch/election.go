@@ -34,8 +34,7 @@ func (e *Election) AgentFlags() []cli.Flag {
 	}
 }
 
-// Times parses the three durations. prefix is the beginning of their environment variables. An unset duration has its default, so that charts do
-// not have to set it.
+// Times parses the three durations. prefix is the beginning of their environment variables. An unset duration has the default of package leader.
 func (e *Election) Times(prefix string) (leader.Times, error) {
 	lease, errLease := Duration(prefix+"_ELECTION_LEASE_DURATION", e.lease)
 	renew, errRenew := Duration(prefix+"_ELECTION_RENEW_DEADLINE", e.renew)

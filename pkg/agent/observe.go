@@ -39,8 +39,8 @@ type observation struct {
 
 // observe reads the objects on the member that the decision depends on, and asks the hub whether it accepts the stored credential.
 func (l *loop) observe(ctx context.Context, running *runnables) (o observation, err error) {
-	// An import writes the bootstrap Secret last. The agent reads it first, so that the ConfigMap, which it reads then, is at least as new: without
-	// its settings, the agent would register with a clientID that differs from the one of its Cluster.
+	// An import writes the bootstrap Secret after the ConfigMap fleet-agent. The agent reads the Secret first, so that the ConfigMap that it reads then
+	// is at least as new: without its settings, the agent would register with a clientID that differs from the one of its Cluster.
 	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
 		return o, err
 	}

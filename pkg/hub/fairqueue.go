@@ -53,8 +53,8 @@ func (q *fairQueue) Push(key string) {
 	}
 }
 
-// Len returns the number of keys, or 0 while none of them may have a worker: the workers then wait for the next Push, or the end of their
-// pass. Each of the two allows one more pass at most.
+// Len returns the number of keys, or 0 while none of them may have a worker. A worker that finds 0 waits. A Push wakes one worker, and a worker that
+// has ended its pass calls Len again: that suffices, because a Push or the end of a pass lets at most one more pass begin.
 func (q *fairQueue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -38,7 +38,7 @@ type Config struct {
 	Times
 }
 
-// Times of a Lease. A zero value means the default.
+// Times of a Lease. A zero value means the default. The hub's chart sets shorter ones.
 type Times struct {
 	// LeaseDuration is the time without a renewal after which another process takes over; 0 means 30s.
 	LeaseDuration time.Duration

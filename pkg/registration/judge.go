@@ -188,7 +188,7 @@ func (c Case) isImport() bool {
 // another user could create one with the same name. Nor does it count for a request that another user created with the name in the proof,
 // before the agent sent its own.
 func (c Case) isProvedByAgent() bool {
-	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked || isNameOfOtherRandom(c.Request.Name, c.Request.Spec.ClientRandom) {
+	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked || isDerivedFromOtherRandom(c.Request.Name, c.Request.Spec.ClientRandom) {
 		return false
 	}
 	agent := c.Cluster.Status.Agent

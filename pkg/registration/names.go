@@ -75,9 +75,9 @@ func RequestName(clientRandom string) string {
 	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
 }
 
-// isNameOfOtherRandom reports whether the name of a request is the digest of another clientRandom. Fleet's agents use random names of another
+// isDerivedFromOtherRandom reports whether the name of a request is the digest of another clientRandom. Fleet's agents use random names of another
 // length.
-func isNameOfOtherRandom(name, clientRandom string) bool {
+func isDerivedFromOtherRandom(name, clientRandom string) bool {
 	digest, found := strings.CutPrefix(name, RequestPrefix)
 	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
 }

@@ -66,9 +66,9 @@ func TestRequestName(t *testing.T) {
 	name := RequestName("random")
 	assert.Regexp(t, "^request-[a-z2-7]{16}$", name)
 	for other, want := range map[string]bool{"random": false, "another": true} {
-		assert.Equal(t, want, isNameOfOtherRandom(name, other), other)
+		assert.Equal(t, want, isDerivedFromOtherRandom(name, other), other)
 	}
 	for _, other := range []string{"request-x7k2p", "a-name-with-length-20", ""} {
-		assert.False(t, isNameOfOtherRandom(other, "random"), other)
+		assert.False(t, isDerivedFromOtherRandom(other, "random"), other)
 	}
 }

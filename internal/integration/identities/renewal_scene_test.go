@@ -37,7 +37,7 @@ func newStage(t *testing.T) *stage {
 func hasty(part float64) func(*agent.Config) {
 	return func(c *agent.Config) {
 		durations := timing.Default()
-		durations.RenewAfter, durations.RefusedFirst, durations.RefusedMax = part, 200*time.Millisecond, time.Second
+		durations.RenewFraction, durations.RefusedFirst, durations.RefusedMax = part, 200*time.Millisecond, time.Second
 		c.Timing, c.HeartbeatLease = &durations, true
 	}
 }

@@ -52,7 +52,7 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 			<-ctx.Done()
 			return nil
 		}
-		due, began := current.renewAt(r.Timing.RenewAfter), r.Clock.Now()
+		due, began := current.renewAt(r.Timing.RenewFraction), r.Clock.Now()
 		hubBegan := use.hubTime(began)
 		// The earlier of two estimates counts. After the clock was set back, hubTime is wrong until the hub answers the next request. The monotonic
 		// clock, which now.Sub(began) uses, stops while the machine is suspended.
@@ -68,7 +68,7 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 		}
 		// If the clock of the agent is ahead by more than a lifetime, and the skew is unknown, the next renewal is due at once. The pause
 		// prevents a loop of renewals.
-		half := time.Duration(float64(current.Lifetime()) * r.Timing.RenewAfter / 2)
+		half := time.Duration(float64(current.Lifetime()) * r.Timing.RenewFraction / 2)
 		timing.Pause(ctx, r.Clock, min(half, longestPause), nil)
 	}
 	return nil
@@ -117,7 +117,7 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken)
 		pause := pauses.Step()
 		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", current.Expires.UTC().Format(time.RFC3339), err)
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
-		if !warned && !use.hubTime(r.Clock.Now()).Before(current.warnFrom(r.Timing.RenewAfter)) {
+		if !warned && !use.hubTime(r.Clock.Now()).Before(current.warnFrom(r.Timing.RenewFraction)) {
 			warned = true
 			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
 		}

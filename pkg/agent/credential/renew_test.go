@@ -133,9 +133,9 @@ func FuzzInspect(f *testing.F) {
 		if !renewed {
 			return
 		}
-		moment := inspected.renewAt(timing.Default().RenewAfter)
+		moment := inspected.renewAt(timing.Default().RenewFraction)
 		assert.True(t, moment.After(inspected.Issued) && moment.Before(inspected.Expires))
-		assert.True(t, inspected.warnFrom(timing.Default().RenewAfter).Before(inspected.Expires))
+		assert.True(t, inspected.warnFrom(timing.Default().RenewFraction).Before(inspected.Expires))
 		assert.Less(t, inspected.Lifetime(), longestRenewable)
 	})
 }

@@ -36,8 +36,8 @@ type Durations struct {
 	// HelmWait is the time for which the agent keeps a bootstrap Secret of a Helm release after it began to work, for "helm install --wait". A
 	// Deployment becomes available some seconds after its Pod has started.
 	HelmWait time.Duration
-	// RenewAfter is the part of a credential's lifetime after which it is renewed. Each renewal is jittered by a tenth.
-	RenewAfter float64
+	// RenewFraction is the part of a credential's lifetime after which it is renewed. Each renewal is jittered by a tenth.
+	RenewFraction float64
 	// RefusedFirst and RefusedMax are the first and the longest pause between two reads after the hub has refused a request: a
 	// person may approve it later. The hub keeps a credential for longer than RefusedMax.
 	RefusedFirst, RefusedMax time.Duration
@@ -59,7 +59,7 @@ func Default() Durations {
 		RejectionPause:  2500 * time.Millisecond,
 		RejectionSpread: 5 * time.Second,
 		HelmWait:        15 * time.Second,
-		RenewAfter:      2.0 / 3,
+		RenewFraction:   2.0 / 3,
 		RefusedFirst:    30 * time.Second,
 		RefusedMax:      10 * time.Minute,
 	}

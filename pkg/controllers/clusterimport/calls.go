@@ -22,7 +22,7 @@ const (
 	// firstSlots is the number of concurrent installations that are no retries. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
 	firstSlots, firstPerWorkspace = 256, 64
-	// removalSlots is the number of concurrent removals and questions, and their retries. A removal must not wait for imports: the hub gives the
+	// removalSlots is the number of concurrent removals and checks of the owner, and their retries. A removal must not wait for imports: the hub gives the
 	// one of a deleted Cluster half a minute.
 	removalSlots, removalsPerWorkspace = 64, 32
 	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
@@ -45,7 +45,8 @@ type purpose string
 const (
 	installing purpose = "install"
 	removing   purpose = "remove"
-	asking     purpose = "ask"
+	// checkingOwner asks which Cluster the agent on the member of a deleted Cluster belongs to.
+	checkingOwner purpose = "check owner"
 )
 
 // memberCall is the last call with one key. A call is a function that sends requests to a member; it returns when its context ends.
@@ -108,7 +109,7 @@ type memberCalls struct {
 	enqueue func(cluster types.NamespacedName) // called when a call has ended, and when one gets the slot that it waited for
 
 	first, retries, removals *slots
-	large                    workspaceSemaphores // of large responses
+	large                    workspaceSemaphores // for large responses, of which a workspace may have largeResponses in memory
 	goroutines               sync.WaitGroup
 	members                  memberLocks
 

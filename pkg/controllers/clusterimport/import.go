@@ -38,7 +38,7 @@ func (i *Importer) Forget(key string) {
 	i.kubeconfigs.drop(cluster)
 	i.calls.drop(callKey{cluster, installing})
 	i.calls.drop(callKey{cluster, removing})
-	i.calls.drop(callKey{cluster, asking})
+	i.calls.drop(callKey{cluster, checkingOwner})
 }
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.

@@ -232,7 +232,7 @@ func (m *memberClient) ping(ctx context.Context) error {
 
 func (m *memberClient) close() {
 	if m.transport != nil { // the transport of the hub's own client is shared
-		m.releaseHistory()
+		m.endHistory()
 		m.transport.CloseIdleConnections()
 	}
 }

@@ -24,8 +24,8 @@ func newSlots(total, perWorkspace int) *slots {
 	return &slots{total: total, perWorkspace: perWorkspace, used: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// tryAcquire takes a slot for the workspace if one is free. It passes no waiting call: give has given every free slot to the calls that may have
-// one.
+// tryAcquire takes a slot for the workspace if one is free. It does not overtake a waiting call: give has given every free slot to the calls that may
+// have one.
 func (s *slots) tryAcquire(workspace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *slots) setWaiting(workspace string, waiting []chan struct{}) {
 	s.turns = slices.DeleteFunc(s.turns, func(other string) bool { return other == workspace })
 }
 
-// workspaceSemaphores are semaphores of largeResponses, one for each workspace. The zero workspaceSemaphores are ready to use.
+// workspaceSemaphores has a semaphore of size largeResponses for each workspace. The zero workspaceSemaphores are ready to use.
 type workspaceSemaphores struct{ byWorkspace sync.Map }
 
 func (s *workspaceSemaphores) of(workspace string) *semaphore.Weighted {

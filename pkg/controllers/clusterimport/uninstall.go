@@ -106,13 +106,13 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 // other Clusters. A failed call is retried. Without other Clusters it ends the call, which would keep its slot.
 func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
 	if len(others) == 0 { // the Clusters of an earlier pass claim the agent no longer
-		i.calls.drop(callKey{nameOf(cluster), asking})
+		i.calls.drop(callKey{nameOf(cluster), checkingOwner})
 		return false, true, nil
 	}
 	out := i.calls.pass(func() (out result.Result) {
 		belongs, out = i.agentBelongsTo(ctx, cluster, others)
 		return out
-	}, callKey{nameOf(cluster), asking})
+	}, callKey{nameOf(cluster), checkingOwner})
 	return belongs, !out.IsWait(), out.Err
 }
 
@@ -123,7 +123,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 		uids = append(uids, string(other.UID))
 	}
 	slices.Sort(uids)
-	key, inputs := callKey{nameOf(cluster), asking}, strings.Join(uids, " ")
+	key, inputs := callKey{nameOf(cluster), checkingOwner}, strings.Join(uids, " ")
 	call := i.calls.want(key, inputs)
 	if call.state == absent || call.state == offered || call.due(i.Clock.Now()) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
@@ -180,8 +180,8 @@ type helmReleases interface {
 	Forget(ctx context.Context, namespace, name string) error
 }
 
-// openReleases returns the releases on the member. A large history pins the turn of the member until releaseHistory, because Helm keeps the
-// history in memory and parses its manifests between the requests of the removal.
+// openReleases returns the releases on the member. While Helm has a large history in memory, no other member
+// of the workspace may send a large response. endHistory ends that.
 func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error) {
 	client, err := release.New(c)
 	if err != nil {
@@ -192,7 +192,8 @@ func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNa
 	return client.LimitHistory(limits).WithHistoryKey(ctx, agentNamespace)
 }
 
-func (m *memberClient) releaseHistory() {
+// endHistory lets other members of the workspace send large responses again, after Helm has dropped the history.
+func (m *memberClient) endHistory() {
 	if m.large != nil { // the hub's own client has no turns
 		m.large.Unpin()
 	}
@@ -281,7 +282,7 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) err
 		} else {
 			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, r.Options()))
 		}
-		u.member.releaseHistory()
+		u.member.endHistory()
 	}
 	return errors.Join(errs...)
 }

@@ -375,7 +375,7 @@ func TestAgentBelongsTo(t *testing.T) {
 			}
 			assert.Len(t, m.requests, asked, "the answer is kept")
 			reason := ""
-			if call := h.calls.byKey[callKey{nameOf(c), asking}]; call.failure != nil {
+			if call := h.calls.byKey[callKey{nameOf(c), checkingOwner}]; call.failure != nil {
 				reason = call.failure.reason
 			}
 			assert.Equal(t, row.want, reason)
@@ -396,7 +396,7 @@ func TestAgentBelongsTo(t *testing.T) {
 		}
 		h.belongs(t, c, stranger)
 		h.calls.removals.release(c.Namespace)
-		require.Eventually(t, func() bool { return h.calls.isOffered(callKey{nameOf(c), asking}) }, patience, pause)
+		require.Eventually(t, func() bool { return h.calls.isOffered(callKey{nameOf(c), checkingOwner}) }, patience, pause)
 		c.Spec.KubeConfigSecret = "gone"
 		_, canAsk := h.belongs(t, c, stranger)
 		require.False(t, canAsk)
@@ -409,7 +409,7 @@ func TestAgentBelongsTo(t *testing.T) {
 			m := newFakeMember(t)
 			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
 			h := newHarness(t, secret)
-			key := callKey{types.NamespacedName{Namespace: secret.Namespace, Name: "old"}, asking}
+			key := callKey{types.NamespacedName{Namespace: secret.Namespace, Name: "old"}, checkingOwner}
 			c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
 			taken := 0
 			begun := make(chan struct{})

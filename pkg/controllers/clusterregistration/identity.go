@@ -95,10 +95,10 @@ func (h *handler) isClusternetReentry(
 // if it has sent no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// isHeld reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
+// isHeldByAgent reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
 // request still exists on the hub. A credential that no agent uses holds it until the hub deletes the Secret (answerLifetime), and against a request
 // that may be of the same agent only for unusedAfter. freeIn, if positive, is the rest of that time.
-func (h *handler) isHeld(
+func (h *handler) isHeldByAgent(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
 ) (held bool, freeIn time.Duration, err error) {

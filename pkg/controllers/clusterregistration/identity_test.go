@@ -90,7 +90,7 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			held, freeIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
+			held, freeIn, err := s.isHeldByAgent(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.held, held)
 			assert.Equal(t, row.freeIn, freeIn)

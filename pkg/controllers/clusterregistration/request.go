@@ -152,7 +152,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		if h.otherMayBeGranted(request, sameClientID) {
 			return result.Skip().In(cacheDelay)
 		}
-		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
+		if held, freeIn, err = h.isHeldByAgent(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
