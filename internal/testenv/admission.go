@@ -105,12 +105,18 @@ func (c *Cluster) WithoutAdmission(t testing.TB) func(*muster.Options) {
 	return func(o *muster.Options) { o.LeaveAdmission = true }
 }
 
-// NeedsMutatingPolicies skips a test on an API server that cannot have them.
-func (c *Cluster) NeedsMutatingPolicies(t testing.TB) {
+// ServesMutatingPolicies reports whether the API server can have them.
+func (c *Cluster) ServesMutatingPolicies(t testing.TB) bool {
 	t.Helper()
 	version, err := admission.ServedVersion(c.Kubernetes.Discovery())
 	require.NoError(t, err)
-	if version == "" {
+	return version != ""
+}
+
+// NeedsMutatingPolicies skips a test on an API server that cannot have them.
+func (c *Cluster) NeedsMutatingPolicies(t testing.TB) {
+	t.Helper()
+	if !c.ServesMutatingPolicies(t) {
 		t.Skip("this version of Kubernetes serves no MutatingAdmissionPolicies")
 	}
 }

@@ -59,6 +59,16 @@ func sends(t *testing.T, s *testenv.Stage, values registration.Values, request *
 	return s.Hub.Send(t, values, request)
 }
 
+// refusedByPolicy sends a request that policy fleet-registration-token refuses, where the API server cannot record creators: it names a token with which
+// its creator may not register.
+func refusedByPolicy(t *testing.T, s *testenv.Stage, values registration.Values, request *fleet.ClusterRegistration) {
+	t.Helper()
+	request.GenerateName = "request-"
+	_, err := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace).Create(t.Context(), request, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "with which this user may not register")
+}
+
 // with returns a request that names a token.
 func with(token, clientID, clientRandom string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{

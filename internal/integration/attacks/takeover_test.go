@@ -40,6 +40,11 @@ func TestHeldIdentity(t *testing.T) {
 		}(), fleet.ReasonClientIDInUse},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if namesOthersToken := attack.reason != fleet.ReasonClientIDInUse; namesOthersToken && !s.Hub.ServesMutatingPolicies(t) {
+				refusedByPolicy(t, s, attack.values, attack.request)
+				v.undisturbed(t)
+				return
+			}
 			request := sends(t, s, attack.values, attack.request)
 			refused(t, s, request, attack.reason)
 			if attack.reason == fleet.ReasonClientIDInUse {
@@ -50,7 +55,8 @@ func TestHeldIdentity(t *testing.T) {
 	}
 }
 
-// A request is created with the annotation of another creator and with the status of a granted request. The API server replaces both.
+// A request is created with the annotation of another creator and with the status of a granted request. The API server replaces both, or refuses
+// the request if it cannot record creators.
 func TestForgedCreatorAndStatus(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
@@ -61,6 +67,11 @@ func TestForgedCreatorAndStatus(t *testing.T) {
 	forged.Annotations = map[string]string{fleet.CreatorAnnotation: registration.AccountUser(s.Namespace, account)}
 	forged.Status = fleet.ClusterRegistrationStatus{
 		Granted: true, ClusterName: v.cluster(), Approval: &fleet.RegistrationApproval{Decision: fleet.DecisionApproved},
+	}
+	if !s.Hub.ServesMutatingPolicies(t) {
+		refusedByPolicy(t, s, other, forged)
+		v.undisturbed(t)
+		return
 	}
 	created := sends(t, s, other, forged)
 	assert.False(t, created.Status.Granted)
