@@ -85,7 +85,7 @@ type Timing struct {
 	Elsewhere time.Duration
 	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
 	Depend time.Duration
-	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see mustStay.
+	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see decideRemoval.
 	RemovalRecheck time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration

@@ -91,6 +91,85 @@ func decide(f facts) action {
 	return deploy
 }
 
+// removalFacts is the input of decideRemoval: what is known about a BundleDeployment that the watch no longer shows, or shows as being deleted.
+type removalFacts struct {
+	// Own means that the BundleDeployment is the one of the agent itself.
+	Own bool
+	// Installed means that the member has a release of the BundleDeployment.
+	Installed bool
+	// Kept means that its releases are recorded as those that stay, see restored.go.
+	Kept bool
+	// TooEarly means that Timing.RemovalDelay has not passed since the BundleDeployment disappeared.
+	TooEarly bool
+	// HubChanged means that the hub was restored from a backup or is another one, and that it is not recorded yet which releases stay.
+	HubChanged bool
+
+	// Asked means that the hub was asked. The facts below are not known before that.
+	Asked bool
+	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone and, if Managed, whether that of the agent is.
+	Confirmed bool
+	// Rejected means that it has rejected the credential of the agent instead.
+	Rejected bool
+	// NoneCached means that the watch shows no BundleDeployment at all.
+	NoneCached bool
+	// Managed means that the member has a release of the agent's own BundleDeployment: a Bundle deploys the agent.
+	Managed bool
+	// AgentGone means that the API server of the hub has answered that the agent's own BundleDeployment is gone.
+	AgentGone bool
+	// GoneAlone means that the BundleDeployment has been gone for Timing.RemovalRecheck, and that the watch shows others.
+	GoneAlone bool
+}
+
+// removalAction is the result of decideRemoval.
+type removalAction int
+
+const (
+	forget        removalAction = iota // forget the BundleDeployment
+	keep                               // leave its releases as they are
+	waitForDelay                       // decide again when Timing.RemovalDelay has passed
+	recordKept                         // record which releases stay, then decide again
+	askHub                             // ask the hub, then decide again
+	keepRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
+	retryRemoval                       // decide again after a growing pause
+	keepWithAgent                      // leave the releases, log why, and decide again after Timing.RemovalRecheck
+	uninstallAll                       // uninstall the releases; of the agent's own release only the history
+)
+
+// decideRemoval decides whether the releases of a BundleDeployment that is gone are uninstalled. That cannot be undone, so each case before the
+// last one is a protection.
+func decideRemoval(f removalFacts) removalAction {
+	switch {
+	// There is nothing to uninstall. If the releases were kept, a person has uninstalled them.
+	case !f.Installed:
+		return forget
+	// The hub was restored from a backup, or is another one: the BundleDeployment is missing there, but nobody has deleted it.
+	case f.Kept:
+		return keep
+	// While the namespace of the Cluster is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
+	case f.TooEarly:
+		return waitForDelay
+	// The BundleDeployment may be missing for that reason, which is not recorded yet.
+	case f.HubChanged:
+		return recordKept
+	// The watch alone is no proof: the hub is asked.
+	case !f.Asked:
+		return askHub
+	// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the hub can no
+	// longer confirm them, and a namespace that was deleted by mistake looks the same.
+	case f.Rejected && f.NoneCached:
+		return keepRejected
+	// The hub still has the BundleDeployment, or its API server has not answered.
+	case !f.Confirmed:
+		return retryRemoval
+	// The agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself: the whole Cluster is deleted on the hub,
+	// because it moves to another workspace, or its namespace was deleted. If only that of the agent is gone, the hub no longer manages the
+	// agent: its history must not delay the removal of other releases without end.
+	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
+		return keepWithAgent
+	}
+	return uninstallAll
+}
+
 // unmet describes the Bundles of dependsOn that are not in an accepted state; "" if all are. The texts are those of Fleet's own
 // agent. An entry selects by its labels and its name; an empty one requires nothing.
 func unmet(bd *fleet.BundleDeployment, all []*fleet.BundleDeployment) string {

@@ -56,6 +56,60 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func TestDecideRemoval(t *testing.T) {
+	const unasked, confirmed = false, true
+	with := func(isConfirmed bool, change func(*removalFacts)) removalFacts {
+		f := removalFacts{Installed: true, Managed: true}
+		if isConfirmed {
+			f.Asked, f.Confirmed = true, true
+		}
+		change(&f)
+		return f
+	}
+	everything := func(f *removalFacts) {
+		*f = removalFacts{
+			Own: true, Installed: true, Kept: true, TooEarly: true, HubChanged: true,
+			Asked: true, Confirmed: true, Rejected: true, NoneCached: true, Managed: true, AgentGone: true, GoneAlone: true,
+		}
+	}
+	for name, row := range map[string]struct {
+		facts removalFacts
+		want  removalAction
+	}{
+		"nothing is known":                           {removalFacts{}, forget},
+		"no release is left":                         {with(confirmed, func(f *removalFacts) { f.Installed = false }), forget},
+		"no release is left of those that were kept": {with(confirmed, func(f *removalFacts) { everything(f); f.Installed = false }), forget},
+		"kept":                      {with(confirmed, func(f *removalFacts) { f.Kept = true }), keep},
+		"kept, and everything else": {with(confirmed, everything), keep},
+		"disappeared just now":      {with(confirmed, func(f *removalFacts) { f.TooEarly = true }), waitForDelay},
+		"disappeared just now, from a hub that changed": {with(confirmed, func(f *removalFacts) { everything(f); f.Kept = false }), waitForDelay},
+		"the hub was restored, or is another one":       {with(confirmed, func(f *removalFacts) { f.HubChanged = true }), recordKept},
+		"the hub changed and was not asked":             {with(unasked, func(f *removalFacts) { f.HubChanged = true }), recordKept},
+		"the hub was not asked":                         {with(unasked, func(*removalFacts) {}), askHub},
+		"the hub was not asked, whatever else is set": {with(unasked, func(f *removalFacts) {
+			everything(f)
+			f.Kept, f.TooEarly, f.HubChanged, f.Asked = false, false, false, false
+		}), askHub},
+		"the credential is rejected, and all are gone":      {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected, f.NoneCached = true, true, true }), keepRejected},
+		"the credential is rejected, and some are there":    {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected = true, true }), retryRemoval},
+		"no answer, or the hub still has it":                {with(unasked, func(f *removalFacts) { f.Asked = true }), retryRemoval},
+		"no answer, and all are gone":                       {with(unasked, func(f *removalFacts) { f.Asked, f.NoneCached = true, true }), retryRemoval},
+		"no answer, and that of the agent is gone":          {with(unasked, func(f *removalFacts) { f.Asked, f.AgentGone = true, true }), retryRemoval},
+		"no answer about that of the agent":                 {with(unasked, func(f *removalFacts) { f.Asked, f.GoneAlone = true, true }), retryRemoval},
+		"that of the agent is gone too":                     {with(confirmed, func(f *removalFacts) { f.AgentGone, f.NoneCached = true, true }), keepWithAgent},
+		"that of the agent is gone too, others are there":   {with(confirmed, func(f *removalFacts) { f.AgentGone, f.GoneAlone = true, true }), keepWithAgent},
+		"only that of the agent, just now":                  {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone = true, true }), keepWithAgent},
+		"only that of the agent":                            {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone, f.GoneAlone = true, true, true }), uninstallAll},
+		"that of the agent is there":                        {with(confirmed, func(*removalFacts) {}), uninstallAll},
+		"no Bundle deploys the agent":                       {with(confirmed, func(f *removalFacts) { f.Managed, f.AgentGone = false, true }), uninstallAll},
+		"no Bundle deploys the agent, the last that exists": {with(confirmed, func(f *removalFacts) { f.Managed, f.NoneCached = false, true }), uninstallAll},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, row.want, decideRemoval(row.facts), "%s", decideRemoval(row.facts))
+		})
+	}
+}
+
 func TestUnmet(t *testing.T) {
 	labelled := func(workspace, name string) map[string]string {
 		return map[string]string{fleet.BundleNameLabel: name, fleet.BundleNamespaceLabel: workspace, "tier": name}
@@ -101,4 +155,10 @@ func TestUnmet(t *testing.T) {
 
 func (a action) String() string {
 	return [...]string{"observe", "deploy", "correct", "sweep", "relabel", "await", "remove", "ignore"}[a]
+}
+
+func (a removalAction) String() string {
+	return [...]string{
+		"forget", "keep", "waitForDelay", "recordKept", "askHub", "keepRejected", "retryRemoval", "keepWithAgent", "uninstallAll",
+	}[a]
 }

@@ -36,6 +36,23 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
+// FuzzDecideRemoval checks that nothing is uninstalled while one of the protections applies, whatever the other facts are.
+func FuzzDecideRemoval(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		var in removalFacts
+		fuzz.From(seed).Fill(&in)
+		isProtected := in.Kept || in.TooEarly || in.HubChanged || !in.Asked || !in.Confirmed || in.Managed && in.AgentGone && !(in.Own && in.GoneAlone)
+		if does := decideRemoval(in); does == uninstallAll {
+			assert.False(t, isProtected)
+		} else {
+			require.NotEmpty(t, does.String())
+		}
+	})
+}
+
 // FuzzUnmet checks that the result does not depend on the order of the BundleDeployments.
 func FuzzUnmet(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {

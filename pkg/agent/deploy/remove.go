@@ -19,93 +19,87 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
-// is asked before.
+// remove removes the releases of a BundleDeployment that the watch no longer shows, if decideRemoval says so.
 func (d *reconciler) remove(ctx context.Context, key string, state *deploymentState) {
-	found := d.index.of(key)
-	if d.isKept(key) {
-		if len(found) == 0 { // a person has uninstalled the releases
-			if err := d.endKept(ctx, key, ""); err != nil {
-				d.retryLater(ctx, key, state, err)
-			}
-		}
-		return
+	if state.goneSince.IsZero() {
+		state.goneSince = d.Clock.Now()
 	}
-	if len(found) > 0 {
-		// While a namespace is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
-		if state.goneSince.IsZero() {
-			state.goneSince = d.Clock.Now()
-		}
-		if rest := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince); rest > 0 {
-			d.queue.AddAfter(key, rest)
-			return
-		}
+	found := d.index.of(key)
+	untilDelay := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince)
+	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, TooEarly: untilDelay > 0}
+	f.Kept, f.HubChanged = d.keptOrChanged(key)
+	if decideRemoval(f) == recordKept {
 		if err := d.keepIfRestored(ctx); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
-		if d.isKept(key) {
-			return
+		f.Kept, f.HubChanged = d.isKept(key), false
+	}
+	var unconfirmed error
+	if decideRemoval(f) == askHub {
+		f, unconfirmed = d.confirmGone(ctx, key, state, f)
+	}
+
+	switch decideRemoval(f) {
+	case forget:
+		if f.Kept {
+			if err := d.endKept(ctx, key, ""); err != nil {
+				d.retryLater(ctx, key, state, err)
+				return
+			}
 		}
-		mustStay, err := d.mustStay(ctx, key)
-		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
-			// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the
-			// hub can no longer confirm them, and a namespace that was deleted by mistake looks the same.
-			d.clusterDeleted.Do(func() {
-				d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
-					"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
-			})
-			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
-			return
+		d.states.drop(key)
+	case waitForDelay:
+		d.queue.AddAfter(key, untilDelay)
+	case keepRejected:
+		d.clusterDeleted.Do(func() {
+			d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
+				"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
+		})
+		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
+	case retryRemoval:
+		d.retryLater(ctx, key, state, unconfirmed)
+	case keepWithAgent:
+		d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
+		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
+	case uninstallAll:
+		state.mu.Lock()
+		keepsResources := state.keepsResources
+		state.mu.Unlock()
+		var errs []error
+		for _, r := range found {
+			options := r.Options()
+			options.KeepResources = options.KeepResources || keepsResources
+			errs = append(errs, d.uninstall(ctx, key, r, options))
 		}
-		if err != nil {
+		if err := errors.Join(errs...); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
-		if mustStay && !(key == d.ownKey && d.goneAlone(state)) {
-			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
-			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
-			return
-		}
+		d.states.drop(key)
+	case keep, recordKept, askHub: // recordKept and askHub were carried out above
 	}
-	state.mu.Lock()
-	keep := state.keepsResources
-	state.mu.Unlock()
-	var errs []error
-	for _, f := range found {
-		options := f.Options()
-		options.KeepResources = options.KeepResources || keep
-		errs = append(errs, d.uninstall(ctx, key, f, options))
-	}
-	if err := errors.Join(errs...); err != nil {
-		d.retryLater(ctx, key, state, err)
-		return
-	}
-	d.states.drop(key)
 }
 
-// mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, and the
-// hub has not asked the agent to uninstall itself, the whole Cluster is deleted on the hub: it moves to another workspace, or its namespace was
-// deleted. The releases stay then. It is an error if the hub does not confirm that the BundleDeployment is gone.
-func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
+// confirmGone asks the hub whether the BundleDeployment of a key and that of the agent are gone, and returns the facts with the answers. It returns
+// an error if the hub does not confirm that the first one is gone.
+func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploymentState, f removalFacts) (removalFacts, error) {
+	f.Asked = true
 	gone, err := d.goneOnHub(ctx, key)
-	if err != nil {
-		return false, err
+	if err == nil && !gone {
+		err = errors.New("the watch shows the BundleDeployment as deleted, but the hub still has it")
 	}
-	if !gone {
-		return false, errors.New("the watch shows the BundleDeployment as deleted, but the hub still has it")
+	if f.Managed = len(d.index.of(d.ownKey)) > 0; err == nil && f.Managed {
+		f.AgentGone, err = d.goneOnHub(ctx, d.ownKey)
 	}
-	if len(d.index.of(d.ownKey)) == 0 {
-		return false, nil // this agent was not deployed by a Bundle
-	}
-	return d.goneOnHub(ctx, d.ownKey)
-}
+	f.Confirmed, f.Rejected = err == nil, apierrors.IsUnauthorized(err)
 
-// goneAlone reports whether the agent's own BundleDeployment is gone and others exist: the hub no longer manages the agent. Its release must
-// not delay the removal of others without end.
-func (d *reconciler) goneAlone(state *deploymentState) bool {
-	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	return wanted && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
+	// Read the cache after the answers: further deletions may have arrived meanwhile.
+	cached := d.bundleDeployments()
+	f.NoneCached = len(cached) == 0
+	wanted := slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
+	f.GoneAlone = wanted && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
+	return f, err
 }
 
 // goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between

@@ -131,7 +131,7 @@ func (d *reconciler) checkForRestore(ctx context.Context) {
 func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	d.record.Lock()
 	defer d.record.Unlock()
-	if d.record.isOther(d.HubID) || isRestored(d.record.version, number(d.seenVersion())) {
+	if d.hubChanged() {
 		return d.keepMissing(ctx)
 	}
 	return nil
@@ -174,6 +174,19 @@ func (d *reconciler) isKept(key string) bool {
 	d.record.Lock()
 	defer d.record.Unlock()
 	return d.record.kept.Has(key)
+}
+
+// keptOrChanged reports whether the releases of a missing BundleDeployment stay, and whether keepIfRestored has to decide that. It reads both at
+// once: while it does not hold the lock, another worker may record the releases that stay.
+func (d *reconciler) keptOrChanged(key string) (isKept, hasChanged bool) {
+	d.record.Lock()
+	defer d.record.Unlock()
+	return d.record.kept.Has(key), d.hubChanged()
+}
+
+// hubChanged reports whether the hub was restored from a backup or is another one, as far as the watch shows. It is called with the lock held.
+func (d *reconciler) hubChanged() bool {
+	return d.record.isOther(d.HubID) || isRestored(d.record.version, number(d.seenVersion()))
 }
 
 // endKept ends the protection of the releases of a BundleDeployment that exists again, so that its deletion removes them, or of one whose

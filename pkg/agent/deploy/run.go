@@ -8,7 +8,7 @@
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
 //	fetch.go     fetching files, values, and the Secrets and ConfigMaps to copy, before a deployment
-//	decide.go    the decision as a pure function, and dependsOn
+//	decide.go    the decisions as pure functions: what to do, whether to remove a release, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
 //	restored.go  keeping releases that a restored hub, or another hub, does not know
