@@ -34,12 +34,13 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	var own, foreign []*fleet.BundleDeployment
+	var own []*fleet.BundleDeployment
+	foreign := map[string]*fleet.BundleDeployment{} // by name
 	for _, deployment := range existing {
 		if isFromWorkspace(deployment, cluster.Namespace) {
 			own = append(own, deployment)
 		} else {
-			foreign = append(foreign, deployment)
+			foreign[deployment.Name] = deployment
 		}
 	}
 	current := own
@@ -49,7 +50,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
-		d.recount(cluster, existing)
+		d.recount(cluster, own)
 		current, recheck, err = d.deploy(ctx, cluster, own, foreign)
 	}
 	if ctx.Err() == nil {
@@ -108,9 +109,9 @@ func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
 }
 
 // deploy writes the BundleDeployments of one Cluster, of which own exist. It returns those that the Cluster has afterwards, and the time after
-// which to call it again, 0 for never. foreign are those that the hub made for Bundles of another workspace: their Secrets stay readable.
+// which to call it again, 0 for never. foreign are those that were not made from a Bundle of the workspace: their Secrets stay readable.
 func (d *Deployer) deploy(
-	ctx context.Context, cluster *fleet.Cluster, own, foreign []*fleet.BundleDeployment,
+	ctx context.Context, cluster *fleet.Cluster, own []*fleet.BundleDeployment, foreign map[string]*fleet.BundleDeployment,
 ) (current []*fleet.BundleDeployment, recheck time.Duration, err error) {
 	assignments, err := d.assign(ctx, cluster, own, foreign)
 	if err != nil {
@@ -190,25 +191,33 @@ func (d *Deployer) deploy(
 }
 
 // assign decides what becomes of each BundleDeployment of a Cluster, in the order of the names of the Bundles. It writes nothing.
-func (d *Deployer) assign(ctx context.Context, cluster *fleet.Cluster, own, foreign []*fleet.BundleDeployment) (assignments []assignment, err error) {
-	existing := map[string]*fleet.BundleDeployment{}
-	for _, deployment := range slices.Concat(own, foreign) {
-		existing[deployment.Name] = deployment
+func (d *Deployer) assign(
+	ctx context.Context, cluster *fleet.Cluster, own []*fleet.BundleDeployment, foreign map[string]*fleet.BundleDeployment,
+) (assignments []assignment, err error) {
+	untargeted := map[string]*fleet.BundleDeployment{}
+	for _, deployment := range own {
+		untargeted[deployment.Name] = deployment
 	}
 	targeting, err := d.targetingBundles(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range targeting {
-		assignments = append(assignments, d.assignBundle(ctx, cluster, t, existing[t.bundle.Name]))
-		delete(existing, t.bundle.Name)
+		name := t.bundle.Name
+		switch other := foreign[name]; {
+		case other == nil:
+			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
+			delete(untargeted, name)
+		case t.plan.problem == nil: // otherwise the status of the Bundle reports the problem
+			assignments = append(assignments, assignment{action: leave, wanted: other, err: foreignDeployment(other)}) // the Bundle counts as not deployed
+		}
 	}
 
 	// Leave a BundleDeployment that no Bundle requires unless the API server confirms it: at a takeover the caches may lag behind those of the
 	// previous hub, and the agent uninstalls what is deleted.
-	for _, name := range slices.Sorted(maps.Keys(existing)) {
-		deployment := existing[name]
-		if !isFromWorkspace(deployment, cluster.Namespace) || d.isDeleted(deployment) {
+	for _, name := range slices.Sorted(maps.Keys(untargeted)) {
+		deployment := untargeted[name]
+		if d.isDeleted(deployment) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -228,12 +237,6 @@ func (d *Deployer) assign(ctx context.Context, cluster *fleet.Cluster, own, fore
 // the Bundle. If that fails, the BundleDeployment stays as it is.
 func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t targeting, existing *fleet.BundleDeployment) assignment {
 	b, plan := t.bundle, t.plan
-	if existing != nil && !isFromWorkspace(existing, cluster.Namespace) {
-		if plan.problem != nil {
-			return assignment{action: leave}
-		}
-		return assignment{action: leave, wanted: existing, err: foreignDeployment(existing)} // the Bundle counts as not deployed
-	}
 	if plan.problem != nil { // the status of the Bundle reports it
 		return leaveAsIs(existing, nil)
 	}

@@ -60,7 +60,7 @@ func (d *Deployer) valuesFor(
 	switch {
 	case !isPostponed || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
 		return helmValues{current: v.values, staged: v.values}, nil
-	case existing == nil || !isFromWorkspace(existing, cluster.Namespace):
+	case existing == nil:
 		return helmValues{staged: v.values}, nil
 	case existing.Spec.ValuesHash == "": // older versions of Fleet wrote the values into the options
 		current, err := takeValues(existing.Spec.Options.DeepCopy())
