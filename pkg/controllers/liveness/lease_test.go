@@ -228,6 +228,8 @@ func TestDetector_emptiedStatus(t *testing.T) {
 	status, agent = d.leasePass()
 	assert.Equal(t, yes, status)
 	assert.Equal(t, "b", agent.Registration)
+	d.clock.Step(3 * time.Minute)
+	assert.Equal(t, no, d.status(), "the interval is that of the report, which is the same as before")
 }
 
 func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {

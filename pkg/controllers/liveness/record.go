@@ -91,7 +91,7 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 		r.observed, r.isObserved = status, true
 		r.observeFirst(cluster, hub, now)
 	case agent.LastSeen.IsZero():
-		// The hub empties the status when it installs the agent again: the earlier heartbeats were those of the earlier agent.
+		// The hub empties the status when it removes the agent of its own cluster: the earlier heartbeats were those of that agent.
 		if !before.lastSeen.IsZero() {
 			r.byLease, r.byStatus, r.copied = receivedHeartbeat{}, receivedHeartbeat{}, statusHeartbeat{}
 		}
