@@ -44,19 +44,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 
-	// The BundleDeployment of releases that were kept exists again. The hub is asked, because the cache may be older than the restore.
+	// The BundleDeployment of releases that were kept exists again.
 	if d.isKept(key) {
-		gone, err := d.goneOnHub(ctx, key)
-		if err == nil && gone {
-			err = errors.New("the watch shows a BundleDeployment that the hub does not have")
-		}
-		if err == nil {
-			err = d.keepIfRestored(ctx)
-		}
-		if err == nil {
-			err = d.endKept(ctx, key, bd.ResourceVersion)
-		}
-		if err != nil {
+		if err := d.endKeptIfBack(ctx, key, bd); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
@@ -155,7 +145,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		return
 	}
 	retries := state.retries
-	d.report(ctx, key, bd, state, f.Paused)
+	d.report(ctx, key, bd, state, f)
 	if leftErr != nil {
 		state.retries = retries // the pauses between removals grow, too
 		d.retryLater(ctx, key, state, leftErr)
@@ -506,12 +496,10 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 	return (drift.compared() || len(deployed.Objects) == 0) && !drift.isOutdated(deployed, d.objects.get)
 }
 
-func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, paused bool) {
+// report writes the status, of which assess computes the fields.
+func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, f facts) {
 	revision, isCurrent := d.requestedRevision(key, bd, state)
 	deployed, drift := state.release()
-	state.mu.Lock()
-	waitsFor := state.waitsFor
-	state.mu.Unlock()
 	var failure error
 	if state.failedID == bd.Spec.DeploymentID {
 		failure = state.failure
@@ -519,7 +507,7 @@ func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDep
 	err := d.updateStatus(ctx, bd, state, func(before fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
 		return assess(view{
 			spec: bd.Spec, before: before, current: isCurrent, installed: len(d.index.of(key)) > 0, deployed: deployed,
-			copied: copiedGeneration(revision), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+			copied: copiedGeneration(revision), failure: failure, waitsFor: f.WaitsFor, paused: f.Paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
 		})
 	})
 	if err != nil {

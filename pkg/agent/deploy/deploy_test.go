@@ -111,7 +111,7 @@ func TestReport_retries(t *testing.T) {
 		return away, nil, assert.AnError
 	})
 	state := p.states.get("app")
-	report := func() { p.report(t.Context(), "app", p.bd, state, false) }
+	report := func() { p.report(t.Context(), "app", p.bd, state, facts{}) }
 	for range 20 {
 		report()
 	}
@@ -138,21 +138,21 @@ func TestReport_retries(t *testing.T) {
 func TestReport_restoredHub(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
-	p.report(t.Context(), "app", p.bd, state, false)
+	p.report(t.Context(), "app", p.bd, state, facts{})
 	require.Len(t, statuses(p), 1)
 	state.written.version = "9"
 	restored := p.bd.DeepCopy()
 	restored.ResourceVersion = "7"
-	p.report(t.Context(), "app", restored, state, false)
+	p.report(t.Context(), "app", restored, state, facts{})
 	assert.Len(t, statuses(p), 1, "a watch that is late shows the status from before")
 
 	p.bundleDeploymentHandler().OnUpdate(p.bd, restored)
-	p.report(t.Context(), "app", restored, state, false)
+	p.report(t.Context(), "app", restored, state, facts{})
 	assert.Len(t, statuses(p), 1, "the resourceVersion of the cache has not gone back")
 	lost := p.bd.DeepCopy()
 	lost.ResourceVersion = "9"
 	p.bundleDeploymentHandler().OnUpdate(lost, restored)
-	p.report(t.Context(), "app", restored, state, false)
+	p.report(t.Context(), "app", restored, state, facts{})
 	assert.Len(t, statuses(p), 2)
 }
 

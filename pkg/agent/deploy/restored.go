@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -203,6 +204,21 @@ func (d *reconciler) endKept(ctx context.Context, key, ofObject string) error {
 	}
 	d.reportKept()
 	return nil
+}
+
+// endKeptIfBack ends the protection of releases whose BundleDeployment exists again. It asks the hub, because the cache may be older than the restore.
+func (d *reconciler) endKeptIfBack(ctx context.Context, key string, bd *fleet.BundleDeployment) error {
+	gone, err := d.goneOnHub(ctx, key)
+	if err != nil {
+		return err
+	}
+	if gone {
+		return errors.New("the watch shows a BundleDeployment that the hub does not have")
+	}
+	if err := d.keepIfRestored(ctx); err != nil {
+		return err
+	}
+	return d.endKept(ctx, key, bd.ResourceVersion)
 }
 
 // reportKept passes the releases that stay to Config.ReportKept and returns them. It is called with the lock held, so that a later report is not
