@@ -64,13 +64,15 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		d.queue.AddAfter(key, d.Timing.Depend)
 	}
 
-	if action == observe && f.TooEarly {
-		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
-		// an event had already enqueued the key for an earlier time.
-		d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
-	}
-
-	if action == relabel {
+	// Install, upgrade, undo drift, remove leftovers, or label the namespace.
+	switch action {
+	case observe:
+		if f.TooEarly {
+			// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
+			// an event had already enqueued the key for an earlier time.
+			d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
+		}
+	case relabel:
 		err := d.relabel(ctx, bd)
 		if err == nil {
 			state.labelled = namespaceOptions(bd)
@@ -78,10 +80,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
-	}
-
-	// Install, upgrade, undo drift, or remove leftovers.
-	if action == deploy || action == correct || action == sweep {
+	case deploy, correct, sweep:
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil && action == deploy {
 			state.labelled = namespaceOptions(bd)
@@ -91,6 +90,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
+	default: // await
 	}
 	if ctx.Err() != nil {
 		return
