@@ -256,41 +256,18 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	if err != nil {
 		return leaveAsIs(existing, err)
 	}
-	wanted := desired(b, v, values, isPostponed, cluster, existing)
 	size := int64(0)
 	if !agentspec.IsBundle(b) { // that of an agent is for one Cluster
 		size = plan.wantedSize(v, isPostponed, existing)
 	}
+	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
 	if err := d.reserveDeployment(ctx, cluster, size, existing, wanted); err != nil {
 		return leaveAsIs(existing, err)
 	}
 	return assignment{
-		action: update, existing: existing, wanted: withSize(wanted, size),
+		action: update, existing: existing, wanted: wanted,
 		bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, size: size,
 	}
-}
-
-// possibleBundles returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
-// messages the same in each pass, so that a pass that changes nothing writes nothing.
-func (d *Deployer) possibleBundles(cluster *fleet.Cluster) []*fleet.Bundle {
-	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
-	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
-	return bundles
-}
-
-// bundlesByTargets returns the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.
-func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
-	seen := map[string]bool{}
-	for _, k := range keys {
-		found, _ := bundlesByTarget.Find(d.bundleCache, k)
-		for _, b := range found {
-			if !seen[b.Name] && b.DeletionTimestamp == nil {
-				seen[b.Name] = true
-				bundles = append(bundles, b)
-			}
-		}
-	}
-	return bundles
 }
 
 // prepare creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not

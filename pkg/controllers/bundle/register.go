@@ -143,9 +143,10 @@ func (d *Deployer) Wait() { d.contents.running.Wait() }
 // Forget drops the variants of a deleted Cluster. The events of deleted BundleDeployments and Secrets drop the rest of its state.
 func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
-	d.plans.memory.forgetCluster(key{Namespace: namespace, Name: name})
+	cluster := key{Namespace: namespace, Name: name}
+	d.plans.memory.forgetCluster(cluster)
 	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name))
-	d.noteLimits(key{Namespace: namespace, Name: name}, nil)
+	d.noteLimits(cluster, nil)
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,29 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 		}
 	}
 	return all, nil
+}
+
+// possibleBundles returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
+// messages the same in each pass, so that a pass that changes nothing writes nothing.
+func (d *Deployer) possibleBundles(cluster *fleet.Cluster) []*fleet.Bundle {
+	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
+	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
+	return bundles
+}
+
+// bundlesByTargets returns the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.
+func (d *Deployer) bundlesByTargets(keys ...string) (bundles []*fleet.Bundle) {
+	seen := map[string]bool{}
+	for _, k := range keys {
+		found, _ := bundlesByTarget.Find(d.bundleCache, k)
+		for _, b := range found {
+			if !seen[b.Name] && b.DeletionTimestamp == nil {
+				seen[b.Name] = true
+				bundles = append(bundles, b)
+			}
+		}
+	}
+	return bundles
 }
 
 // mayMatch returns the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the
