@@ -127,8 +127,8 @@ func (d *reconciler) checkForRestore(ctx context.Context) {
 	d.reportKept()
 }
 
-// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored or is another one. It must return nil before a release is removed
-// because its BundleDeployment is missing.
+// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored or is another one. decideRemoval requires that before a
+// release is removed.
 func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	d.record.Lock()
 	defer d.record.Unlock()
