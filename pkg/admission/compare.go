@@ -38,22 +38,22 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 		c.inForce[policyOf(want)] = true
 	}
 	for _, want := range wanted {
-		before := len(c.origin) + len(c.agents)
-		got, problems := get(want), &c.agents
-		if provesOrigin(want) {
-			problems = &c.origin
-		}
-		title := want.GetKind() + " " + want.GetName()
+		got, problem := get(want), ""
 		switch {
 		case got == nil:
-			*problems = append(*problems, title+" is missing")
+			problem = "is missing"
 		case got.GetDeletionTimestamp() != nil:
-			*problems = append(*problems, title+" is being deleted")
+			problem = "is being deleted"
 		case !sameSpec(want, got):
-			*problems = append(*problems, title+" differs from the one of this hub")
+			problem = "differs from the one of this hub"
 		}
-		if len(c.origin)+len(c.agents) > before {
+		if problem != "" {
 			c.inForce[policyOf(want)] = false
+			problems := &c.agents
+			if provesOrigin(want) {
+				problems = &c.origin
+			}
+			*problems = append(*problems, want.GetKind()+" "+want.GetName()+" "+problem)
 		}
 		if got != nil && provesOrigin(want) {
 			if last := lastChanged(got); last.After(c.since) {
