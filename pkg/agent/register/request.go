@@ -163,8 +163,8 @@ func DeletePendingRequest(ctx context.Context, m *member.Member) error {
 	return m.DeleteSecret(ctx, secret)
 }
 
-// newRequest generates clientRandom. Its digest is the name of the request, which is public on the hub; the name of the credential Secret
-// depends on clientRandom itself.
+// newRequest generates clientRandom. Its digest is the name of the request, which is public on the hub; the name of the answer Secret is
+// computed from the clientID and clientRandom itself.
 func newRequest(identityDigest string, labels map[string]string) (pendingRequest, error) {
 	clientRandom, err := randomtoken.Generate()
 	if err != nil {
