@@ -87,7 +87,7 @@ type BundleDeploymentSpec struct {
 	// +optional
 	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
 
-	// OffSchedule is set to true by the hub while a schedule forbids deployments.
+	// OffSchedule is set to true by a controller of Fleet while a Schedule forbids deployments. The agent then changes nothing.
 	// +optional
 	OffSchedule bool `json:"offSchedule,omitempty"`
 
@@ -138,7 +138,7 @@ type BundleDeploymentStatus struct {
 	// +optional
 	IncompleteState bool `json:"incompleteState,omitempty"`
 
-	// Display is set by the hub to texts for user interfaces.
+	// Display is set by the agent, or by the hub for an agent of Fleet, to texts for user interfaces.
 	// +optional
 	Display BundleDeploymentDisplay `json:"display,omitempty"`
 
@@ -152,7 +152,7 @@ type BundleDeploymentStatus struct {
 	// +nullable
 	Resources []BundleDeploymentResource `json:"resources,omitempty"`
 
-	// ResourceCounts is set by the hub to the number of deployed resources by state.
+	// ResourceCounts is set by the agent to the number of deployed resources by state.
 	// +optional
 	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
 

@@ -4,7 +4,9 @@ package v1alpha1
 // as a label on one kind and as an annotation on another; the comment says where.
 const (
 	// ManagedLabel, with the value "true", is set by the hub on the objects that it creates: cluster namespaces, ServiceAccounts, RBAC,
-	// Contents, BundleDeployments, credential and values Secrets. The hub overwrites and deletes only objects with this label.
+	// Contents, BundleDeployments, answer Secrets, and Secrets with values. Of these kinds, the hub overwrites and deletes only objects with
+	// this label, except the ClusterRoles and the ClusterRoleBinding with fixed names (package agentrole), and Contents of Fleet's controllers,
+	// whose names are digests.
 	ManagedLabel = "fleet.cattle.io/managed"
 
 	// ClusterLabel has the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount of

@@ -170,7 +170,7 @@ type ResourceSummary struct {
 	// +nullable
 	State string `json:"state,omitempty"`
 
-	// Error is set by the agent to true if the state does not change without a change of the resource.
+	// Error is set by the agent to true if the state is an error, for example because a condition of the resource reports one.
 	// +optional
 	Error bool `json:"error,omitempty"`
 
