@@ -100,7 +100,8 @@ func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1
 	return nil
 }
 
-// ensureBinding creates the binding again if it binds another role, because the role of a binding cannot be changed.
+// ensureBinding creates the binding, or deletes and creates it again if it differs from the wanted one: the API server does not permit a
+// change of roleRef.
 func ensureBinding(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRoleBinding) error {
 	bindings := client.RbacV1().ClusterRoleBindings()
 	existing, err := bindings.Get(ctx, wanted.Name, metav1.GetOptions{})
