@@ -3,10 +3,12 @@ package clusterimport
 import (
 	"encoding/base64"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +49,25 @@ func TestStopAgent_listWithoutEnd(t *testing.T) {
 	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system, stopTimeout))
 	assert.Empty(t, m.pods, "the Pods were waited for")
 	assert.NotContains(t, m.transcript(), "continue=more")
+}
+
+func TestStopAgent_timeout(t *testing.T) {
+	log := logtest.NewGlobal()
+	m := newFakeMember(t)
+	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+	m.pods = []any{agentPod}
+	m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if query := r.URL.Query(); query.Get("watch") == "" || query.Get("sendInitialEvents") != "" {
+			return false
+		}
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // the Pod never ends
+		return true
+	}
+	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system, 300*time.Millisecond))
+	require.NotNil(t, log.LastEntry())
+	assert.Equal(t, "The hub no longer waits for the end of the agent's Pods in namespace "+system+" at "+m.URL, log.LastEntry().Message)
 }
 
 // removeAgent removes the agent as when the hub's own cluster is to have none.

@@ -199,10 +199,7 @@ func (m *memberClient) uid(ctx context.Context) (types.UID, error) {
 
 // metadataOf decodes only the metadata of the object in a response.
 func metadataOf(response rest.Result) (object metav1.PartialObjectMetadata, err error) {
-	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
-		return object, err
-	}
-	body, err := response.Raw()
+	body, err := bodyOf(response)
 	if err != nil {
 		return object, err
 	}
@@ -212,14 +209,18 @@ func metadataOf(response rest.Result) (object metav1.PartialObjectMetadata, err 
 	return object, nil
 }
 
+// bodyOf returns the body of a response, or its error, which unlike the error of Raw contains the server's message.
+func bodyOf(response rest.Result) ([]byte, error) {
+	if err := response.Error(); err != nil {
+		return nil, err
+	}
+	return response.Raw()
+}
+
 // ping checks that a Kubernetes API server answers. The discovery client's ServerVersion takes no context and would delay the
 // stop of the hub.
 func (m *memberClient) ping(ctx context.Context) error {
-	response := m.rest.Get().AbsPath("/version").Do(ctx)
-	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
-		return err
-	}
-	body, err := response.Raw()
+	body, err := bodyOf(m.rest.Get().AbsPath("/version").Do(ctx))
 	if err != nil {
 		return err
 	}
