@@ -79,9 +79,11 @@ func TestStateCollector(t *testing.T) {
 	}
 	requests = []*fleet.ClusterRegistration{
 		request(true, "True"), request(true, ""), request(false, "False"), request(false, "Unknown"), request(false, ""), request(false, ""),
+		request(false, "False"),
 	}
 	requests[3].Status.Conditions[0].Reason = fleet.ReasonWaitingForApproval
-	for i, age := range []time.Duration{3 * time.Hour, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Minute, 2 * time.Minute} {
+	requests[6].Status.Conditions[0].Reason = fleet.ReasonError // the decision is repeated
+	for i, age := range []time.Duration{3 * time.Hour, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Minute, 2 * time.Minute, 3 * time.Minute} {
 		requests[i].CreationTimestamp = metav1.NewTime(noon.Add(-age))
 	}
 	for i, left := range []time.Duration{-time.Minute, 50 * time.Minute, 5 * time.Hour} {
@@ -92,8 +94,8 @@ func TestStateCollector(t *testing.T) {
 		"muster_clusters Connected True": 1, "muster_clusters Connected False": 1, "muster_clusters Connected Unknown": 0,
 		"muster_clusters Imported True": 1, "muster_clusters Imported False": 1, "muster_clusters Imported Unknown": 0,
 		"muster_clusters Ready True": 2, "muster_clusters Ready False": 0, "muster_clusters Ready Unknown": 0,
-		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 3,
-		"muster_oldest_waiting_registration_seconds approval": 3600, "muster_oldest_waiting_registration_seconds other": 120,
+		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 4,
+		"muster_oldest_waiting_registration_seconds approval": 3600, "muster_oldest_waiting_registration_seconds other": 180,
 		"muster_credentials_expiring 1h": 1, "muster_credentials_expiring 8h": 2,
 		"muster_credentials_expiring 24h": 2, "muster_credential_renewals_overdue": 1,
 	} {

@@ -8,6 +8,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // StateCollector counts Clusters and registrations by their state, at each scrape and from the hub's caches: gauges that events
@@ -40,7 +41,7 @@ var (
 	clusters = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "clusters"),
 		"Clusters that have the condition, by its type and status.", []string{"condition", "status"}, nil)
 	registrations = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "cluster_registrations"),
-		"ClusterRegistrations, by whether they are granted, refused or waiting.", []string{"state"}, nil)
+		"ClusterRegistrations, by whether they are granted, refused or waiting. One whose decision failed with an error is waiting.", []string{"state"}, nil)
 	oldestWaiting = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "oldest_waiting_registration_seconds"),
 		"Age of the oldest ClusterRegistration that waits, by whether it waits for an approval or for something else; 0 if none waits.", []string{"waits_for"}, nil)
 	credentialsExpiring = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credentials_expiring"),
@@ -156,10 +157,10 @@ func (c StateCollector) collectRegistrations(into chan<- prometheus.Metric) {
 }
 
 func stateOf(request *fleet.ClusterRegistration) string {
-	switch {
-	case request.Status.Granted:
+	if request.Status.Granted {
 		return stateGranted
-	case fleetstatus.IsFalse(request.Status.Conditions, fleet.ConditionGranted):
+	}
+	if _, isRefused := registration.RefusalOf(request); isRefused {
 		return stateRefused
 	}
 	return stateWaiting
