@@ -125,7 +125,7 @@ var protections = map[string]func(*config.Hub){
 type Watcher struct {
 	*app.Context
 	hasVersion bool
-	version    string // the version of Muster that wrote the first ConfigMap
+	version    string // annotation fleet.VersionAnnotation of the ConfigMap that this hub read first: the version of the chart
 }
 
 const name = "hub-settings"
@@ -165,7 +165,7 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	if err != nil {
 		effect := "the previous configuration stays in effect"
 		if w.Config.Problem() != "" {
-			effect = "the hub started with it, and changes no agent until it is corrected"
+			effect = "the hub changes no agent until it is corrected"
 		}
 		w.warn(configMap, reasonInvalid, err.Error()+"; "+effect)
 		return

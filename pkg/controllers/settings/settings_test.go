@@ -71,7 +71,7 @@ func TestLoadOfAnInvalidDocument(t *testing.T) {
 			require.NoError(t, err, "the hub starts")
 			assert.Contains(t, c.Config.Problem(), "the hub changes no agent until ConfigMap cattle-fleet-system/fleet-controller is corrected: ")
 			w.apply(configMap(document))
-			assert.Contains(t, <-events.Events, "the hub started with it, and changes no agent until it is corrected")
+			assert.Contains(t, <-events.Events, "; the hub changes no agent until it is corrected")
 			assert.NotEmpty(t, c.Config.Problem())
 			w.apply(configMap(good))
 			assert.Empty(t, c.Config.Problem())
