@@ -261,10 +261,11 @@ func (c *fairController) handle(key string) {
 		object = stored.(runtime.Object)
 	}
 	err := c.handler.OnChange(key, object)
-	switch _, isHandlers := err.(interface{ Cause() error }); { // lasso's private errorList, of which the others have no such method
+	// Lasso's private handlerError and errorList have method Cause, its retryAfterError does not.
+	switch _, isOfHandlers := err.(interface{ Cause() error }); {
 	case err == nil:
 		c.queue.Forget(key)
-	case isHandlers:
+	case isOfHandlers:
 		logrus.Debugf("error syncing '%s': %v, requeuing", key, err) // app.Handler has logged it as an error
 		c.queue.AddRateLimited(key)
 	default: // lasso's private retryAfterError for a deleted object, whose method Error panics

@@ -31,22 +31,21 @@ func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregis
 		}
 		series.MustRegister(collector)
 	}
-	if h.options.Metrics == nil {
-		return func() {}, nil
-	}
-	if err := h.options.Metrics.Register(series); err != nil {
-		return nil, fmt.Errorf("registering the metrics of the hub (two hubs cannot use the same registry): %w", err)
-	}
-	return func() { h.options.Metrics.Unregister(series) }, nil
+	return h.register(series)
 }
 
 // serveProcessMetrics registers the metrics that a standby has too: its version, and that it does not work. The result unregisters them.
 func (h *hub) serveProcessMetrics() (unregister func(), err error) {
+	series := prometheus.NewRegistry()
+	series.MustRegister(h.leading, metrics.NewBuildInfo())
+	return h.register(series)
+}
+
+// register registers series with the registry of the embedding program, if there is one. The result unregisters them.
+func (h *hub) register(series *prometheus.Registry) (unregister func(), err error) {
 	if h.options.Metrics == nil {
 		return func() {}, nil
 	}
-	series := prometheus.NewRegistry()
-	series.MustRegister(h.leading, metrics.NewBuildInfo())
 	if err := h.options.Metrics.Register(series); err != nil {
 		return nil, fmt.Errorf("registering the metrics of the hub (two hubs cannot use the same registry): %w", err)
 	}
