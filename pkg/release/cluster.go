@@ -265,20 +265,22 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	}
 	var unpatchable kube.ResourceList
 	for _, info := range target {
-		if object, ok := info.Object.(*unstructured.Unstructured); ok && !(c.keepCRDs && isCRD(info)) {
-			// The context of the action is applied on the wire.
-			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
-			if !apierrors.IsInvalid(err) {
-				continue
-			}
-			renamed := object.DeepCopy() // the name is taken
-			renamed.SetName("")
-			renamed.SetGenerateName("replacement-")
-			_, err = client.Resource(info.Mapping.Resource).Namespace(info.Namespace).Create(context.Background(), renamed,
-				metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
-			if err == nil {
-				unpatchable = append(unpatchable, info)
-			}
+		object, ok := info.Object.(*unstructured.Unstructured)
+		if !ok || c.keepCRDs && isCRD(info) {
+			continue
+		}
+		// The transport of the client ends each request with the context of the action (withContext).
+		_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
+		if !apierrors.IsInvalid(err) {
+			continue
+		}
+		renamed := object.DeepCopy() // the name is taken
+		renamed.SetName("")
+		renamed.SetGenerateName("replacement-")
+		_, err = client.Resource(info.Mapping.Resource).Namespace(info.Namespace).Create(context.Background(), renamed,
+			metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			unpatchable = append(unpatchable, info)
 		}
 	}
 	if len(unpatchable) == 0 {

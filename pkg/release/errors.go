@@ -11,7 +11,7 @@ import (
 type UnsupportedError struct {
 	// Field is the option or file, such as "helm.repo".
 	Field string
-	// Why is what to do instead.
+	// Why is the reason, and what to do instead.
 	Why string
 }
 
