@@ -64,7 +64,7 @@ type BundleDeploymentSpec struct {
 	// +nullable
 	DependsOn []BundleRef `json:"dependsOn,omitempty"`
 
-	// CorrectDrift is set by the hub to undo drift on the cluster.
+	// CorrectDrift is set by the hub to the correctDrift of the Bundle: whether and how the agent undoes drift.
 	// +optional
 	// +nullable
 	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`

@@ -78,11 +78,11 @@ type ClusterGroupDisplay struct {
 	// +optional
 	ReadyClusters string `json:"readyClusters,omitempty"`
 
-	// ReadyBundles is set by the hub to ready and desired bundles, such as "2/3".
+	// ReadyBundles is set by the hub to the numbers of ready and of all BundleDeployments, such as "2/3".
 	// +optional
 	ReadyBundles string `json:"readyBundles,omitempty"`
 
-	// State is set by the hub to the worst state of a bundle.
+	// State is set by the hub to the worst state of a BundleDeployment.
 	// +optional
 	State string `json:"state,omitempty"`
 }

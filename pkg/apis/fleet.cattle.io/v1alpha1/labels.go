@@ -87,7 +87,7 @@ const (
 const ManagedValue = "true"
 
 // Finalizers. ClusterRegistrations and ClusterRegistrationTokens have none: everything made for them either has an owner
-// reference or goes with the cluster namespace.
+// reference or is deleted with the cluster namespace.
 const (
 	// ClusterFinalizer is put on Clusters by the hub.
 	ClusterFinalizer = "fleet.cattle.io/cluster-finalizer"
