@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const (
@@ -43,7 +45,7 @@ var table = []Check{
 	{
 		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
 		Says: "the admission policies are in force",
-		Hint: "upgrade the chart fleet with admissionPolicies.enabled=true, or let the hub install its policies",
+		Hint: "upgrade the chart fleet with admissionPolicies.enabled=true; without the chart, start fleetcontroller without --leave-admission-policies",
 	},
 	{
 		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},
@@ -84,7 +86,8 @@ var table = []Check{
 	{
 		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, run: importSecret, Needs: []string{"cluster-exists"},
 		Says: "the Secret with the kubeconfig exists and may be used",
-		Hint: "create the Secret that spec.kubeConfigSecret names, in the namespace of the Cluster, or annotate it for that namespace",
+		Hint: "create the Secret that spec.kubeConfigSecret names, in the namespace of the Cluster; if it is in another namespace, add the namespace of " +
+			"the Cluster to its annotation " + fleet.KubeconfigAllowedAnnotation,
 	},
 	{
 		ID: "import-kubeconfig", Category: categoryImport, on: onHub | onCluster, run: importKubeconfig, Needs: []string{"import-secret"},
@@ -205,7 +208,7 @@ var table = []Check{
 	},
 	{
 		ID: "way-probe", Category: categoryWay, on: onMember, run: wayProbe, Needs: []string{"agent-deployment"}, ExplainedBy: []string{"agent-image"},
-		Says: "with --probe, a Job on the member runs the checks of this section",
+		Says: "the Job of --probe runs the checks of this section on the member",
 		Hint: "correct what prevents the pods of the namespace from starting, or run fleetagent check in the pod of the agent",
 	},
 	{

@@ -25,8 +25,8 @@ type policyDiff struct {
 	origin, agents []string
 	// since is the time of the last change of a policy that proves where requests come from.
 	since time.Time
-	// revision changes whenever such a policy is created or its spec is changed.
-	revision string
+	// originVersion changes whenever such a policy is created or its spec is changed.
+	originVersion string
 	// inForce reports for each policy whether it and its binding exist and equal those of this hub.
 	inForce map[PolicyRef]bool
 }
@@ -59,14 +59,15 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 			if last := lastChanged(got); last.After(c.since) {
 				c.since = last
 			}
-			c.revision += fmt.Sprintf("%s/%d ", got.GetUID(), got.GetGeneration())
+			c.originVersion += fmt.Sprintf("%s/%d ", got.GetUID(), got.GetGeneration())
 		}
 	}
 	return c
 }
 
 func describe(problems []string) string {
-	return strings.Join(problems, ", ") + ": upgrade the chart fleet with admissionPolicies.enabled=true, or let the hub install its policies"
+	return strings.Join(problems, ", ") + ": upgrade the chart fleet with admissionPolicies.enabled=true; " +
+		"without the chart, start fleetcontroller without --leave-admission-policies"
 }
 
 // sameSpec compares specs as this version knows them. A field that a newer API server adds with its default makes no difference, but an
@@ -109,8 +110,9 @@ func lastChanged(object *unstructured.Unstructured) time.Time {
 	return last
 }
 
-// Installed reads the policies once and returns which of them are missing or changed, or that the API server can have none: a reason of a
-// condition, and a message for people. Both are empty if none is. A Monitor also proves that the API server applies the policies.
+// Installed reads the policies once. It returns a reason and a message for a condition if policies are missing or changed, or if the API
+// server does not serve ValidatingAdmissionPolicies; otherwise both are empty. It does not test whether the API server applies the policies;
+// a Monitor does.
 func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client dynamic.Interface) (reason, message string, err error) {
 	served, err := servedBy(kinds)
 	if err != nil {

@@ -140,7 +140,7 @@ func TestCompareIdentity(t *testing.T) {
 	} {
 		before, s := newStored(t), newStored(t)
 		row.change(s[KindMutating+" "+CreatorPolicy])
-		assert.Equal(t, row.another, before.compare(t).revision != s.compare(t).revision, name)
+		assert.Equal(t, row.another, before.compare(t).originVersion != s.compare(t).originVersion, name)
 	}
 }
 

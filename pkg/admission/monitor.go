@@ -337,8 +337,8 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 
 // checked is the part of a check's result that the next check uses.
 type checked struct {
-	revision string // of the objects that a dry run has proved to work
-	warned   string // the last logged problems of the policies for agents
+	originVersion string // of the objects that a dry run has proved to work
+	warned        string // the last logged problems of the policies for agents
 }
 
 // check corrects the policies, proves in a dry run that new ones work, and sets the state. It is repeated after an error.
@@ -370,7 +370,7 @@ func (m *Monitor) check(
 		m.set(state)
 		return last, installErr
 	}
-	if found.revision != last.revision {
+	if found.originVersion != last.originVersion {
 		probeCtx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
 		err := Probe(probeCtx, m.requests)
@@ -391,7 +391,7 @@ func (m *Monitor) check(
 			}
 			return last, err
 		}
-		last.revision = found.revision
+		last.originVersion = found.originVersion
 	}
 	state.since = found.since.Add(propagation)
 	m.set(state)

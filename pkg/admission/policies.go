@@ -105,9 +105,9 @@ func (r rendering) render() ([]*unstructured.Unstructured, error) {
 	if known, ok := renderings.Load(r); ok {
 		return known.([]*unstructured.Unstructured), nil
 	}
-	kubernetes := "v1.30.0" // serves none
+	kubernetes := "v1.30.0" // an API server of this version serves no MutatingAdmissionPolicies
 	if r.mutating {
-		kubernetes = "" // the newest
+		kubernetes = "" // the newest supported version of Kubernetes
 	}
 	values := map[string]any{"clusternet": map[string]any{"enabled": true}}
 	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, values)
@@ -157,8 +157,9 @@ func inVersion(mutatingVersion string, policies rendering) ([]*unstructured.Unst
 	return objects, nil
 }
 
-// others returns the policies and bindings that Objects does not return for this API server, and that it may have since it served
-// MutatingAdmissionPolicies, or did not serve them.
+// others returns the validating policies and bindings that this hub may have installed before the API server started, or stopped, serving
+// MutatingAdmissionPolicies, and that of does not return any more. It omits the mutating policies: an API server that no longer serves them
+// has no resource from which they can be deleted.
 func others(mutatingVersion string, of func(mutatingVersion string) ([]*unstructured.Unstructured, error)) ([]*unstructured.Unstructured, error) {
 	wanted, err := of(mutatingVersion)
 	if err != nil {
