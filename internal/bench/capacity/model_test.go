@@ -110,7 +110,7 @@ func TestWriteCosts(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, FleetOf(measured("lease"), "lease").WriteCosts(&text, 100000))
 	lines := strings.Split(text.String(), "\n")
-	assert.Equal(t, "| one unit of work | 1,000 | 10,000 | 30,000 | the last from the others | 100,000, predicted |", lines[0])
+	assert.Equal(t, "| one unit of work | 1,000 | 10,000 | 30,000 | 30,000, predicted (error) | 100,000, predicted |", lines[0])
 	assert.Contains(t, lines, "| memory of the hub, peak | 110 MiB | 200 MiB | 400 MiB | 400 MiB (+0 %) | 1,100 MiB |")
 	assert.Contains(t, lines, "| heartbeat: CPU of API server and etcd | 4 ms | 4 ms | 4 ms | 4 ms (+0 %) | 4 ms |")
 	assert.Contains(t, lines, "| start of the hub: CPU of the hub | 2 s | 11 s | 31 s | 31 s (+0 %) | 101 s |")

@@ -72,7 +72,7 @@ func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
 	for _, size := range f.Sizes() {
 		header = append(header, grouped(float64(size)))
 	}
-	header = append(header, "the last from the others", grouped(float64(clusters))+", predicted")
+	header = append(header, header[len(header)-1]+", predicted (error)", grouped(float64(clusters))+", predicted")
 	rows := [][]string{header}
 	for _, q := range quantities {
 		c, known := f.sum(q)
