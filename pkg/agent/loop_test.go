@@ -107,9 +107,10 @@ func TestLoopBootstrapSecret(t *testing.T) {
 			arrange: func(f *testAgent) { f.putSecrets(f.stored("registration", "uid/1"), f.bootstrap()) }, token: oldToken,
 		},
 		"with a token that is not valid": {
-			arrange:    func(f *testAgent) { f.setLongPauses(); f.setRejected(testToken, true); f.putSecrets(f.bootstrap()) },
-			waitForLog: `registration token "import-token-one" expired or was revoked; create a new one on the hub and put it into Secret cattle-fleet-system/fleet-agent-bootstrap`,
-			then:       func(f *testAgent) { f.putSecrets(f.bootstrap("token", "another", "tokenName", "two")) }, token: newToken, requests: 1,
+			arrange: func(f *testAgent) { f.setLongPauses(); f.setRejected(testToken, true); f.putSecrets(f.bootstrap()) },
+			waitForLog: `registration token "import-token-one" expired or was revoked; create a new one on the hub ` +
+				`and put its values into Secret cattle-fleet-system/fleet-agent-bootstrap`,
+			then: func(f *testAgent) { f.putSecrets(f.bootstrap("token", "another", "tokenName", "two")) }, token: newToken, requests: 1,
 		},
 		"changes while the agent waits for the hub": {
 			arrange:    func(f *testAgent) { f.hub.grantAtRead = 1 << 30; f.putSecrets(f.bootstrap()) },

@@ -61,7 +61,8 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 		o.modeUnknown = o.stored.Mode == ""
 		o.stored.Mode = o.stored.WorkingMode(o.settings.AgentTLSMode)
 		if o.endpoints.RegisteredWith = o.stored.RegisteredWith; o.endpoints.RegisteredWith == (hubclient.Protection{}) {
-			o.endpoints.RegisteredWith = o.stored.Protection() // Fleet's agent registered: the endpoint that works is the limit
+			o.endpoints.RegisteredWith = o.stored.Protection()
+			// Fleet's agent registered and recorded none: a ConfigMap must not protect the credential less than the stored endpoint does.
 		}
 	}
 

@@ -322,7 +322,8 @@ func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) b
 }
 
 // inputChanged reports whether the objects that configure the registration now differ from in. The hub may refuse a request with an
-// earlier identity for good, and an earlier CA may not verify the hub. While the agent works, changes that the loop must handle count, too. If
+// earlier identity for good, and an earlier CA may not verify the hub. While the agent also works with an earlier credential
+// (in.ProvePossession is set), a change of ConfigMap fleet-agent-hub or of garbageCollectionInterval counts, too: only the loop applies it. If
 // the bootstrap Secret or ConfigMap fleet-agent is gone or cannot be read, the attempt continues with in: the object may be created again in a
 // moment.
 func (r *Registrar) inputChanged(ctx context.Context, in Input, request pendingRequest, clientID string) bool {
@@ -381,7 +382,7 @@ func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegi
 }
 
 func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
-	return fmt.Errorf("registration token %q expired or was revoked; create a new one on the hub and put it into Secret %s/%s: %w",
+	return fmt.Errorf("registration token %q expired or was revoked; create a new one on the hub and put its values into Secret %s/%s: %w",
 		i.TokenName, r.Member.Namespace, registration.BootstrapSecret, cause)
 }
 

@@ -221,7 +221,8 @@ func clusterRegistration(r pendingRequest, i *BootstrapIdentity, clientID string
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: i.Namespace,
-			// The agent chooses the name, so that sending the request twice creates one object. All agents use the prefix.
+			// The agent chooses the name, so that sending the request twice creates one object. generateName then has no effect; it is set as
+			// by Fleet's agent.
 			Name:         r.name,
 			GenerateName: registration.RequestPrefix,
 			Labels:       tokenLabel(i.TokenName),
