@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// Bundles limits what the Bundles of a workspace can cost.
+// Bundles limits what the hub stores for the Bundles of one workspace.
 type Bundles struct {
 	// WorkspaceLimitMiB is how many MiB the hub stores for the Clusters of one workspace in BundleDeployments of more than 16 KiB, with their Helm
 	// values, and in copies of Secrets and ConfigMaps; 0 means DefaultWorkspaceLimitMiB.
 	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
 }
 
-// DefaultWorkspaceLimitMiB is a quarter of the default size of the database of an API server. An update doubles what is stored, until the
-// database is compacted.
+// DefaultWorkspaceLimitMiB is a quarter of etcd's default quota of 2 GiB. An update doubles what is stored, until etcd is compacted.
 const DefaultWorkspaceLimitMiB = 512
 
 // maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
