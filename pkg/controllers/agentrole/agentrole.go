@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	name        = "agent-role"
-	bindingName = "agent-content-binding"
+	roleController    = "agent-role"
+	bindingController = "agent-content-binding"
 )
 
 // Rules let an agent read its BundleDeployments and write their status.
@@ -37,7 +37,8 @@ func Rules() []rbacv1.PolicyRule {
 }
 
 // shared returns the ClusterRoles that agents share. Where Fleet's own controllers make the BundleDeployments, the hub does not know which
-// Secrets and ConfigMaps are put beside them.
+// Secrets and ConfigMaps are put beside them. So the shared ClusterRole then permits agents to read every Secret and ConfigMap in their cluster
+// namespace.
 func shared(disableBundles bool) []*rbacv1.ClusterRole {
 	named := func(name string, rules []rbacv1.PolicyRule) *rbacv1.ClusterRole {
 		return &rbacv1.ClusterRole{ObjectMeta: desiredset.Managed("", name), Rules: rules}
@@ -87,7 +88,7 @@ func EnsureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1
 		if apierrors.IsAlreadyExists(err) {
 			err = nil // by another hub that starts at the same time
 		}
-	case err == nil && !isAs(existing, wanted):
+	case err == nil && !isAsWanted(existing, wanted):
 		changed := existing.DeepCopy()
 		changed.Rules, changed.AggregationRule = wanted.Rules, nil
 		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
@@ -121,12 +122,12 @@ func ensureBinding(ctx context.Context, client kubernetes.Interface, wanted *rba
 	return err
 }
 
-// Register sets up the controllers, which correct these objects when somebody changes or deletes them. Fleet's own controllers keep the
-// ClusterRoles themselves.
+// Register sets up the controllers, which correct these objects when somebody changes or deletes them. With disableBundles, it does not watch
+// the ClusterRoles, because Fleet's own controllers maintain them.
 func Register(ctx context.Context, c *app.Context) {
-	c.RBAC.ClusterRoleBinding().OnChange(ctx, bindingName, app.Handler(c.Passes, bindingName, onBinding(c)))
+	c.RBAC.ClusterRoleBinding().OnChange(ctx, bindingController, app.Handler(c.Passes, bindingController, onBinding(c)))
 	if !c.DisableBundles {
-		c.RBAC.ClusterRole().OnChange(ctx, name, app.Handler(c.Passes, name, onRole(c)))
+		c.RBAC.ClusterRole().OnChange(ctx, roleController, app.Handler(c.Passes, roleController, onRole(c)))
 	}
 }
 
@@ -134,7 +135,7 @@ func onRole(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
 	return func(key string, role *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
 		all := shared(c.DisableBundles)
 		at := slices.IndexFunc(all, func(wanted *rbacv1.ClusterRole) bool { return wanted.Name == key })
-		if at < 0 || role != nil && isAs(role, all[at]) {
+		if at < 0 || role != nil && isAsWanted(role, all[at]) {
 			return role, nil
 		}
 		ctx, cancel := c.Passes.Context()
@@ -154,7 +155,7 @@ func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding]
 	}
 }
 
-func isAs(role, wanted *rbacv1.ClusterRole) bool {
+func isAsWanted(role, wanted *rbacv1.ClusterRole) bool {
 	return equality.Semantic.DeepEqual(role.Rules, wanted.Rules) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue &&
 		maps.Equal(role.Annotations, labels.Merge(role.Annotations, wanted.Annotations))
 }

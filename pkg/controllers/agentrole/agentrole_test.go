@@ -93,7 +93,7 @@ func TestEnsure(t *testing.T) {
 		assert.Equal(t, row.writes, writesOf(server), title)
 		live, err := server.RbacV1().ClusterRoles().Get(t.Context(), role, metav1.GetOptions{})
 		require.NoError(t, err)
-		assert.True(t, isAs(live, shared(false)[1]), title)
+		assert.True(t, isAsWanted(live, shared(false)[1]), title)
 		bound, err := server.RbacV1().ClusterRoleBindings().Get(t.Context(), binding, metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.True(t, binds(bound, contentReaders()), title)
