@@ -89,8 +89,8 @@ func (r *Updater) Start(ctx context.Context) {
 // Wait returns when the checks have ended.
 func (r *Updater) Wait() { r.running.Wait() }
 
-// recordedBefore returns what an earlier hub has recorded. On an API server that sets the audiences itself since an upgrade, the policy may still be
-// there, and what it knows must stay up to date.
+// recordedBefore returns what an earlier hub has recorded. On an API server that sets the audiences itself since an upgrade, the policy may still
+// exist, so the annotation must stay up to date.
 func (r *Updater) recordedBefore(ctx context.Context) string {
 	role, err := r.Kubernetes.RbacV1().ClusterRoles().Get(ctx, registration.ClusterRoleAudience, metav1.GetOptions{})
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *Updater) recordedBefore(ctx context.Context) string {
 func (r *Updater) record(ctx context.Context) (err error) {
 	defer guard.Recover(guard.Task, nil, &err)
 	if r.Admission == nil || r.Admission.NotRecorded() == "" && r.recorded == "" {
-		return nil // the API server sets the audiences itself, or can have no policies
+		return nil // an API server that records creators serves mutating policies, of which fleet-agent-token sets the audiences
 	}
 	all, err := r.requests.List(metav1.NamespaceAll, labels.Everything())
 	if err != nil {
