@@ -58,8 +58,8 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	return err
 }
 
-// deleteMovedSecrets deletes the kubeconfig Secret in a namespace that the configuration named before. If Fleet's hub wrote it, it gives the
-// rights of the hub to everybody who may read Secrets there.
+// deleteMovedSecrets deletes the kubeconfig Secret in a namespace that the configuration named before. If Fleet's hub wrote the Secret, its token
+// gives the rights of the hub to everybody who may read Secrets there.
 func (h *handler) deleteMovedSecrets(ctx context.Context, current string) error {
 	managed, err := h.secrets.List("", labels.Everything())
 	if err != nil {
@@ -103,7 +103,7 @@ func tokenOf(secret *corev1.Secret) credential.Token {
 	return credential.Token(parsed.AuthInfos["user"].Token)
 }
 
-// revoke ends a token that Fleet's hub stored, which does not expire: it deletes the ServiceAccount of the token and creates it again. A token is
+// revoke revokes a token that Fleet's hub stored, which does not expire: it deletes the ServiceAccount of the token and creates it again. A token is
 // valid only for the UID of the ServiceAccount that it was issued for.
 func (h *handler) revoke(ctx context.Context, stored credential.Token) error {
 	claims, err := credential.Inspect(stored)
@@ -135,6 +135,6 @@ func (h *handler) revoke(ctx context.Context, stored credential.Token) error {
 	if _, err := accounts.Create(ctx, again, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating ServiceAccount %s/%s again: %w", account.Namespace, account.Name, err)
 	}
-	logrus.Infof("ServiceAccount %s/%s was deleted and created again, to end the token that Fleet's hub stored", account.Namespace, account.Name)
+	logrus.Infof("ServiceAccount %s/%s was deleted and created again, to revoke the token that Fleet's hub stored", account.Namespace, account.Name)
 	return nil
 }
