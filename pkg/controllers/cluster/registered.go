@@ -108,7 +108,8 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	h.Metrics.Registered(way, approval, h.Clock.Since(since))
 }
 
-// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. registeredResult reports an error.
+// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. It ignores an error of credentialstatus,
+// which registeredResult reports.
 func (h *handler) isLockedOut(cluster *fleet.Cluster) bool {
 	requests, err := credentialstatus.Of(h.requests, cluster)
 	return cluster.Spec.Quarantined || err == nil && requests.Revoked != nil
@@ -127,9 +128,10 @@ func setDisplay(cluster *fleet.Cluster) {
 	}
 }
 
-// lockedOut adds what happens next: the request with which the agent registers again is decided, the hub installs the agent again if it has
-// a kubeconfig, or a user has to act. The agent's chart cannot be used for that: the hub owns the agent's Deployment since the agent has
-// registered, and Helm does not overwrite the objects of another owner.
+// lockedOut returns the result for an agent whose credential was revoked or has expired. It adds to the message what happens next: the request
+// with which the agent registers again is decided, the hub installs the agent again if it has a kubeconfig, or a user has to act. The agent's
+// chart cannot be used for that: the hub owns the agent's Deployment since the agent has registered, and Helm does not overwrite the objects of
+// another owner.
 func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason, message string) result.Result {
 	if request := requests.NotGranted; request != nil {
 		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
@@ -142,7 +144,7 @@ func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason,
 		return result.Stalled(reason, message+"; the hub installs the agent again so that it registers, see condition Imported")
 	}
 	return result.Stalled(reason, message+fmt.Sprintf("; create a token for this Cluster alone with `muster -n %s token create NAME --cluster %s -o values`, "+
-		"and put its values into Secret %s (key %s) in the agent's namespace on the member; an agent of Fleet's own needs its chart upgraded with them",
+		"and put its values into Secret %s (key %s) in the agent's namespace on the member; for an agent of Fleet, upgrade its chart with these values instead",
 		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.ValuesKey))
 }
 
