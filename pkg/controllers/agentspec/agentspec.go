@@ -129,7 +129,7 @@ func WhyUnmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message strin
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
 		return fleet.ReasonManagedElsewhere, "the label " + fleet.ClusterManagementLabel + " assigns this Cluster to another controller"
 	case LocalDisabled(hub, cluster):
-		return fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled"
+		return fleet.ReasonLocalAgentDisabled, "bootstrap.localAgentDisabled is true in the configuration of the hub"
 	case hub.ManageAgent != nil && !*hub.ManageAgent:
 		return fleet.ReasonAgentNotManaged, "the configuration says manageAgent: false"
 	case labelled:

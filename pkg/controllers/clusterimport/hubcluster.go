@@ -66,7 +66,7 @@ func (i *Importer) connectAs(account credential.Account) (*memberClient, error) 
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Transport == nil { // the transport of an embedding program is its own identity
+	if cfg.Transport == nil { // a transport that an embedding program passes authenticates the requests itself
 		anonymous, err := rest.TransportFor(rest.AnonymousClientConfig(cfg))
 		if err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ type serviceAccountTransport struct {
 	absent bool // the ServiceAccount does not exist
 }
 
-// RoundTrip sends the request.
+// RoundTrip sends the request with a token of the ServiceAccount, or with the hub's identity if the ServiceAccount does not exist.
 func (t *serviceAccountTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	token, err := t.token(req.Context())
 	switch {

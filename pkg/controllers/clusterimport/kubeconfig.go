@@ -131,7 +131,8 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 	}
 	if !hub.Members.AllowProxyURL && parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster].ProxyURL != "" {
 		return nil, failuref(fleet.ReasonAddressNotAllowed,
-			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); remove proxy-url, or set it",
+			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); "+
+				"remove proxy-url, or set members.allowProxyURL",
 			secret.Namespace, secret.Name, registration.HubConfigMap)
 	}
 	member, err := newMemberClient(parsed, mode, hub.Members, i.calls.large.of(cluster.Namespace))

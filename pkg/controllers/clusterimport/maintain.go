@@ -144,7 +144,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	for _, name := range last.PullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
-	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before the earlier key is removed
+	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
 		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
 	if problem := m.removeAll(ctx, objects, "removing the agent's earlier"); problem != nil {
@@ -191,7 +191,7 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 			continue // a revision of the earlier agent itself, which is deleted
 		}
 		if kept.Has(deployment) {
-			continue // the later agent would remove the release
+			continue // only the Secret of the earlier agent records that this release is kept: the later agent would uninstall it
 		}
 		secrets, err := m.resource("Secret", revision.GetNamespace())
 		if err != nil {
@@ -239,7 +239,7 @@ const bundleRecheck = time.Second
 
 // removeLocalAgent removes the agent of the hub's own cluster when the configuration disables it.
 func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) result.Result {
-	disabled := result.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+	disabled := result.Done(fleet.ReasonLocalAgentDisabled, "bootstrap.localAgentDisabled is true in the configuration of the hub")
 	if cluster.Status.AgentDeployedGeneration == nil {
 		return disabled
 	}
@@ -301,7 +301,8 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 	}
 	if string(found.GetUID()) != uid {
 		return failuref(fleet.ReasonKubeconfigInvalid,
-			"the kubeconfig of the hub's own cluster leads to another cluster at %s, whose agent is not removed; correct the Secret", m.server)
+			"the kubeconfig of the hub's own cluster leads to another cluster at %s, whose agent is not removed; correct Secret %s in the namespace of the Cluster",
+			m.server, registration.LocalSecret)
 	}
 	return nil
 }
@@ -338,7 +339,7 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout 
 			options.LabelSelector = selector
 			list, err := pods.List(ctx, options)
 			if err == nil {
-				list.SetContinue("") // the agent has few Pods; a member may not make the hub read page after page
+				list.SetContinue("") // the agent has few Pods; a member must not be able to make the hub read page after page
 			}
 			return list, err
 		},
