@@ -13,7 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// maxInterval limits the time between two heartbeats that an agent may choose: it is disconnected after some of them.
+// maxInterval is the longest interval of heartbeats that the hub accepts from an agent: the hub marks an agent as disconnected only after
+// several intervals.
 const maxInterval = time.Hour
 
 // resources are the resources of nodes that an agent sums up.
@@ -57,10 +58,11 @@ func known(sent corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// sentHeartbeat identifies one heartbeat. The agent's clock sets both times, so they are only compared.
+// sentHeartbeat identifies one heartbeat. The agent's clock sets both times, so the hub only tests whether they are equal to earlier ones.
 type sentHeartbeat struct{ observed, ready time.Time }
 
-// heartbeatOf returns the heartbeat in a status; ok is false if there is none, or if the hub has written since.
+// heartbeatOf returns the heartbeat in a status. ok is false if there is none, or if condition Ready is Unknown, which the hub sets while the agent
+// is disconnected.
 func heartbeatOf(status v1beta1.ManagedClusterStatus) (beat sentHeartbeat, ok bool) {
 	ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
 	switch {
