@@ -91,13 +91,13 @@ func (h *handler) isClusternetReentry(
 	return len(granted) > 0, nil
 }
 
-// unusedAfter is the age of its answer Secret from which an agent that does not renew counts as one that never got its credential,
-// if it has sent no heartbeat: a heartbeat is the first write of such an agent.
+// unusedAfter is the age of an answer Secret from which the hub assumes that no agent has read the credential, if the request is of an agent
+// that does not renew its credential and the Cluster has no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
 // isHeldByAgent reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
-// request still exists on the hub. A credential that no agent uses holds it until the hub deletes the Secret (answerLifetime), and against a request
-// that may be of the same agent only for unusedAfter. freeIn, if positive, is the rest of that time.
+// request still exists on the hub. Such a Secret counts until the hub deletes it (answerLifetime). If the request may come from the agent that sent
+// the earlier one (mayBeSameAgent), it counts only until it is unusedAfter old; freeIn is then the rest of that time, and otherwise 0.
 func (h *handler) isHeldByAgent(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
