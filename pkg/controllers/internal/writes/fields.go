@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PatchOperation is one of a JSON patch, RFC 6902.
+// PatchOperation is one operation of a JSON patch (RFC 6902).
 type PatchOperation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
