@@ -29,8 +29,9 @@ const (
 )
 
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
-// apply. If there was one, or if the document is invalid, the hub starts with fallback: agents keep what an earlier hub gave them, and no
-// setting protects less than the one that is not known.
+// apply. If it does not exist any more (a Cluster shows that an agent was installed with it, see isConfigured), or if its document is invalid,
+// the hub starts with fallback: it changes no agent, and a setting whose value is not known gets its default, or the value that permits least
+// if the default could permit what the document forbids.
 func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(c.SystemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -110,13 +111,14 @@ func parseKeys(keys map[string]any) (config.Hub, error) {
 var protections = map[string]func(*config.Hub){
 	"registration": func(hub *config.Hub) {
 		hub.Registration = config.Registration{
-			// For agents whose requests are granted and that have not fetched their credential yet.
+			// The lifetime of credentials for agents whose requests were granted before and that have not fetched their credential yet.
 			CredentialLifetime: metav1.Duration{Duration: config.MinCredentialLifetime},
 			Unknown:            true,
 		}
 	},
-	"members":                         func(hub *config.Hub) { hub.Members = config.Members{Unknown: true} },
-	"bundles":                         func(hub *config.Hub) { hub.Bundles = config.Bundles{WorkspaceLimitMiB: 1} }, // what is stored stays, and takes no more
+	"members": func(hub *config.Hub) { hub.Members = config.Members{Unknown: true} },
+	// 1 is the smallest limit, because 0 means the default: stored objects stay, and the hub stores nothing beyond the limit.
+	"bundles":                         func(hub *config.Hub) { hub.Bundles = config.Bundles{WorkspaceLimitMiB: 1} },
 	"agenttlsmode":                    func(hub *config.Hub) { hub.AgentTLSMode = config.TLSModeStrict },
 	"ignoreclusterregistrationlabels": func(hub *config.Hub) { hub.IgnoreClusterRegistrationLabels = true },
 }
@@ -158,7 +160,8 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	}
 	if version != w.version {
 		w.warn(configMap, reasonOtherVersion, fmt.Sprintf(
-			"the configuration is of version %q and this hub started with one of version %q; the hub of that version will apply it", version, w.version))
+			"the configuration is of version %[1]q, and this hub started with one of version %[2]q; a hub that starts with version %[1]q will apply it",
+			version, w.version))
 		return
 	}
 	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])
