@@ -80,7 +80,7 @@ func (f *fairFactory) ForResourceKind(resource schema.GroupVersionResource, kind
 				informer, err := f.caches.ForResourceKind(resource, kind, namespaced)
 				if err != nil { // the resource is not served, or its kind is in no scheme
 					logrus.Errorf("Cannot watch %s: %v", resource, err)
-					informer = cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{})
+					informer = cache.NewSharedIndexInformer(nil, nil, 0, cache.Indexers{}) // never started, because Informer returns no error
 				}
 				l := &oneListener{SharedIndexInformer: informer}
 				f.mu.Lock()
@@ -105,7 +105,7 @@ func (f *fairFactory) listen() error {
 	return nil
 }
 
-// Start fills the caches, and starts the controllers with registered handlers until ctx ends. workers is the number of passes of one
+// Start fills the caches, and starts the controllers with registered handlers until ctx ends. workers is the maximum number of passes of one
 // namespace and kind that run at the same time.
 func (f *fairFactory) Start(ctx context.Context, workers int) error {
 	if err := f.caches.Start(ctx); err != nil {

@@ -17,11 +17,11 @@ type fairQueue struct {
 	workers int
 
 	mu         sync.Mutex
-	running    int // passes
-	keys       int // that wait
+	running    int // number of running passes
+	keys       int // number of waiting keys
 	namespaces map[string]*namespaceQueue
 	waiting    turns
-	turn       int
+	lastTurn   int // the turn that was assigned last
 }
 
 // namespaceQueue is a namespace with running passes or waiting keys.
@@ -29,7 +29,7 @@ type namespaceQueue struct {
 	name    string
 	keys    []string
 	running int
-	turn    int // the order of the namespaces with as many running passes
+	turn    int // of several namespaces with the same number of running passes, the one with the lowest turn is next
 	index   int // in turns, if it has keys
 }
 
@@ -44,7 +44,7 @@ func (q *fairQueue) Touch(string) {}
 func (q *fairQueue) Push(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := q.of(key)
+	n := q.namespaceOf(key)
 	n.keys = append(n.keys, key)
 	q.keys++
 	if len(n.keys) == 1 {
@@ -70,7 +70,7 @@ func (q *fairQueue) Pop() string {
 	defer q.mu.Unlock()
 	n := q.waiting[0]
 	key := n.keys[0]
-	n.keys[0] = "" // the array stays until the namespace has no keys
+	n.keys[0] = "" // the array, and with it the string, stays in memory until the namespace has no keys
 	n.keys = n.keys[1:]
 	n.running++
 	q.running++
@@ -89,7 +89,7 @@ func (q *fairQueue) Pop() string {
 func (q *fairQueue) done(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := q.of(key)
+	n := q.namespaceOf(key)
 	n.running--
 	q.running--
 	switch {
@@ -100,7 +100,8 @@ func (q *fairQueue) done(key string) {
 	}
 }
 
-func (q *fairQueue) of(key string) *namespaceQueue {
+// namespaceOf returns the queue of the namespace of a key, and creates it if there is none.
+func (q *fairQueue) namespaceOf(key string) *namespaceQueue {
 	namespace, _, _ := cache.SplitMetaNamespaceKey(key)
 	if q.namespaces[namespace] == nil {
 		q.namespaces[namespace] = &namespaceQueue{name: namespace}
@@ -109,8 +110,8 @@ func (q *fairQueue) of(key string) *namespaceQueue {
 }
 
 func (q *fairQueue) toEnd(n *namespaceQueue) {
-	q.turn++
-	n.turn = q.turn
+	q.lastTurn++
+	n.turn = q.lastTurn
 }
 
 // turns is a heap of the namespaces with waiting keys, the next one first.
@@ -130,13 +131,13 @@ func (t turns) Swap(i, j int) {
 	t[i].index, t[j].index = i, j
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (t *turns) Push(n any) {
 	n.(*namespaceQueue).index = len(*t)
 	*t = append(*t, n.(*namespaceQueue))
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (t *turns) Pop() any {
 	last := len(*t) - 1
 	n := (*t)[last]

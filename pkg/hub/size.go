@@ -10,7 +10,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 )
 
-// agentFields are the fields of a ClusterSpec that a person sets to anything, and that only an import or the Bundle of the agent reads.
+// agentFields are the fields of a ClusterSpec with free-form content from users, which only an import or the Bundle of the agent reads; the
+// removal of the agent reads scheduling, too.
 type agentFields struct {
 	envVars     []corev1.EnvVar
 	tolerations []corev1.Toleration
@@ -29,7 +30,7 @@ func reduceSpec(spec *fleet.ClusterSpec) {
 	if exceeds(agent, agentspec.MaxSettingsMemory) {
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources = nil, nil, nil, nil
 		spec.AgentPullSecrets, spec.SettingsTooLarge = nil, true
-		if exceeds(spec.AgentSchedulingCustomization, agentspec.MaxSettingsMemory/2) { // otherwise the removal of the agent reads it
+		if exceeds(spec.AgentSchedulingCustomization, agentspec.MaxSettingsMemory/2) { // a smaller one stays, because the removal of the agent reads it
 			spec.AgentSchedulingCustomization = nil
 		}
 	}
@@ -38,8 +39,9 @@ func reduceSpec(spec *fleet.ClusterSpec) {
 	}
 }
 
-// reduceBundle drops a spec without its resources that takes too much memory: empty targets take a hundred times their JSON. The one target
-// that is left makes each Cluster of the workspace a candidate, so that what is deployed of the Bundle stays.
+// reduceBundle drops the spec of a Bundle in the cache if it takes too much memory even without its resources, which the cache never has: empty
+// targets take a hundred times their JSON. The one target that is left makes each Cluster of the workspace a candidate, so that what is deployed
+// of the Bundle stays.
 func reduceBundle(spec *fleet.BundleSpec) {
 	if exceeds(*spec, bundle.MaxSpecMemory) {
 		*spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
