@@ -52,7 +52,7 @@ func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 		return nil, oneLine(issues.Err())
 	}
 	if kind := ast.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("the expression gives a %s instead of a bool", kind)
+		return nil, fmt.Errorf("the expression returns a %s instead of a bool", kind)
 	}
 	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost, cel.OptPartialEval), cel.CostLimit(maxCost))
 }

@@ -106,7 +106,7 @@ func (r rule) matches(variables any) (bool, error) {
 	}
 	matches, ok := value.(types.Bool)
 	if !ok {
-		return false, fmt.Errorf("the expression gives a %s instead of a bool", value.Type().TypeName())
+		return false, fmt.Errorf("the expression returns a %s instead of a bool", value.Type().TypeName())
 	}
 	return bool(matches), nil
 }

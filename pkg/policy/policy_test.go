@@ -155,7 +155,7 @@ func TestCompileErrors(t *testing.T) {
 	for name, row := range map[string]struct{ expression, says string }{
 		"no CEL":              {`request.spec.(`, "Syntax error"},
 		"an unknown variable": {`registration.spec.clientID == "x"`, "undeclared reference to 'registration'"},
-		"no bool":             {`"text"`, "gives a string instead of a bool"},
+		"no bool":             {`"text"`, "returns a string instead of a bool"},
 		"wrong types":         {`1 + "a" == 2`, "no matching overload"},
 		"too long":            {`"` + strings.Repeat("x", maxExpression) + `" == ""`, "size"},
 		"too deep":            {strings.Repeat("(", 2000) + "true" + strings.Repeat(")", 2000), ""},
