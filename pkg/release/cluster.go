@@ -79,7 +79,8 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	}
 	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
 	if isUnknownKind(err) {
-		// The context of the action is applied on the wire. The error of the poll is a timeout, and err says which kind is missing.
+		// The transport of the client ends each request with the context of the action (withContext). The error of the poll is a timeout, and err
+		// says which kind is missing.
 		_ = wait.PollUntilContextTimeout(context.Background(), servedPoll, servedTimeout, true, func(context.Context) (bool, error) {
 			c.mapper.Reset()
 			infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
@@ -122,7 +123,8 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 
 // Delete skips objects that another release has taken over. Helm would delete them, because it deletes what the stored manifest names.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
-	ours, err := c.existing(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
+	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be.
+	ours, err := c.deletable(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
 	if err != nil {
 		c.removeError = err
 		return nil, []error{err}
@@ -135,10 +137,10 @@ func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionProp
 	return result, errs
 }
 
-// deleteMarked deletes the objects that carry the marks of the release.
+// deleteMarked deletes the objects that have the marks of the release.
 func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
 	c.removing = release
-	marked, err := c.existing(resources, release, func(string) bool { return false })
+	marked, err := c.deletable(resources, release, func(string) bool { return false })
 	if err != nil || len(marked) == 0 {
 		return err
 	}
@@ -146,17 +148,17 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 	return errors.Join(errs...)
 }
 
-// existing reads the objects and returns those to delete: objects that exist and either belong to the release or are accepted by the
+// deletable reads the objects and returns those that may be deleted: they exist, and either have the marks of the release or are accepted by the
 // function, which gets the name of the release in the marks of an object.
-func (c *cluster) existing(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
+func (c *cluster) deletable(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
-		desired := setHashOf(info.Object)
+		desired := objectSetHash(info.Object)
 		if err := info.Get(); apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		if c.onlyMarked != "" && setHashOf(info.Object) != desired {
+		if c.onlyMarked != "" && objectSetHash(info.Object) != desired {
 			continue
 		}
 		if c.keepCRDs && isCRD(info) {
@@ -170,8 +172,8 @@ func (c *cluster) existing(resources kube.ResourceList, release string, accept f
 	return found, nil
 }
 
-// setHashOf returns the SetHashLabel of an object; "" if it has none.
-func setHashOf(object runtime.Object) string {
+// objectSetHash returns the SetHashLabel of an object; "" if it has none.
+func objectSetHash(object runtime.Object) string {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return ""
@@ -209,7 +211,7 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	}
 	if c.onlyMarked != "" {
 		removed := original.Filter(func(info *resource.Info) bool { return target.Get(info) == nil })
-		marked, err := c.existing(removed, c.onlyMarked, func(string) bool { return false })
+		marked, err := c.deletable(removed, c.onlyMarked, func(string) bool { return false })
 		if err != nil {
 			return &kube.Result{}, err
 		}
@@ -228,7 +230,7 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 	for _, info := range target {
 		client := dynamicClient.Resource(info.Mapping.Resource).Namespace(info.Namespace)
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-			// The context of the action is applied on the wire.
+			// The transport of the client ends each request with the context of the action (withContext).
 			live, err := client.Get(context.Background(), info.Name, metav1.GetOptions{})
 			if err != nil {
 				return err

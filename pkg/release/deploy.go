@@ -99,7 +99,7 @@ const (
 func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
-// InvalidError or a ConflictError if a repetition cannot help, and a LeftoverError if the release is deployed and something of
+// InvalidError or a ConflictError if a retry does not help, and a LeftoverError if the release is deployed and something of
 // earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
 // equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {

@@ -7,7 +7,7 @@ import (
 )
 
 // UnsupportedError means that this agent does not support an option or a resource. Nothing was deployed, and a
-// repetition cannot help.
+// retry does not help.
 type UnsupportedError struct {
 	// Field is the option or file, such as "helm.repo".
 	Field string
@@ -19,7 +19,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s is not supported: %s", e.Field, e.Why)
 }
 
-// InvalidError means that the resources cannot be deployed as they are, on any cluster. A repetition cannot help.
+// InvalidError means that the resources cannot be deployed as they are, on any cluster. A retry does not help.
 type InvalidError struct{ Why string }
 
 func (e *InvalidError) Error() string { return e.Why }

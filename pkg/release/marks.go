@@ -1,7 +1,7 @@
 package release
 
 import (
-	"crypto/sha1" //nolint:gosec // a label of the wire, not a protection
+	"crypto/sha1" //nolint:gosec // Fleet's agent computes this label with SHA-1; it protects nothing
 	"encoding/hex"
 	"strconv"
 	"strings"
@@ -16,10 +16,10 @@ import (
 
 // Marks of Fleet's own agent on each object of a release. It takes an object without them for missing.
 const (
-	// SetHashLabel holds a digest of the annotation setIDAnnotation.
+	// SetHashLabel holds a digest of the annotation objectSetIDAnnotation.
 	SetHashLabel = "objectset.rio.cattle.io/hash"
-	// setIDAnnotation names the BundleDeployment.
-	setIDAnnotation = "objectset.rio.cattle.io/id"
+	// objectSetIDAnnotation names the BundleDeployment.
+	objectSetIDAnnotation = "objectset.rio.cattle.io/id"
 )
 
 // objectManager is the field manager of the objects of a release, as with Fleet's own agent. Because both use this name, either agent removes the
@@ -38,15 +38,15 @@ const (
 
 // markObject marks an object as one of the set of a BundleDeployment.
 func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
-	id := setID(bundleDeployment, scope)
+	id := objectSetID(bundleDeployment, scope)
 	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
 	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
-	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))
+	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{objectSetIDAnnotation: id}))
 }
 
-// setID returns the name of the set of the objects of a BundleDeployment. The agents of a scope share one set, so that an imported agent and an
+// objectSetID returns the name of the set of the objects of a BundleDeployment. The agents of a scope share one set, so that an imported agent and an
 // agent that a Bundle deploys have the same objects.
-func setID(bundleDeployment, scope string) string {
+func objectSetID(bundleDeployment, scope string) string {
 	if strings.HasPrefix(bundleDeployment, "fleet-agent") {
 		return registration.AgentBootstrapSetID(scope)
 	}

@@ -53,7 +53,7 @@ func TestMarkObject(t *testing.T) {
 		o.SetLabels(map[string]string{"own": "l"})
 		markObject(o, row.bd, row.scope)
 		assert.Equal(t, map[string]string{"own": "l", SetHashLabel: row.hash}, o.GetLabels(), row.bd)
-		assert.Equal(t, map[string]string{setIDAnnotation: row.id}, o.GetAnnotations(), row.bd)
+		assert.Equal(t, map[string]string{objectSetIDAnnotation: row.id}, o.GetAnnotations(), row.bd)
 	}
 }
 

@@ -2,7 +2,7 @@ package release
 
 import (
 	"cmp"
-	"crypto/md5" //nolint:gosec // names of the wire, not a protection
+	"crypto/md5" //nolint:gosec // Fleet's agent computes these names with MD5; they protect nothing
 	"encoding/hex"
 	"regexp"
 	"strings"
