@@ -46,7 +46,7 @@ type Inputs struct {
 	// SystemNamespace is the hub's own namespace; empty means cattle-fleet-system. AgentNamespace is the agent's namespace on the member; empty
 	// means the one in the status or the spec of the Cluster, or else cattle-fleet-system.
 	SystemNamespace, AgentNamespace string
-	// Probe runs the checks of the way from the agent to the hub in a Job on the member, instead of in this program.
+	// Probe runs the checks of the connection from the agent to the hub in a Job on the member, instead of in this program.
 	Probe bool
 	// HubFlags are the flags that select the hub, for the commands in hints. They are quoted for a shell, each with a space before it.
 	HubFlags string

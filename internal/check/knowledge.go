@@ -55,10 +55,10 @@ type knowledge struct {
 	identity      *register.BootstrapIdentity     // agent-bootstrap
 	credential    *credential.Stored              // agent-credential
 	probed        map[string]Line                 // way-probe; the results of the Job
-	way           *hubclient.Access               // way-address
+	access        *hubclient.Access               // way-address
 	connection    *hubclient.Connection           // way-tls
 	versionAnswer []byte                          // way-tls
-	wayErr        error                           // way-tls
+	dialErr       error                           // way-tls
 
 	probeTimeout time.Duration
 }

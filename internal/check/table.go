@@ -15,7 +15,7 @@ const (
 	categoryImport     = "Kubeconfig of the import"
 	categoryAgent      = "Agent on the member"
 	categoryToken      = "Registration token"
-	categoryWay        = "Way from the agent to the hub"
+	categoryWay        = "Connection from the agent to the hub"
 	categoryConnection = "Registration and heartbeat"
 )
 
@@ -81,7 +81,7 @@ var table = []Check{
 	{
 		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, run: clusterNotQuarantined, Needs: []string{"cluster-exists"},
 		Says: "the Cluster is not quarantined",
-		Hint: "find out who quarantined it and why; `muster release CLUSTER` gives the agent its rights back",
+		Hint: "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and gives the agent its rights back",
 	},
 	{
 		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, run: importSecret, Needs: []string{"cluster-exists"},

@@ -37,38 +37,38 @@ import (
 // wayAddress chooses the address of the hub that the agent uses: the address in its credential, or else in its bootstrap Secret. Without both,
 // it chooses the address in the hub's configuration, which a new agent would get.
 func wayAddress(_ context.Context, k *knowledge) Finding {
-	var way hubclient.Access
+	var access hubclient.Access
 	switch {
 	case k.Probe: // the Job has printed no results, and a connection from this machine does not show whether a pod can connect
 		return doesNotApply()
 	case k.credential != nil:
-		way = k.credential.Access
-		way.Mode = way.WorkingMode(k.agentConfig.AgentTLSMode)
+		access = k.credential.Access
+		access.Mode = access.WorkingMode(k.agentConfig.AgentTLSMode)
 	case k.identity != nil:
-		way = k.identity.At(k.identity.EndpointIn(k.agentConfig.AgentTLSMode))
+		access = k.identity.At(k.identity.EndpointIn(k.agentConfig.AgentTLSMode))
 	case k.hubConfig != nil:
 		source := "the hub's configuration"
-		way = hubclient.Access{Endpoint: hubclient.Endpoint{
+		access = hubclient.Access{Endpoint: hubclient.Endpoint{
 			Server: k.hubConfig.APIServerURL, CA: bytes.TrimSpace(k.hubConfig.APIServerCA), Mode: k.hubConfig.TLSMode(),
 			Source: source, CASource: "apiServerCA of " + source,
 		}}
 	default:
 		return doesNotApply()
 	}
-	if problem := hubclient.CheckServer(way.Server); problem != "" {
-		return fail("the apiServerURL of %s is unusable: %s", way.Source, problem)
+	if problem := hubclient.CheckServer(access.Server); problem != "" {
+		return fail("the apiServerURL of %s is unusable: %s", access.Source, problem)
 	}
-	if !hubclient.ValidCA(way.CA) {
-		return fail("the apiServerCA of %s is not a PEM certificate", way.Source)
+	if !hubclient.ValidCA(access.CA) {
+		return fail("the apiServerCA of %s is not a PEM certificate", access.Source)
 	}
-	k.way = &way
-	if problem := k.checkLoopback(way.Server); problem.Verdict != "" {
+	k.access = &access
+	if problem := k.checkLoopback(access.Server); problem.Verdict != "" {
 		return problem
 	}
-	if k.hubConfig != nil && k.hubConfig.APIServerURL != "" && strings.TrimRight(k.hubConfig.APIServerURL, "/") != strings.TrimRight(way.Server, "/") {
-		return warn("%s, which differs from apiServerURL %s of the hub's configuration", way.Endpoint, k.hubConfig.APIServerURL)
+	if k.hubConfig != nil && k.hubConfig.APIServerURL != "" && strings.TrimRight(k.hubConfig.APIServerURL, "/") != strings.TrimRight(access.Server, "/") {
+		return warn("%s, which differs from apiServerURL %s of the hub's configuration", access.Endpoint, k.hubConfig.APIServerURL)
 	}
-	return pass("%s", way.Endpoint)
+	return pass("%s", access.Endpoint)
 }
 
 // checkLoopback returns a finding if the address is a loopback address, which in a pod is the pod itself. It returns none if the configuration of
@@ -115,21 +115,21 @@ func proxyOf(server string) (*url.URL, error) {
 }
 
 // warnIfConnected turns a failure to connect into a warning if the agent is connected, because then only this machine cannot reach the hub at
-// the address. It also clears way and connection, so that the checks that need them do not apply.
+// the address. It also clears access and connection, so that the checks that need them do not apply.
 func (k *knowledge) warnIfConnected(problem Finding) Finding {
 	if k.cluster == nil || fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
 		return problem
 	}
-	k.way, k.connection = nil, nil
+	k.access, k.connection = nil, nil
 	return warn("%s; the agent is connected, so only this machine cannot reach the hub there", problem.Detail)
 }
 
 func wayDNS(ctx context.Context, k *knowledge) Finding {
-	if k.way == nil {
+	if k.access == nil {
 		return doesNotApply()
 	}
-	host := hostOf(k.way.Server)
-	proxy, err := proxyOf(k.way.Server)
+	host := hostOf(k.access.Server)
+	proxy, err := proxyOf(k.access.Server)
 	if _, isAddress := netip.ParseAddr(host); isAddress == nil || proxy != nil || err != nil {
 		return doesNotApply() // a proxy resolves the name itself
 	}
@@ -143,26 +143,26 @@ func wayDNS(ctx context.Context, k *knowledge) Finding {
 }
 
 func wayTCP(ctx context.Context, k *knowledge) Finding {
-	if k.way == nil {
+	if k.access == nil {
 		return doesNotApply()
 	}
-	if proxy, err := proxyOf(k.way.Server); proxy != nil || err != nil {
+	if proxy, err := proxyOf(k.access.Server); proxy != nil || err != nil {
 		return doesNotApply()
 	}
 	dialer := &net.Dialer{Timeout: requestTimeout}
-	connection, err := dialer.DialContext(ctx, "tcp", hostPort(k.way.Server))
+	connection, err := dialer.DialContext(ctx, "tcp", hostPort(k.access.Server))
 	if err != nil {
-		return k.warnIfConnected(fail("no connection to %s: %s", hostPort(k.way.Server), err))
+		return k.warnIfConnected(fail("no connection to %s: %s", hostPort(k.access.Server), err))
 	}
 	_ = connection.Close()
-	return pass("%s", hostPort(k.way.Server))
+	return pass("%s", hostPort(k.access.Server))
 }
 
 func wayProxy(ctx context.Context, k *knowledge) Finding {
-	if k.way == nil {
+	if k.access == nil {
 		return doesNotApply()
 	}
-	proxy, err := proxyOf(k.way.Server)
+	proxy, err := proxyOf(k.access.Server)
 	switch {
 	case err != nil:
 		return fail("the proxy in the environment is unusable: %s", err)
@@ -171,15 +171,15 @@ func wayProxy(ctx context.Context, k *knowledge) Finding {
 	}
 	k.connect(ctx)
 	var refused *transport.ProxyError
-	if errors.As(k.wayErr, &refused) || transport.IsProxyUnreachable(k.wayErr) {
-		return k.warnIfConnected(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.wayErr))
+	if errors.As(k.dialErr, &refused) || transport.IsProxyUnreachable(k.dialErr) {
+		return k.warnIfConnected(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.dialErr))
 	}
 	return pass("%s://%s", proxy.Scheme, proxy.Host)
 }
 
 // connect connects to the hub like an agent and reads its version. Only the first call does so.
 func (k *knowledge) connect(ctx context.Context) {
-	if k.connection != nil || k.wayErr != nil {
+	if k.connection != nil || k.dialErr != nil {
 		return
 	}
 	log := logrus.New()
@@ -187,29 +187,29 @@ func (k *knowledge) connect(ctx context.Context) {
 	durations := timing.Default()
 	durations.Request = requestTimeout
 	dialer := &hubclient.Dialer{UserAgent: "muster-check/" + k.Version, Timing: durations, Clock: clock.RealClock{}, Log: log}
-	if k.connection, k.wayErr = dialer.Dial(*k.way); k.wayErr != nil {
+	if k.connection, k.dialErr = dialer.Dial(*k.access); k.dialErr != nil {
 		return
 	}
 	answer := k.connection.Core.Discovery().RESTClient().Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
-	if k.wayErr = answer.Error(); k.wayErr == nil {
-		k.versionAnswer, k.wayErr = answer.Raw()
+	if k.dialErr = answer.Error(); k.dialErr == nil {
+		k.versionAnswer, k.dialErr = answer.Raw()
 	}
 }
 
 func wayTLS(ctx context.Context, k *knowledge) Finding {
-	if k.way == nil {
+	if k.access == nil {
 		return doesNotApply()
 	}
 	k.connect(ctx)
 	switch {
 	case k.connection == nil:
-		return fail("%s", k.wayErr)
-	case isTLS(k.wayErr):
-		return fail("%s: %s", k.way.Server, k.wayErr)
-	case strings.HasPrefix(k.way.Server, "http://"):
-		return warn("the connection to %s is not encrypted: everybody on the network can read and use the agent's token", k.way.Server)
+		return fail("%s", k.dialErr)
+	case isTLS(k.dialErr):
+		return fail("%s: %s", k.access.Server, k.dialErr)
+	case strings.HasPrefix(k.access.Server, "http://"):
+		return warn("the connection to %s is not encrypted: everybody on the network can read and use the agent's token", k.access.Server)
 	}
-	return pass("%s", k.way.TLSMode())
+	return pass("%s", k.access.TLSMode())
 }
 
 func isTLS(err error) bool {
@@ -228,12 +228,12 @@ func wayServer(_ context.Context, k *knowledge) Finding {
 	var status apierrors.APIStatus
 	var version apiversion.Info
 	switch {
-	case errors.As(k.wayErr, &status) && hubclient.FromAPIServer(k.wayErr) && (apierrors.IsUnauthorized(k.wayErr) || apierrors.IsForbidden(k.wayErr)):
+	case errors.As(k.dialErr, &status) && hubclient.FromAPIServer(k.dialErr) && (apierrors.IsUnauthorized(k.dialErr) || apierrors.IsForbidden(k.dialErr)):
 		return pass("it answers %d", status.Status().Code)
-	case k.wayErr != nil:
-		return fail("%s: %s", k.way.Server, k.wayErr)
+	case k.dialErr != nil:
+		return fail("%s: %s", k.access.Server, k.dialErr)
 	case json.Unmarshal(k.versionAnswer, &version) != nil || version.GitVersion == "":
-		return fail("the server at %s is not a Kubernetes API server: it may be a proxy, a login page or another service", k.way.Server)
+		return fail("the server at %s is not a Kubernetes API server: it may be a proxy, a login page or another service", k.access.Server)
 	}
 	return pass("Kubernetes %s", version.GitVersion)
 }
@@ -245,7 +245,7 @@ const (
 
 // wayClock compares the clocks of the member's and the hub's API servers, each measured against the clock of this program.
 func wayClock(_ context.Context, k *knowledge) Finding {
-	if k.connection == nil || k.wayErr != nil || !k.member.clock.known {
+	if k.connection == nil || k.dialErr != nil || !k.member.clock.known {
 		return doesNotApply()
 	}
 	skew, _ := k.connection.ClockSkew() // this program's clock compared with the hub's; 0 if they differ by less than a second
@@ -265,7 +265,7 @@ func wayClock(_ context.Context, k *knowledge) Finding {
 }
 
 func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
-	if k.connection == nil || k.way.Token == "" {
+	if k.connection == nil || k.access.Token == "" {
 		return doesNotApply()
 	}
 	review, err := k.connection.Core.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -283,11 +283,11 @@ func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
 // wayAuthorised checks the right that the agent needs first: to list its BundleDeployments if it has a credential, and otherwise to create its
 // request.
 func wayAuthorised(ctx context.Context, k *knowledge) Finding {
-	if k.connection == nil || k.way.Token == "" {
+	if k.connection == nil || k.access.Token == "" {
 		return doesNotApply()
 	}
 	needed := &authorizationv1.ResourceAttributes{
-		Group: fleet.SchemeGroupVersion.Group, Namespace: k.way.Namespace, Verb: "create", Resource: "clusterregistrations",
+		Group: fleet.SchemeGroupVersion.Group, Namespace: k.access.Namespace, Verb: "create", Resource: "clusterregistrations",
 	}
 	if k.credential != nil {
 		needed.Verb, needed.Resource = "list", "bundledeployments"

@@ -62,7 +62,7 @@ func TestJoin(t *testing.T) {
 	require.NotContains(t, err.Error(), "abc")
 	require.NoError(t, os.WriteFile(wrong, []byte(strings.ReplaceAll(goodValues, p.hub.URL(), "https://127.0.0.1:1")), 0o600))
 	_, progress, err := muster(t, "join", wrong, "--kubeconfig", kubeconfig)
-	require.ErrorContains(t, err, "nothing was changed: Failed: Way from the agent to the hub (way-tcp): no connection to 127.0.0.1:1")
+	require.ErrorContains(t, err, "nothing was changed: Failed: Connection from the agent to the hub (way-tcp): no connection to 127.0.0.1:1")
 	require.Contains(t, progress, "× a connection to the hub is accepted\n")
 	var out, said bytes.Buffer
 	app := App(Streams{Out: &out, Err: &said, In: strings.NewReader(goodValues), Env: func(string) string { return "" }, Now: time.Now})
