@@ -16,7 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Bundles-Ready",type=string,JSONPath=`.status.display.readyBundles`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 
-// ClusterGroup is a name for the Clusters of its namespace that carry certain labels. A person creates it so that
+// ClusterGroup is a name for the Clusters of its namespace that have certain labels. A person creates it so that
 // Bundles can target it.
 type ClusterGroup struct {
 	metav1.TypeMeta   `json:",inline"`
