@@ -104,7 +104,7 @@ type helmAction struct {
 	config  *action.Configuration
 }
 
-// newAction prepares an action. Most of Helm's calls take no context, so ctx is applied on the wire: when it ends, every
+// newAction prepares an action. Most of Helm's calls take no context, so the transport of the client applies ctx: when it ends, every
 // request of the action fails, and nothing continues in the background. If account is set, the action uses that
 // ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
 func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {

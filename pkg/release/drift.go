@@ -84,7 +84,7 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	return difference(live, applied, tolerances.Patches)
 }
 
-// sameSet reports whether an object still carries the SetHashLabel with which it was deployed. Earlier agents deployed objects without one.
+// sameSet reports whether an object still has the SetHashLabel with which it was deployed. Earlier agents deployed objects without one.
 func sameSet(desired, live *unstructured.Unstructured) bool {
 	set := desired.GetLabels()[SetHashLabel]
 	return set == "" || live.GetLabels()[SetHashLabel] == set

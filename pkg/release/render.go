@@ -76,7 +76,7 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 
 // checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. It accepts objects of
 // this release and of the releases that hand over to it. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them
-// on an upgrade; then two releases have the object, and the removal of either of them deletes it. Hooks carry no marks; their annotations
+// on an upgrade; then two releases have the object, and the removal of either of them deletes it. Hooks have no marks; their annotations
 // define whether they are replaced.
 func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)

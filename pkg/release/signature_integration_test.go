@@ -47,7 +47,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		"an invented label":     func(s *corev1.Secret) { s.Labels[signedLabel] = labelTrue },
 		"a failed operation":    func(s *corev1.Secret) { s.Labels["status"] = "failed" },
 	} {
-		t.Run(name+": no hooks, and only what carries its marks", func(t *testing.T) {
+		t.Run(name+": no hooks, and only what has its marks", func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
 			m.withHistoryKey()
 			m.forge(forge, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete"))
@@ -151,7 +151,7 @@ func TestDeploy_handOverNotSigned(t *testing.T) {
 
 func TestDeploy_notSigned(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
-		t.Run("an upgrade removes only what carries its marks"+name, func(t *testing.T) {
+		t.Run("an upgrade removes only what has its marks"+name, func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
 			m.withHistoryKey()
 			theirs := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)

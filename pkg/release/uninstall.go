@@ -34,7 +34,7 @@ type UninstallOptions struct {
 	// DeleteCopies also deletes the Secrets and ConfigMaps that were copied from the hub for the release.
 	DeleteCopies bool
 	// ServiceAccount, if set, is used for the removal in place of the client's own identity. If it lacks rights, the client removes the objects
-	// that carry the marks of the release.
+	// that have the marks of the release.
 	ServiceAccount, ServiceAccountNamespace string
 	// Agent and Deployment identify the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
 	// release over, only the history of the former owner is removed. If both are empty, the owner is not checked.
@@ -43,7 +43,7 @@ type UninstallOptions struct {
 
 // Uninstall removes a release and its objects. It keeps objects that another release has taken over. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
-// the objects that carry the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
+// the objects that have the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
 // the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
 // not signed, see WithHistoryKey; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
 // A release that does not exist is no error.
@@ -104,7 +104,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
-// uninstallMarked removes a release with the client's own identity: only the objects that carry its marks, and without its hooks.
+// uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks.
 func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, latest *helm.Release) error {
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil || len(revisions) == 0 { // with IgnoreNotFound, Helm would also ignore an error of reading the history
