@@ -8,7 +8,7 @@ import (
 
 // Names of objects that exist once per cluster, whatever the agent's namespace. Several agents of one cluster may share a
 // name, so check the owner before you delete one of them: the ClusterRole of the chart is bound to a ServiceAccount of one
-// namespace, the PriorityClass (PriorityClassName) carries the labels of the import or of the Helm release that created it.
+// namespace, the PriorityClass (PriorityClassName) has the labels of the import or of the Helm release that created it.
 const (
 	ChartClusterRole        = "fleet-agent-system-fleet-agent-role"
 	ChartClusterRoleBinding = "fleet-agent-system-fleet-agent-role-binding"

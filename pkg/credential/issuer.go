@@ -116,7 +116,7 @@ func (i Issuer) fromSecret(ctx context.Context, account Account, uid string) (Is
 	return Issued{Token: token}, nil
 }
 
-// tokenSecret carries the label that selects Secrets for the hub's cache, so that the update event reaches the hub.
+// tokenSecret has the label that selects Secrets for the hub's cache, so that the update event reaches the hub.
 func tokenSecret(account Account, uid string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -136,7 +136,7 @@ func TestMergePatch(t *testing.T) {
 	after.Conditions = fleetstatus.Conditions{}
 	patch, err = fleetstatus.MergePatch(before, after)
 	require.NoError(t, err)
-	assert.Nil(t, patch, "an empty list and none are the same on the wire")
+	assert.Nil(t, patch, "an empty list and none have the same JSON")
 
 	after.AppliedDeploymentID, after.Release = "n", ""
 	patch, err = fleetstatus.MergePatch(before, after)

@@ -91,7 +91,7 @@ func RoleBindingName(serviceAccount string) string {
 }
 
 // CredentialReaderName is the Role and RoleBinding in the registration namespace that let the registering identity read
-// one answer Secret. It carries the UID of the request, because requests of two namespaces may have one name.
+// one answer Secret. It contains the UID of the request, because requests of two namespaces may have one name.
 func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }

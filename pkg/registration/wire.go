@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Names of objects on the hub and on a member that both sides of the wire know.
+// Names of objects on the hub and on a member that both the hub and agents know.
 const (
 	// HubConfigMap is the ConfigMap in the system namespace that configures the hub, under ConfigKey.
 	HubConfigMap = "fleet-controller"

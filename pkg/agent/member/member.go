@@ -168,7 +168,7 @@ func closeIdle(client *http.Client) {
 
 // WatchConfiguration watches the bootstrap Secret and the ConfigMaps that configure the registration of a running agent, until ctx ends. It
 // sends to changed when one of them is created or changed, also for an object that exists at the start, and when Secret fleet-agent is deleted.
-// The agent itself writes that Secret, and never deletes it while it works. The signal carries no content: the receiver reads the objects.
+// The agent itself writes that Secret, and never deletes it while it works. The signal has no content: the receiver reads the objects.
 // client-go retries failed watches.
 func (m *Member) WatchConfiguration(ctx context.Context, changed chan<- struct{}) {
 	core := m.Watching.CoreV1()

@@ -28,7 +28,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Condition is Imported.
+// Condition implements cluster.SubReconciler.
 func (i *Importer) Condition() string { return fleet.ConditionImported }
 
 // Forget cancels the calls to the member of a deleted Cluster and drops its kubeconfig.

@@ -77,7 +77,7 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 	return []types.NamespacedName{{Namespace: bundle.Namespace, Name: name}}
 }
 
-// Condition is the condition of a Cluster that Reconcile reports.
+// Condition implements cluster.SubReconciler.
 func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
 
 // Forget does nothing: AgentBundles keeps no state of a Cluster.

@@ -1,7 +1,7 @@
 // Package desiredset creates, corrects and prunes the objects that a controller wants for an owner: ServiceAccounts and their Leases, Roles
 // and bindings. It never adopts an object of another owner.
 //
-// The objects of a set carry the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
+// The objects of a set have the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
 // the objects that Fleet's hub created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
