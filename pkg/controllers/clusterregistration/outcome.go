@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// reportAfter is the age from which the status of a request says what it waits for. Most waits end within milliseconds, in a storm within seconds,
+// reportAfter is the age from which the status of a request says what it waits for. Most waits end within milliseconds, in a burst of requests within seconds,
 // and a write for each would cost as much as the registration. A wait for a person is reported at once.
 const reportAfter = 10 * time.Second
 

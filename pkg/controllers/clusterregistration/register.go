@@ -9,7 +9,7 @@
 //   - token.go: find the token and report the origin, wait while too many agents have not connected, have the use counted
 //   - identity.go: decide whether another agent holds the identity, report an approval, and delete superseded requests
 //   - rights.go: the ServiceAccount of the agent and everything bound to it, and their removal after the request
-//   - credential.go: the Secret with the credential, from its issue to its deletion, and whether the credential is revoked
+//   - credential.go: the answer Secret with the credential, from its issue to its deletion, and whether the credential is revoked
 //   - outcome.go: what follows from the decision: a refused request loses its rights and gets an answer; the status; the deletion of refused requests
 //
 // register.go has the events that enqueue requests.

@@ -89,11 +89,11 @@ func setOriginProved(conditions *fleetstatus.Conditions, origin registration.Ori
 }
 
 const (
-	batchDelay      = 20 * time.Millisecond
-	batchStormDelay = 250 * time.Millisecond // less than a request takes in a storm in any case
+	batchDelay = 20 * time.Millisecond
+	burstDelay = 250 * time.Millisecond // less than a request takes in a burst in any case
 
 	undelayedMax = 2  // uncounted and pending requests of one token that are counted without a delay: this one, and the one before it
-	stormMin     = 10 // pending requests of one token
+	burstMin     = 10 // pending requests of one token
 )
 
 // askForUse asks the controller of tokens to count the request. A request that is counted stays counted: it is pending, in
@@ -106,16 +106,16 @@ func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.Clu
 	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.TokenUsage.Count(key)))
 }
 
-// countDelay is how long a token waits for more requests to count, so that a storm of requests costs few writes. A single request does
+// countDelay is how long a token waits for more requests to count, so that a burst of requests costs few writes. A single request does
 // not wait. pending is the number of counted requests whose status does not record the use yet.
 func countDelay(pending, asking int) time.Duration {
 	switch {
 	case pending+asking <= undelayedMax:
 		return 0
-	case pending < stormMin:
+	case pending < burstMin:
 		return batchDelay
 	}
-	return batchStormDelay
+	return burstDelay
 }
 
 // unconnectedRecheck is the interval at which the hub decides again about a request that waits until other agents connect.
@@ -163,7 +163,7 @@ func (h *handler) waitOrRefuse(request *fleet.ClusterRegistration, token *fleet.
 // reportLimit enqueues the token, whose condition WithinLimits reports the limit.
 func (h *handler) reportLimit(token *fleet.ClusterRegistrationToken) {
 	if !fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionWithinLimits) {
-		h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, batchStormDelay)
+		h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, burstDelay)
 	}
 }
 

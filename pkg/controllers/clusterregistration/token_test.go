@@ -108,16 +108,16 @@ func TestAskForUse(t *testing.T) {
 		{2, 1, batchDelay},
 		{0, 3, batchDelay},
 		{0, 500, batchDelay},
-		{stormMin - 1, 1, batchDelay},
-		{stormMin, 1, batchStormDelay},
-		{100, 200, batchStormDelay},
+		{burstMin - 1, 1, batchDelay},
+		{burstMin, 1, burstDelay},
+		{100, 200, burstDelay},
 	} {
 		assert.Equal(t, row.want, countDelay(row.named, row.asking), row)
 	}
 	s := newScene(t)
-	s.token.Status.PendingUses = make([]string, stormMin)
+	s.token.Status.PendingUses = make([]string, burstMin)
 	s.askForUse(s.request, s.token, "member")
-	assert.Equal(t, []time.Duration{batchStormDelay}, s.counting.delays)
+	assert.Equal(t, []time.Duration{burstDelay}, s.counting.delays)
 	assert.Equal(t, []registration.Use{{UID: "0c5bbf4e", Name: "request-abc", Cluster: "member", Created: noon}},
 		s.TokenUsage.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
 }

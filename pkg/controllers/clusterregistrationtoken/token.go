@@ -360,7 +360,7 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	if len(waiting) == 0 {
 		return count{answered: asking}, nil
 	}
-	waits := make(map[string]bool, len(waiting)) // by UID; in a storm of registrations there are thousands
+	waits := make(map[string]bool, len(waiting)) // by UID; in a burst of registrations there are thousands
 	for _, use := range waiting {
 		waits[use.UID] = true
 	}

@@ -2,7 +2,7 @@
 // and bindings. It never adopts an object of another owner.
 //
 // The objects of a set have the label and the annotations of wrangler's apply, like the objects of Fleet's own controllers, so a hub finds
-// the objects that Fleet's hub created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// the objects that Fleet's hub created. wrangler's apply itself would cost more in a burst of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
 package desiredset
