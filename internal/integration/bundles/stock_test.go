@@ -97,7 +97,7 @@ func TestFleetsClusterController(t *testing.T) {
 	imported := stage.ImportInto(t, "m", agentNamespace).Status.Import
 	agent := stage.Member.Agent(t, agentNamespace)
 	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionRegistered, "True")
-	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True Connected: the agent checks in every 1s")
+	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True Connected: the agent sends a heartbeat every 1s")
 
 	// quiet counts the writes of both hubs during some heartbeats of the agent.
 	quiet := func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestFleetsClusterController(t *testing.T) {
 		cluster = stage.Cluster(t, "m")
 		assert.Equal(t, imported, cluster.Status.Import, "the annotation has it")
 		assert.Equal(t, "True : ", testenv.Condition(cluster.Status.Conditions, fleet.ConditionProcessed), "the reason of Fleet's controller")
-		assert.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionConnected), "True Connected: the agent checks in every 1s")
+		assert.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionConnected), "True Connected: the agent sends a heartbeat every 1s")
 	}
 	t.Run("idle: the hub is quiet", quiet)
 	t.Run("the hub computes the same roll-up", func(t *testing.T) {

@@ -104,7 +104,7 @@ func TestDayOfHeartbeats(t *testing.T) {
 	d.requireConnected(t, silent, "Unknown WaitingForAgent")
 	d.beat(t, d.clusters...)
 	for _, cluster := range d.clusters {
-		d.requireConnected(t, cluster, "True Connected: the agent checks in every 15m0s")
+		d.requireConnected(t, cluster, "True Connected: the agent sends a heartbeat every 15m0s")
 	}
 	r.Settle(t)
 	d.hours(t, 1, d.clusters...) // for writes that the hub delays, such as the status of Bundles
@@ -115,7 +115,7 @@ func TestDayOfHeartbeats(t *testing.T) {
 
 	lastSeen := d.clock.Now().UTC().Format(time.RFC3339)
 	d.hours(t, 2, others...)
-	d.requireConnected(t, silent, "False Disconnected: no check-in since "+lastSeen)
+	d.requireConnected(t, silent, "False Disconnected: no heartbeat since "+lastSeen)
 	d.hours(t, 1, others...)
 	d.hours(t, 1, d.clusters...)
 	d.requireConnected(t, silent, "True Connected")

@@ -18,7 +18,7 @@ func TestInstances_clones(t *testing.T) {
 	const interval = 15 * time.Minute
 	for _, row := range []struct {
 		name  string
-		beats string // an interval apart; "." is no check-in, "-" an agent that reports no instance
+		beats string // an interval apart; "." is no heartbeat, "-" an agent that reports no instance
 		want  string // after each: c where there are clones
 	}{
 		{"one agent", "A A A A", "    "},
@@ -27,7 +27,7 @@ func TestInstances_clones(t *testing.T) {
 		{"three of them", "A B C A B C", "   ccc"},
 		{"a copy that stops", "A B A A A A A", "  cc   "},
 		{"both stop", "A B A . . . .", "  cc   "},
-		{"a copy that checks in late", "A A B B A", "    c"},
+		{"a copy with a late heartbeat", "A A B B A", "    c"},
 		{"a copy after a long pause", "A B . . . A B A", "       c"},
 		{"agents without an instance", "- - - A - B", "      "},
 		{"nothing at all", ". . .", "   "},
@@ -87,7 +87,7 @@ func TestHasClones(t *testing.T) {
 	for range 5 {
 		d.pass()
 	}
-	assert.False(t, d.HasClones(d.cluster), "another pass is not another check-in")
+	assert.False(t, d.HasClones(d.cluster), "another pass is not another heartbeat")
 	d.beatAs("A")
 	assert.True(t, d.HasClones(d.cluster), "within the same second")
 	d.clock.Step(grace)
@@ -103,7 +103,7 @@ func TestHasClones_afterRestart(t *testing.T) {
 	assert.True(t, d.HasClones(d.cluster))
 	d.clock.Step(grace - tick)
 	d.beatAs("A")
-	assert.True(t, d.HasClones(d.cluster), "the other instance may still check in")
+	assert.True(t, d.HasClones(d.cluster), "the other instance may still send heartbeats")
 	d.clock.Step(tick)
 	d.beatAs("A")
 	assert.False(t, d.HasClones(d.cluster))

@@ -191,7 +191,7 @@ func TestDetector_changedConfiguration(t *testing.T) {
 func TestDetector_hubWasDown(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
-	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
+	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent sends a heartbeat every 15m0s"), noon)
 	status, transition := d.pass()
 	assert.Equal(t, yes, status)
 	assert.Nil(t, transition, "nothing to write")

@@ -131,9 +131,9 @@ func TestConnected_stableMessages(t *testing.T) {
 	says := func(before corev1.ConditionStatus, reachable time.Time, now time.Time) string {
 		return b.connected(duration(time.Hour), before, config.Hub{}, reachable, now).Message
 	}
-	assert.Equal(t, "the agent checks in every 15m0s", says(yes, noon, noon))
+	assert.Equal(t, "the agent sends a heartbeat every 15m0s", says(yes, noon, noon))
 	assert.Equal(t, says(yes, noon, noon), says(yes, noon.Add(grace), noon.Add(grace)), "an unknown state is no transition")
 	gone := says(yes, noon, noon.Add(grace))
-	assert.Equal(t, "no check-in since 2026-01-02T12:00:00Z, for more than 3 intervals of 15m0s", gone)
+	assert.Equal(t, "no heartbeat since 2026-01-02T12:00:00Z, for more than 3 intervals of 15m0s", gone)
 	assert.Equal(t, gone, says(no, noon, noon.Add(24*time.Hour)))
 }

@@ -49,7 +49,7 @@ func Reduce(object any) (any, error) {
 	if text := lease.Annotations[registration.LeaseReport]; len(text) > maxReport {
 		lease.Annotations[registration.LeaseReport] = strings.Clone(text[:maxReport+1]) // too long to be a report
 	}
-	lease.Finalizers = slices.Clone(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // the hub removes all of them
+	lease.Finalizers = slices.Clone(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // one shows that there are some: the hub then removes all
 	if _, ok := clusterOf(lease); !ok {
 		delete(lease.Annotations, registration.LeaseReport)
 	}
@@ -75,7 +75,7 @@ func renewTime(lease *coordinationv1.Lease) metav1.Time {
 	return metav1.NewTime(lease.Spec.RenewTime.Time)
 }
 
-// storable reports whether the time has a year of four digits.
+// storable reports whether the year is from 1 to 9998. The API server refuses a time whose year has more than four digits.
 func storable(t time.Time) bool { return t.UTC().Year() > 0 && t.UTC().Year() < 9999 }
 
 func sameReport(a, b *coordinationv1.Lease) bool {
@@ -114,7 +114,7 @@ func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error)
 	}
 	proof := lease.Annotations[registration.LeaseProof]
 	if expires := report.CredentialExpires; expires != nil && !expires.IsZero() && !storable(expires.Time) {
-		return fleet.AgentStatus{}, errors.New("credentialExpires has a year of more than four digits")
+		return fleet.AgentStatus{}, errors.New("the year of credentialExpires is out of range")
 	}
 	report.LastSeen, report.Registration = metav1.Time{}, ""
 	report.Instance, report.PossessionProof = holder(lease), proof

@@ -74,7 +74,7 @@ func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCach
 // Wait returns when the Detector has stopped.
 func (d *Detector) Wait() { d.running.Wait() }
 
-// Condition is Connected.
+// Condition implements cluster.SubReconciler.
 func (d *Detector) Condition() string { return fleet.ConditionConnected }
 
 // Forget drops the heartbeats of a deleted Cluster.
@@ -228,7 +228,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	agent := &cluster.Status.Agent
 	if agent.LastSeen.IsZero() {
-		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not checked in yet")
+		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not sent a heartbeat yet")
 	}
 	hub, reachable, now := d.Config.Get(), d.reachability.Since(), d.Clock.Now()
 	d.mu.Lock()

@@ -61,7 +61,7 @@ func (r *agentRecord) last() receivedHeartbeat {
 	return r.byStatus
 }
 
-// isInTime reports whether a heartbeat that arrives now finds the agent connected, and an earlier one in the status.
+// isInTime reports whether the agent counts as connected at the arrival of a heartbeat now, and the status has an earlier heartbeat.
 func (r *agentRecord) isInTime(hub config.Hub, now time.Time) bool {
 	h, isInStatus := r.last(), !r.observed.lastSeen.IsZero() || !r.copied.lastSeen.IsZero()
 	return isInStatus && !h.lastSeen.IsZero() && now.Before(h.at.Add(h.gracePeriod(hub)))
@@ -112,7 +112,8 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 	return isNew
 }
 
-// observeFirst is the first pass over the Cluster since the hub has started. The condition says whether there were clones.
+// observeFirst records the heartbeats that the first pass over the Cluster finds after the start of the hub. Condition Registered says whether
+// there were clones.
 func (r *agentRecord) observeFirst(cluster *fleet.Cluster, hub config.Hub, now time.Time) {
 	agent := &cluster.Status.Agent
 	switch {
@@ -205,13 +206,13 @@ func (h receivedHeartbeat) connected(skew *metav1.Duration, before corev1.Condit
 	unknown := !inGrace && now.Before(h.deadline(hub, reachable))
 	switch {
 	case inGrace, unknown && before == corev1.ConditionTrue:
-		return result.Done(fleet.ReasonConnected, fmt.Sprintf("the agent checks in every %s", h.effectiveInterval(hub)))
+		return result.Done(fleet.ReasonConnected, fmt.Sprintf("the agent sends a heartbeat every %s", h.effectiveInterval(hub)))
 	case unknown && before != corev1.ConditionFalse:
 		return result.Wait(fleet.ReasonWaitingForHeartbeat, fmt.Sprintf(
-			"the last check-in was at %s, before this hub could receive it; waiting for the next one", lastSeen))
+			"the last heartbeat was sent at %s, before this hub could receive it; waiting for the next one", lastSeen))
 	}
 	return result.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
-		"no check-in since %s, for more than %d intervals of %s", lastSeen, hub.MissedCheckins(), h.effectiveInterval(hub)))
+		"no heartbeat since %s, for more than %d intervals of %s", lastSeen, hub.MissedCheckins(), h.effectiveInterval(hub)))
 }
 
 const (
