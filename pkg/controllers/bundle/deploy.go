@@ -92,12 +92,12 @@ type assignment struct {
 type action int
 
 const (
-	leave  action = iota // nothing but raise its downstreamResourcesGeneration for a changed copy
+	leave  action = iota // change nothing, except that a changed copy raises its downstreamResourcesGeneration
 	update               // create it, or bring it up to date
 	remove               // delete it: no Bundle requires it
 )
 
-// leaveAsIs returns the assignment of a BundleDeployment that stays as it is, and of none if there is none.
+// leaveAsIs returns the assignment that does not change a BundleDeployment. existing is nil if there is none.
 func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
 	a := assignment{action: leave, existing: existing, err: err}
 	if existing != nil {
@@ -128,8 +128,8 @@ func (d *Deployer) deploy(
 		}
 	}
 
-	// Copy Secrets and ConfigMaps, grant the right to read them and the Secrets with values, and write the specs, which have the digests of the values: an
-	// agent reads them then.
+	// Copy Secrets and ConfigMaps, and grant the right to read the copies and the Secrets with Helm values. Then write the specs, because an agent reads
+	// these objects when it receives the spec, which has the digest of the values.
 	limited := map[key]excess{} // by Bundle
 	for _, a := range assignments {
 		noteExcess(limited, a.err)
@@ -175,7 +175,7 @@ func (d *Deployer) deploy(
 	if agentspec.IsOfFleet(cluster.Status.Agent) {
 		for i, deployment := range current {
 			if cluster.Status.Agent.LastSeen.IsZero() && len(deployment.Status.Conditions) == 0 {
-				continue // the agent may be one of this project that has not checked in yet
+				continue // the agent may be one of this project that has not sent a heartbeat yet
 			}
 			current[i], err = d.setDisplay(ctx, deployment)
 			failures = append(failures, err)
@@ -248,7 +248,8 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	if !isPostponed {
 		mayUpdate, isDecided := d.mayUpdate(b, plan, keyOf(cluster), existing, v.deploymentID)
 		if !isDecided && existing == nil {
-			return leaveAsIs(nil, nil) // the decision enqueues the Cluster, so that one write creates the BundleDeployment as it is to be
+			// The rollout decision will enqueue the Cluster: the pass after it creates the BundleDeployment in its final form, with one write.
+			return leaveAsIs(nil, nil)
 		}
 		isPostponed = !mayUpdate
 	}
@@ -344,7 +345,7 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 	}
 	latest, written, err := writes.Fields(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, operations)
 	if err != nil {
-		return nil, fmt.Errorf("BundleDeployment: %w", err)
+		return nil, fmt.Errorf("updating a BundleDeployment: %w", err)
 	}
 	if written {
 		d.written.Wrote(latest)
@@ -385,7 +386,7 @@ func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeplo
 	after.Status.Display = fleetstatus.Display(deployment.Spec, deployment.Status)
 	latest, _, err := writes.Status(ctx, d.FleetClient.BundleDeployments(deployment.Namespace), deployment, &after)
 	if err != nil {
-		return deployment, fmt.Errorf("BundleDeployment: %w", err)
+		return deployment, fmt.Errorf("updating a BundleDeployment: %w", err)
 	}
 	d.written.Wrote(latest)
 	return latest, nil
@@ -409,8 +410,8 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 // isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
 // are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
 // A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
-// after which to decide again: when the cache receives a Bundle whose status is up to date, enqueueAffected enqueues no Clusters. The correction
-// of an invalid Bundle enqueues them, so that it needs none.
+// after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that this hub sees if its
+// status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
 func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (untargeted bool, recheck time.Duration, err error) {
 	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
 	failed := func(err error) (bool, time.Duration, error) {
@@ -473,7 +474,7 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	return true, 0, nil
 }
 
-// delete deletes a BundleDeployment, once.
+// delete deletes a BundleDeployment, unless this hub has deleted it before and the cache does not show that yet.
 func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeployment) error {
 	if d.deleted.IsExpected(string(deployment.UID)) {
 		return nil
@@ -488,7 +489,8 @@ func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeploymen
 
 // desired returns the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
 // hub does not set keep their values. While it is postponed, because the Bundle or the Cluster is paused or the rollout has not
-// come to the Cluster yet, only the staged fields follow the Bundle. Unless it is paused, the agent acts on the other fields, so all of them stay.
+// come to the Cluster yet, spec.options and spec.deploymentID stay, and the staged fields follow the Bundle. dependsOn, correctDrift,
+// ociContents and helmChartOptions stay only if the agent acts on them: if the BundleDeployment is not paused and has a deployment ID.
 func desired(
 	b *fleet.Bundle, v variant, values helmValues, isPostponed bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) *fleet.BundleDeployment {
@@ -503,7 +505,8 @@ func desired(
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
 	options, digest := v.options, v.digest
 	if existing != nil && existing.Spec.DeploymentID == v.deploymentID {
-		// As with Fleet's hub, these stay until the deployment ID changes, which does not cover them. Agents act on spec.correctDrift.
+		// The deployment ID does not cover options.correctDrift, so, as with Fleet's hub, its value stays until the ID changes. Agents use
+		// spec.correctDrift instead.
 		if options.CorrectDrift = deployedDrift(&existing.Spec); !equality.Semantic.DeepEqual(options.CorrectDrift, v.options.CorrectDrift) {
 			digest, _ = digestOf(options, options.DownstreamResources)
 		}

@@ -19,7 +19,8 @@ import (
 )
 
 // Reduce replaces the fields of the spec of a BundleDeployment that users fill by their digests. Every Cluster of a workspace has a
-// BundleDeployment of each Bundle, so a Bundle of a megabyte would take a thousand megabytes of the hub. It computes no digests if the spec has them.
+// BundleDeployment of each Bundle, so with 1,000 Clusters, a Bundle of one megabyte would take a gigabyte of the hub's memory. It computes no
+// digests if the spec has them.
 func Reduce(spec *fleet.BundleDeploymentSpec) {
 	// The Helm values that older versions of Fleet's hub wrote into the options are taken out when the BundleDeployment is written again.
 	if hasValues(spec.Options) || hasValues(spec.StagedOptions) {
@@ -82,9 +83,7 @@ func digestsOf(spec *fleet.BundleDeploymentSpec) *fleet.SpecDigests {
 	digests.DependsOn, _ = digestOf(spec.DependsOn, nil)
 	digests.CorrectDrift, _ = digestOf(spec.CorrectDrift, nil)
 	digests.HelmChartOptions, _ = digestOf(spec.HelmChartOptions, nil)
-	for _, s := range loginsOf(spec.HelmChartOptions) {
-		digests.HelmChartOptions.Sources = encodeSources([]copySource{s})
-	}
+	digests.HelmChartOptions.Sources = encodeSources(loginsOf(spec.HelmChartOptions))
 	return digests
 }
 
@@ -155,10 +154,11 @@ func decodeSources(digest fleet.FieldDigest) (sources []copySource) {
 }
 
 // specChanges returns the operations of a JSON patch that make the spec and the labels of before those of after. It replaces each field of the
-// spec as a whole, because a merge patch cannot set a value to null, which a value in the options may be. It replaces no field of after that Reduce
-// has dropped: that is the one of before.
+// spec as a whole, because a merge patch cannot set a value to null, which a value in the options may be. A field that Reduce has dropped from after
+// has the digest of the field in before, so it is not replaced.
 func specChanges(before, after *fleet.BundleDeployment) (operations []writes.PatchOperation, err error) {
-	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{Digests: &fleet.SpecDigests{}}) { // another client may have removed it
+	// Another client may have removed the spec, and a JSON patch cannot add a field to a missing object.
+	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{Digests: &fleet.SpecDigests{}}) {
 		return []writes.PatchOperation{{Op: "add", Path: "/spec", Value: after.Spec}, {Op: "add", Path: "/metadata/labels", Value: after.Labels}}, nil
 	}
 	for _, f := range userFields {
@@ -166,7 +166,8 @@ func specChanges(before, after *fleet.BundleDeployment) (operations []writes.Pat
 			continue
 		}
 		operation := writes.PatchOperation{Op: "add", Path: "/spec/" + f.name, Value: f.value(&after.Spec)}
-		if isEmpty(operation.Value) && reflect.TypeOf(operation.Value).Kind() != reflect.Struct { // JSON always has the structs
+		// encoding/json writes options and stagedOptions, which are structs, even if they are empty.
+		if isEmpty(operation.Value) && reflect.TypeOf(operation.Value).Kind() != reflect.Struct {
 			operation = writes.PatchOperation{Op: "remove", Path: operation.Path}
 		}
 		operations = append(operations, operation)
@@ -209,7 +210,8 @@ func isSpecEqual(before, after *fleet.BundleDeploymentSpec) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// sameField reports whether two specs have the same value in a field. If both have dropped it, or one has, it compares the digests.
+// sameField reports whether two specs have the same value in a field. If both specs have digests, it compares these, because Reduce may have
+// dropped the field from either.
 func sameField(f userField, before, after *fleet.BundleDeploymentSpec) bool {
 	if before.Digests == nil || after.Digests == nil {
 		return equality.Semantic.DeepEqual(f.value(before), f.value(after))

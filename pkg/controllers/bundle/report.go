@@ -33,8 +33,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 	clusters, deployments := c.Fleet.Cluster(), c.Fleet.BundleDeployment()
 	r := &Reporter{clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
 	clustersByClusterNamespace.AddTo(r.clusterCache)
-	// The informer was not stopped yet, so that adding a handler does not fail.
-	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents())
+	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents()) // fails only for an informer that was stopped
 	return r
 }
 
@@ -110,8 +109,8 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 	return s
 }
 
-// Forget drops nothing.
+// Forget implements cluster.SubReconciler; the Reporter keeps nothing in memory.
 func (r *Reporter) Forget(string) {}
 
-// Condition returns the type of the condition that Reconcile reports.
+// Condition implements cluster.SubReconciler.
 func (r *Reporter) Condition() string { return fleet.ConditionReady }
