@@ -21,14 +21,14 @@ type facts struct {
 	// Elsewhere means that the BundleDeployment is the one of the agent itself and names another namespace: the agent there deploys it. While an
 	// agent moves, the old and the new agent see the same BundleDeployment.
 	Elsewhere bool
-	// Empty means that the hub has not set a deployment ID yet.
-	Empty bool
+	// NoDeploymentID means that the hub has not set a deployment ID yet.
+	NoDeploymentID bool
 	// Paused means that nothing may change now.
 	Paused bool
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
-	// Replaced means that this run has deployed the deployment ID, and the last revision is another one than it has stored: another
-	// BundleDeployment has taken over the release since, or its history was changed.
+	// Replaced means that the revision with the deployment ID is the one that this run deployed or read, but is no longer deployed, because another
+	// BundleDeployment has taken over the release; or that this revision is not signed. decide does not use it.
 	Replaced bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
@@ -69,7 +69,7 @@ func decide(f facts) action {
 		return remove
 	case f.Elsewhere:
 		return ignore
-	case f.Empty || f.Paused:
+	case f.NoDeploymentID || f.Paused:
 		return await
 	case f.Current && f.TooEarly:
 		return observe

@@ -26,7 +26,7 @@ func TestDecide(t *testing.T) {
 		"deleted on the hub":                     {facts{}, remove},
 		"the agent's own, deleted on the hub":    {facts{Own: true}, remove},
 		"for an agent in another namespace":      {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
-		"nothing to deploy yet":                  {facts{Wanted: true, Empty: true}, await},
+		"nothing to deploy yet":                  {facts{Wanted: true, NoDeploymentID: true}, await},
 		"paused before anything":                 {facts{Wanted: true, Paused: true}, await},
 		"paused with drift":                      {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), await},
 		"new":                                    {facts{Wanted: true}, deploy},

@@ -171,7 +171,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	revision, f.Current = d.requestedRevision(key, bd, state)
 	f.Replaced = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
-	f.Empty = spec.DeploymentID == ""
+	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = isPaused(bd)
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)

@@ -28,7 +28,7 @@ func FuzzDecide(f *testing.F) {
 		case remove:
 			assert.False(t, in.Wanted)
 		case deploy, correct, sweep:
-			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.TooEarly)
+			assert.True(t, in.Wanted && !in.Elsewhere && !in.NoDeploymentID && !in.Paused && !in.TooEarly)
 			assert.Equal(t, does != deploy, in.Current && !(does == deploy && in.OldCopies))
 		default:
 			assert.True(t, in.Wanted)

@@ -120,7 +120,7 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 		}
 	}
 	s.Ready, s.NonModified = len(s.NonReadyStatus) == 0, len(s.ModifiedStatus) == 0
-	// The status lists ten of a thousand objects that are not ready: the hub would drop the others, and its API server refuses a large status.
+	// The status lists at most ten objects that are not ready and ten that differ: the hub would drop the others, and its API server refuses a large status.
 	nonReady, modified := fleetstatus.ShortenNonReady(s.NonReadyStatus), fleetstatus.ShortenModified(s.ModifiedStatus)
 	s.IncompleteState = len(nonReady) < len(s.NonReadyStatus) || len(modified) < len(s.ModifiedStatus) || len(s.Resources) > maxListedResources
 	s.NonReadyStatus, s.ModifiedStatus = nonReady, modified
@@ -131,7 +131,8 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 }
 
 // setConditions sets Deployed, Installed, Monitored and Ready. A condition that is True has no reason, and one that is False has
-// the reason Error: Fleet's own hub shows the message of no other. Only Ready, while nothing is deployed yet, is False with the reason NotReady.
+// the reason Error: Fleet's own hub shows the message of no other. Only Ready is False with another reason: NotReady, while the release does not have
+// the deployment ID of the BundleDeployment. An Unknown Deployed has the reason Paused or WaitApplied.
 func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
 		c := genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message}
@@ -190,20 +191,13 @@ func (v view) deployedCondition() (status corev1.ConditionStatus, reason, messag
 func objectsMessage(s fleet.BundleDeploymentStatus) string {
 	if len(s.NonReadyStatus) > 0 {
 		n := s.NonReadyStatus[0]
-		readiness := summary.Summary{State: n.Summary.State, Error: n.Summary.Error, Transitioning: n.Summary.Transitioning, Message: n.Summary.Message}
-		return objectText(n.APIVersion, n.Kind, n.Namespace, n.Name, readiness.String())
+		return objectText(n.APIVersion, n.Kind, n.Namespace, n.Name, fleetstatus.SummaryText(n.Summary))
 	}
 	if len(s.ModifiedStatus) == 0 {
 		return ""
 	}
 	m := s.ModifiedStatus[0]
-	difference := "modified " + m.Patch
-	if m.Exist {
-		difference = "is not owned by us"
-	} else if m.Create {
-		difference = "missing"
-	}
-	return objectText(m.APIVersion, m.Kind, m.Namespace, m.Name, difference)
+	return objectText(m.APIVersion, m.Kind, m.Namespace, m.Name, fleetstatus.DifferenceText(m))
 }
 
 // objectText names an object as Fleet's own agent does: "deployment.apps web/shop", or "configmap.v1 web/shop" without a group.
@@ -223,7 +217,7 @@ func summarize(live *unstructured.Unstructured, ignored *fleet.IgnoreOptions) su
 	if ignored != nil && len(ignored.Conditions) > 0 {
 		live = withoutConditions(live, ignored.Conditions)
 	}
-	// Kinds outside of apps need not have status.observedGeneration; requiring it, they might never be ready.
+	// Kinds outside of apps need not have status.observedGeneration; if it were required, such objects might never be ready.
 	_, found, err := unstructured.NestedInt64(live.Object, "status", "observedGeneration")
 	observed := err == nil && found || live.GroupVersionKind().Group == "apps"
 	s := summary.SummarizeWithOptions(live, &summary.SummarizeOptions{HasObservedGeneration: observed})

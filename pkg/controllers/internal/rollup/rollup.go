@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rancher/wrangler/v3/pkg/summary"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // UnreadyStates are the states that are not ready, the worst first.
@@ -98,20 +97,10 @@ func FleetMessage(kind string, s fleet.BundleSummary) string {
 		}
 		texts = append(texts, fmt.Sprintf("%s(%d) [%s]", r.State, Number(s, r.State), name))
 		for _, m := range r.ModifiedStatus {
-			difference := "modified " + m.Patch
-			switch {
-			case m.Exist:
-				difference = "is not owned by us"
-			case m.Create:
-				difference = "missing"
-			case m.Delete:
-				difference = "extra"
-			}
-			texts = append(texts, resource(m.Kind, m.APIVersion, m.Namespace, m.Name)+" "+difference)
+			texts = append(texts, resource(m.Kind, m.APIVersion, m.Namespace, m.Name)+" "+fleetstatus.DifferenceText(m))
 		}
 		for _, n := range r.NonReadyStatus {
-			state := summary.Summary{State: n.Summary.State, Error: n.Summary.Error, Transitioning: n.Summary.Transitioning, Message: n.Summary.Message}
-			texts = append(texts, resource(n.Kind, n.APIVersion, n.Namespace, n.Name)+" "+state.String())
+			texts = append(texts, resource(n.Kind, n.APIVersion, n.Namespace, n.Name)+" "+fleetstatus.SummaryText(n.Summary))
 		}
 	}
 	slices.Sort(texts)
