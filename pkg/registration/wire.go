@@ -119,7 +119,7 @@ const (
 // issue a short-lived one. Other agents get a long-lived credential.
 const RenewalAnnotation = "muster.fleet.cattle.io/credential-renewal"
 
-// Renews reports whether the agent that sent the request renews its credential. Other agents get one that lives for ten
+// Renews reports whether the agent that sent the request renews its credential. Other agents get one that is valid for ten
 // years, or that does not expire if the API server limits lifetimes.
 func Renews(request *fleet.ClusterRegistration) bool {
 	return request.Annotations[RenewalAnnotation] == "true"

@@ -10,7 +10,7 @@ import (
 )
 
 // checkScheme returns an error for an endpoint with http:// in strict mode, and logs one warning for it in the other mode: there is no certificate
-// to verify, and everybody on the way can read the token.
+// to verify, and everybody on the network can read the token.
 func (d *Dialer) checkScheme(e Endpoint) error {
 	parsed, err := url.Parse(e.Server)
 	if err != nil || parsed.Scheme != "http" {
@@ -21,7 +21,7 @@ func (d *Dialer) checkScheme(e Endpoint) error {
 			"use an address that begins with https://, or set agentTLSMode to %s", e.Server, config.TLSModeSystemStore)
 	}
 	d.warnInsecure.Do(func() {
-		d.Log.Warnf("The address of the hub is %s: the token is sent unencrypted, and everybody on the way can use it; configure an address that begins with https://",
+		d.Log.Warnf("The address of the hub is %s: the token is sent unencrypted, and everybody on the network can use it; configure an address that begins with https://",
 			e.Server)
 	})
 	return nil

@@ -79,8 +79,8 @@ func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration
 	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
 }
 
-// advance takes a request as far as possible on its way to a credential. The first step that is not done ends the pass, and the next event begins
-// a pass from the start. So each step accepts the objects of an earlier pass, and the facts at the time of the grant count.
+// advance runs the steps from a request to its credential. The first step that is not done ends the pass, and the next event begins a pass from the
+// start. So each step accepts the objects of an earlier pass, and the facts at the time of the grant count.
 func (h *handler) advance(ctx context.Context, found *findings) result.Result {
 	out := h.bind(ctx, found)
 	if out.IsDone() {
