@@ -224,7 +224,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
-		return b, fmt.Errorf("Bundle: %w", err)
+		return b, fmt.Errorf("updating a Bundle: %w", err)
 	}
 	if !changed {
 		return b, nil

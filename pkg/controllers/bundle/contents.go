@@ -137,8 +137,8 @@ func (c *contents) checkLater(name string) { c.queue.AddAfter(name, c.grace) }
 var digestName = regexp.MustCompile(`^s-[0-9a-f]{61}$`)
 
 // collect deletes a Content that no BundleDeployment needs. It returns the time after which to check it again, 0 for never.
-// The cache may lag behind, so that the API server decides; if it does not answer, nothing is deleted. It knows by their label which BundleDeployments
-// need the Content as their newest one; that an earlier one is still deployed, only the cache knows.
+// The cache may lag behind, so the API server decides; if it does not answer, nothing is deleted. Their label shows which BundleDeployments need
+// the Content as their newest one; only the cache shows whether an earlier one is still deployed.
 func (c *contents) collect(ctx context.Context, name string) (again time.Duration, err error) {
 	known := c.find(name)
 	if known == nil || known.DeletionTimestamp != nil || len(c.dependentsOf(name)) > 0 {

@@ -92,7 +92,7 @@ func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
 		add(sourceOf(named))
 	}
-	if digests != nil { // the same, as far as the cache has dropped them
+	if digests != nil { // those in the options that the cache has dropped
 		for _, s := range slices.Concat(decodeSources(digests.Options), decodeSources(digests.StagedOptions)) {
 			add(s)
 		}

@@ -146,7 +146,7 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	_, helmOp := digestOf(b.Spec.HelmOpOptions, nil)
 	p.commonSize = dependsOn + helmOp
 	var invalid []error
-	if p.commonSize += p.labelSize; p.labelSize > maxLabels && agentspec.ClusterOfBundle(b) == "" { // that of an agent has one
+	if p.commonSize += p.labelSize; p.labelSize > maxLabels && agentspec.ClusterOfBundle(b) == "" { // the Bundle of an agent has one BundleDeployment
 		invalid = append(invalid, fmt.Errorf("metadata.labels has %d bytes; each BundleDeployment has the labels of its Bundle, and they may have %d",
 			p.labelSize, maxLabels))
 	}

@@ -120,7 +120,7 @@ func (h *handler) onChange(key string, group *fleet.ClusterGroup) (*fleet.Cluste
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, processed, h.Clock.Now())
 	latest, changed, err := writes.Status(ctx, h.FleetClient.ClusterGroups(group.Namespace), group, after)
 	if err != nil {
-		return group, fmt.Errorf("ClusterGroup: %w", err)
+		return group, fmt.Errorf("updating a ClusterGroup: %w", err)
 	}
 	if changed {
 		h.written.Wrote(latest)
