@@ -109,7 +109,7 @@ type BundleResource struct {
 	// +nullable
 	Content string `json:"content,omitempty"`
 
-	// Encoding is set by the creator of the Bundle to "base64+gz", or left empty for plain text.
+	// Encoding is set by the creator of the Bundle to "base64+gz" or "base64", or left empty for plain text.
 	// +optional
 	// +nullable
 	Encoding string `json:"encoding,omitempty"`
@@ -249,7 +249,7 @@ type BundleStatus struct {
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 
-	// NewlyCreated is set by the hub to the number of BundleDeployments that its last reconcile created.
+	// NewlyCreated is set by controllers of Fleet to the number of BundleDeployments that the last reconcile created.
 	// +optional
 	NewlyCreated int `json:"newlyCreated,omitempty"`
 
@@ -278,12 +278,12 @@ type BundleStatus struct {
 	// +optional
 	Display BundleDisplay `json:"display,omitempty"`
 
-	// ResourceKey is set by the hub to the resources of the Bundle.
+	// ResourceKey is set by controllers of Fleet to the resources of the Bundle.
 	// +optional
 	// +nullable
 	ResourceKey []ResourceKey `json:"resourceKey,omitempty"`
 
-	// OCIReference is set by the hub to the OCI artifact in which the resources are stored.
+	// OCIReference is set by controllers of Fleet to the OCI artifact in which the resources are stored.
 	// +optional
 	// +nullable
 	OCIReference string `json:"ociReference,omitempty"`
@@ -340,22 +340,22 @@ type BundleDisplay struct {
 // ResourceKey names a resource.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ResourceKey struct {
-	// Kind is set by the hub to the kind of the resource.
+	// Kind is set by controllers of Fleet to the kind of the resource.
 	// +optional
 	// +nullable
 	Kind string `json:"kind,omitempty"`
 
-	// APIVersion is set by the hub to the API version of the resource.
+	// APIVersion is set by controllers of Fleet to the API version of the resource.
 	// +optional
 	// +nullable
 	APIVersion string `json:"apiVersion,omitempty"`
 
-	// Namespace is set by the hub to the namespace of the resource.
+	// Namespace is set by controllers of Fleet to the namespace of the resource.
 	// +optional
 	// +nullable
 	Namespace string `json:"namespace,omitempty"`
 
-	// Name is set by the hub to the name of the resource.
+	// Name is set by controllers of Fleet to the name of the resource.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`

@@ -178,8 +178,8 @@ type PodDisruptionBudgetSpec struct {
 
 // ClusterStatus is the state of a cluster. Several components write it; each writes its own fields.
 type ClusterStatus struct {
-	// Conditions are set by the hub whenever one changes: Processed, Imported, Registered, Connected, Reconciled and Ready; see the
-	// constants of each. With disableBundles, Fleet's own controllers may write Processed and Ready as well.
+	// Conditions are set by the hub whenever one changes: Processed, Imported, Registered, Connected, Reconciled, Ready and
+	// ReleasesManaged; see the constants of each. With disableBundles, Fleet's own controllers may write Processed and Ready as well.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 
@@ -293,7 +293,8 @@ type ClusterStatus struct {
 	// +optional
 	Display ClusterDisplay `json:"display,omitempty"`
 
-	// Agent is set by the agent itself at every heartbeat, and emptied by the hub when it installs the agent again.
+	// Agent is set by the agent at every heartbeat, or by the hub to the report in the Lease of the agent. The hub empties it when an
+	// import lets the agent register again, and when it removes the agent of its own cluster.
 	// +optional
 	Agent AgentStatus `json:"agent,omitempty"`
 
@@ -313,11 +314,11 @@ type ClusterStatus struct {
 // ClusterDisplay is set by the hub and has texts for user interfaces about a cluster.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClusterDisplay struct {
-	// ReadyBundles is set by the hub to ready and desired bundles, such as "2/3".
+	// ReadyBundles is set by the hub to the numbers of ready and of all BundleDeployments, such as "2/3".
 	// +optional
 	ReadyBundles string `json:"readyBundles,omitempty"`
 
-	// State is set by the hub to the worst state of a Bundle, or to WaitCheckIn before the first heartbeat of an agent.
+	// State is set by the hub to the worst state of a BundleDeployment, or to WaitCheckIn before the first heartbeat of an agent.
 	// +optional
 	State string `json:"state,omitempty"`
 }
@@ -325,8 +326,8 @@ type ClusterDisplay struct {
 // AgentStatus is the heartbeat of a cluster's agent.
 // +kubebuilder:pruning:PreserveUnknownFields
 type AgentStatus struct {
-	// LastSeen is set by the agent at every heartbeat to the time of its own clock. The hub sets it to null when it installs the
-	// agent again.
+	// LastSeen is set by the agent at every heartbeat to the time of its own clock, or by the hub to the time of a renewal of the
+	// agent's Lease. The hub sets it to null when it empties status.agent.
 	// +optional
 	// +nullable
 	LastSeen metav1.Time `json:"lastSeen"`

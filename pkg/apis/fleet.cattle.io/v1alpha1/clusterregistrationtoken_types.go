@@ -114,8 +114,8 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	AllowedLabelKeys *[]string `json:"allowedLabelKeys,omitempty"`
 
-	// LongLivedCredentials is set by the creator of the token to whether agents that do not renew their credential get one that
-	// does not expire; if absent, the hub's configuration applies (registration.longLivedCredentials).
+	// LongLivedCredentials is set by the creator of the token to whether agents that do not renew their credential get one for ten
+	// years, or one that does not expire; if absent, the hub's configuration applies (registration.longLivedCredentials).
 	// +optional
 	// +nullable
 	LongLivedCredentials LongLived `json:"longLivedCredentials,omitempty"`
@@ -159,7 +159,8 @@ type ClusterRegistrationTokenStatus struct {
 	// +nullable
 	LastCluster string `json:"lastCluster,omitempty"`
 
-	// Conditions are set by the hub whenever they change: Ready, with the reason while the token cannot be used.
+	// Conditions are set by the hub whenever they change: Ready, with the reason while the token cannot be used; PoliciesInForce,
+	// WithinLimits, RequestsAccepted and LabelsLimited, see the constants of each.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 }

@@ -12,12 +12,13 @@ const (
 	ConditionImported = "Imported"
 
 	// ConditionRegistered is True once the agent of the cluster has registered and sent a heartbeat. It is Unknown, with a
-	// reason, while the hub waits for that, and False only when a registration was refused, because management servers
-	// show a cluster with a False condition as broken.
+	// reason, while the hub waits for that, and False if a registration was refused, or if the agent is locked out or has a
+	// clone: management servers show a cluster with a False condition as broken.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while the agent's last heartbeat is younger than the hub's grace period, and False
-	// afterwards. It is Unknown until the first heartbeat.
+	// afterwards. It is Unknown until the first heartbeat, and after a start of the hub while an agent without an earlier
+	// True or False may still send one.
 	ConditionConnected = "Connected"
 
 	// ConditionReconciled is True after the agent's settings were turned into its Bundle without an error, and False with
@@ -38,7 +39,8 @@ const (
 )
 
 // ConditionReleasesManaged exists on a Cluster since its agent first reported status.agent.keptReleases. It is False while the agent keeps
-// releases that the hub, restored from a backup, has no BundleDeployment for, and True afterwards.
+// releases for which the hub has no BundleDeployment, because the hub was restored from a backup or is not the hub that deployed them, and
+// True afterwards.
 const ConditionReleasesManaged = "ReleasesManaged"
 
 // Condition types of a ClusterRegistration. True is good.

@@ -21,11 +21,11 @@ type Content struct {
 	// +nullable
 	Content []byte `json:"content,omitempty"`
 
-	// SHA256Sum is set when the object is created to the SHA-256 of Content in hexadecimal.
+	// SHA256Sum is set when the object is created to the SHA-256 of the JSON that Content has compressed, in hexadecimal.
 	// +optional
 	SHA256Sum string `json:"sha256sum,omitempty"`
 
-	// Status is set by the hub.
+	// Status is set by controllers of Fleet.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ContentStatus `json:"status,omitempty"`
@@ -33,7 +33,7 @@ type Content struct {
 
 // ContentStatus says whether a Content is still needed.
 type ContentStatus struct {
-	// ReferenceCount is set by the hub to the number of BundleDeployments that name this Content; at zero it
+	// ReferenceCount is set by controllers of Fleet to the number of BundleDeployments that name this Content; at zero it
 	// may be deleted.
 	// +optional
 	ReferenceCount int `json:"referenceCount,omitempty"`
