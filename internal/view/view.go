@@ -322,7 +322,7 @@ func requestState(r *fleet.ClusterRegistration) (state, reason, message string) 
 		return StateGranted, "", ""
 	case granted.Status == "":
 		return StateNew, "", notProcessed
-	case granted.Status == corev1.ConditionFalse:
+	case granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError: // after an error, the hub decides again
 		return StateRefused, granted.Reason, granted.Message
 	}
 	return StateWaiting, granted.Reason, granted.Message

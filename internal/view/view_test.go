@@ -186,6 +186,7 @@ func TestRequestState(t *testing.T) {
 		"new":                {func(*fleet.ClusterRegistration) {}, StateNew, ""},
 		"waiting":            {says(unknown, "WaitingForApproval"), StateWaiting, "WaitingForApproval"},
 		"refused":            {says(no, "ClientIDInUse"), StateRefused, "ClientIDInUse"},
+		"decided again":      {says(no, "Error"), StateWaiting, "Error"},
 		"granted":            {says(yes, "Granted"), StateGranted, ""},
 		"without conditions": {func(r *fleet.ClusterRegistration) { r.Status.Granted = true }, StateGranted, ""},
 		"granted and void": {func(r *fleet.ClusterRegistration) {
