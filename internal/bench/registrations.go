@@ -204,7 +204,7 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	if err != nil {
 		return f, err
 	}
-	if err := crds.Ensure(ctx, client); err != nil {
+	if _, err := crds.Ensure(ctx, client); err != nil {
 		return f, err
 	}
 	if err := e.awaitHub(ctx); err != nil {

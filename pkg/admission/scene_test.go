@@ -75,7 +75,8 @@ func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
 	t.Helper()
 	extensions, err := apiextensions.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
-	require.NoError(t, crds.Ensure(t.Context(), extensions))
+	_, err = crds.Ensure(t.Context(), extensions)
+	require.NoError(t, err)
 	s := &scene{T: t, plane: plane, admin: newUser(t, "", plane.RESTConfig())}
 	review, err := s.admin.kubernetes.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	require.NoError(t, err)

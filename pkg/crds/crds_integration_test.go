@@ -38,7 +38,9 @@ func TestEnsure(t *testing.T) {
 	_, err = client.Patch(t.Context(), "contents.fleet.cattle.io", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.NoError(t, crds.Ensure(t.Context(), extensions(t)))
+	clustersHaveStatus, err := crds.Ensure(t.Context(), extensions(t))
+	require.NoError(t, err)
+	assert.True(t, clustersHaveStatus)
 
 	after, err := client.Get(t.Context(), "contents.fleet.cattle.io", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -50,7 +52,7 @@ func TestEnsureErrorNamesTheDefinition(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	err := crds.Ensure(ctx, extensions(t))
+	_, err := crds.Ensure(ctx, extensions(t))
 	require.ErrorIs(t, err, context.Canceled)
 	assert.ErrorContains(t, err, ".fleet.cattle.io")
 }
@@ -156,6 +158,17 @@ func TestRequestStatusMayChange(t *testing.T) {
 	updated, err := client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]any{"granted": true, "clusterName": "c"}, updated.Object["status"])
+}
+
+// An agent of Fleet sends its heartbeats as JSON patches that add to the status. Its hub may not have written one yet.
+func TestClusterHasStatus(t *testing.T) {
+	client := resource(t, "clusters")
+	created, err := client.Create(t.Context(), object("Cluster", map[string]any{}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	patch := []byte(`[{"op":"add","path":"/status/agent","value":{"namespace":"cattle-fleet-system"}}]`)
+	patched, err := client.Patch(t.Context(), created.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	assert.Equal(t, map[string]any{"agent": map[string]any{"namespace": "cattle-fleet-system"}}, patched.Object["status"])
 }
 
 func TestRequestClientIDLength(t *testing.T) {
@@ -270,7 +283,8 @@ func served(t *testing.T) clientset.Interface {
 	client := extensions(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	require.NoError(t, crds.Ensure(ctx, client))
+	_, err := crds.Ensure(ctx, client)
+	require.NoError(t, err)
 	return client
 }
 

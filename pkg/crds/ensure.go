@@ -26,12 +26,21 @@ const pollInterval = 100 * time.Millisecond
 //
 // An existing definition is not changed: it may be newer, and it may belong to Helm. Wrangler's BatchCreateCRDs would overwrite
 // it, together with Helm's labels and annotations.
-func Ensure(ctx context.Context, client clientset.Interface) error {
+//
+// clustersHaveStatus reports whether the definition of Clusters gives each an empty status from its creation on. Those of earlier versions do not.
+func Ensure(ctx context.Context, client clientset.Interface) (clustersHaveStatus bool, err error) {
 	objects, err := Objects()
 	if err != nil {
-		return err
+		return false, err
 	}
-	return ensureAll(ctx, client, objects)
+	served, err := ensureAll(ctx, client, objects)
+	if err != nil {
+		return false, err
+	}
+	clusters := slices.IndexFunc(served, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Cluster" })
+	return !slices.ContainsFunc(served[clusters].Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Served && v.Schema.OpenAPIV3Schema.Properties["status"].Default == nil
+	}), nil
 }
 
 // EnsureClusternet is Ensure for the kinds of Clusternet.
@@ -40,18 +49,28 @@ func EnsureClusternet(ctx context.Context, client clientset.Interface) error {
 	if err != nil {
 		return err
 	}
-	return ensureAll(ctx, client, objects)
+	_, err = ensureAll(ctx, client, objects)
+	return err
 }
 
-func ensureAll(ctx context.Context, client clientset.Interface, objects []*apiextensionsv1.CustomResourceDefinition) error {
+// ensureAll returns the definitions that the API server serves, in the order of the objects.
+func ensureAll(
+	ctx context.Context, client clientset.Interface, objects []*apiextensionsv1.CustomResourceDefinition,
+) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	served := make([]*apiextensionsv1.CustomResourceDefinition, len(objects))
 	group, ctx := errgroup.WithContext(ctx)
-	for _, object := range objects {
-		group.Go(func() error { return ensure(ctx, client, object) })
+	for i, object := range objects {
+		group.Go(func() (err error) {
+			served[i], err = ensure(ctx, client, object)
+			return err
+		})
 	}
-	return group.Wait()
+	return served, group.Wait()
 }
 
-func ensure(ctx context.Context, client clientset.Interface, object *apiextensionsv1.CustomResourceDefinition) error {
+func ensure(
+	ctx context.Context, client clientset.Interface, object *apiextensionsv1.CustomResourceDefinition,
+) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crds := client.ApiextensionsV1().CustomResourceDefinitions()
 	// Get first: if all definitions exist, a hub needs no right to create any, and writes nothing.
 	existing, err := crds.Get(ctx, object.Name, metav1.GetOptions{})
@@ -59,7 +78,7 @@ func ensure(ctx context.Context, client clientset.Interface, object *apiextensio
 		existing, err = crds.Create(ctx, object, metav1.CreateOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating CustomResourceDefinition %s: %w", object.Name, err)
+		return nil, fmt.Errorf("creating CustomResourceDefinition %s: %w", object.Name, err)
 	}
 	if err == nil {
 		if lacking := lackingStatus(existing, object); len(lacking) > 0 {
@@ -67,17 +86,17 @@ func ensure(ctx context.Context, client clientset.Interface, object *apiextensio
 				"install the chart fleet-crd of this version", object.Name, strings.Join(lacking, ", "))
 		}
 		if served, _ := describe(existing); served {
-			return nil
+			return existing, nil
 		}
 	}
 	return waitUntilServed(ctx, client, object.Name)
 }
 
-func waitUntilServed(ctx context.Context, client clientset.Interface, name string) error {
+func waitUntilServed(ctx context.Context, client clientset.Interface, name string) (object *apiextensionsv1.CustomResourceDefinition, err error) {
 	state := "it has no conditions yet"
-	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		object, err := client.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if object, err = client.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return false, err
 		}
 		var served bool
@@ -87,9 +106,9 @@ func waitUntilServed(ctx context.Context, client clientset.Interface, name strin
 		return served, nil
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for CustomResourceDefinition %s to be served (%s): %w", name, state, err)
+		return nil, fmt.Errorf("waiting for CustomResourceDefinition %s to be served (%s): %w", name, state, err)
 	}
-	return nil
+	return object, nil
 }
 
 // offered reports whether the discovery of the API server lists the kind. After a definition is established, requests for its

@@ -5,7 +5,32 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
+	"k8s.io/apimachinery/pkg/runtime"
 )
+
+func TestEnsure_clustersHaveStatus(t *testing.T) {
+	for name, earlier := range map[string]bool{"definitions of this version": false, "earlier definitions": true} {
+		t.Run(name, func(t *testing.T) {
+			objects, err := Objects()
+			require.NoError(t, err)
+			var installed []runtime.Object
+			for _, object := range objects {
+				object.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}
+				if earlier {
+					status := object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+					status.Default = nil
+					object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"] = status
+				}
+				installed = append(installed, object)
+			}
+			clustersHaveStatus, err := Ensure(t.Context(), fake.NewSimpleClientset(installed...))
+			require.NoError(t, err)
+			assert.Equal(t, !earlier, clustersHaveStatus)
+		})
+	}
+}
 
 func TestLackingStatus(t *testing.T) {
 	wanted, err := Objects()

@@ -274,7 +274,7 @@ func (h *hub) prepare(ctx context.Context, c *app.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := crds.Ensure(ctx, extensions); err != nil {
+	if c.ClustersHaveStatus, err = crds.Ensure(ctx, extensions); err != nil {
 		return err
 	}
 	if h.options.Clusternet {

@@ -14,9 +14,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// PlainClient makes 15 writes for each registration in sequence, and reads nothing. They are the one write of the agent, the 13 writes of the
-// hub without those for the agent's Bundle, and a ClusterRoleBinding. Earlier hubs created that binding for each registration; the client
-// still does, so that its figures can be compared with kept runs. A hub that makes these writes cannot be faster.
+// PlainClient makes 15 writes for each registration in sequence, and reads nothing. They are the one write of the agent, the 12 writes of the
+// hub without those for the agent's Bundle, and two that earlier hubs made: the first status of the Cluster, which now follows the first heartbeat,
+// and a ClusterRoleBinding. The client still makes them, so that its figures can be compared with kept runs. A hub that makes these writes
+// cannot be faster.
 type PlainClient struct {
 	API *API
 	// Run is part of all names, because a control plane can have objects of several runs.

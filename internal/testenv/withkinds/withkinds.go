@@ -23,5 +23,6 @@ func Install(ctx context.Context, plane *controlplane.ControlPlane) error {
 	if err != nil {
 		return err
 	}
-	return crds.Ensure(ctx, client)
+	_, err = crds.Ensure(ctx, client)
+	return err
 }

@@ -82,6 +82,9 @@ type Context struct {
 	ImportBackoff Backoff
 	// DisableBundles leaves Bundles to Fleet's own controllers.
 	DisableBundles bool
+	// ClustersHaveStatus is whether a Cluster has an empty status from its creation on. Otherwise the hub must write its status before an agent of
+	// Fleet can send a heartbeat.
+	ClustersHaveStatus bool
 	// Clusternet has the controllers of ClusterRegistrationRequests and ManagedClusters, and ClusternetClient writes them; both are nil
 	// unless the hub serves Clusternet agents.
 	Clusternet       clusternetcontrollers.Interface

@@ -113,12 +113,17 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 }
 
 // reportAfter is the age of a Cluster from which its status shows a first registration that is under way. Earlier writes would delay the
-// registrations of hundreds of Clusters at the same time.
-const reportAfter = 10 * time.Second
+// registrations of hundreds of Clusters at the same time. If a request was granted meanwhile, its agent has the same time for its first heartbeat,
+// and reportLatest is the age: the hub would otherwise write many statuses in the moment in which the agents send their heartbeats.
+const (
+	reportAfter  = 10 * time.Second
+	reportLatest = 30 * time.Second
+)
 
 // firstStatusDelay returns for how long the hub delays the first status of a Cluster, because the Cluster is being imported, or because a request of
 // its agent exists and the first heartbeat will follow; 0 means that the status must be written now. It must be written now for an agent of
-// Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for status.namespace.
+// Fleet if Clusters have no status at first, because its heartbeat is a JSON patch that fails without one, and with disableBundles, where the
+// request waits for status.namespace.
 func (h *handler) firstStatusDelay(cluster, after *fleet.Cluster) time.Duration {
 	if len(cluster.Status.Conditions) > 0 {
 		return 0
@@ -126,12 +131,20 @@ func (h *handler) firstStatusDelay(cluster, after *fleet.Cluster) time.Duration 
 	importing := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionImported).Reason == fleet.ReasonImporting
 	waiting := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonWaitingForAgent
 	requests := h.requestsOf(cluster)
-	ofFleet := func(r *fleet.ClusterRegistration) bool { return !registration.Renews(r) }
-	registering := waiting && !h.DisableBundles && len(requests) > 0 && !slices.ContainsFunc(requests, ofFleet)
+	needsStatus := func(r *fleet.ClusterRegistration) bool { return !h.ClustersHaveStatus && !registration.Renews(r) }
+	registering := waiting && !h.DisableBundles && len(requests) > 0 && !slices.ContainsFunc(requests, needsStatus)
 	if !importing && !registering {
 		return 0
 	}
-	return min(reportAfter-h.Clock.Since(cluster.CreationTimestamp.Time), reportAfter) // the clock of the API server may be ahead
+	age := h.Clock.Since(cluster.CreationTimestamp.Time)
+	left := reportAfter - age
+	for _, r := range requests {
+		granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
+		if at, err := time.Parse(time.RFC3339, granted.LastTransitionTime); err == nil && granted.Status == corev1.ConditionTrue {
+			left = max(left, min(reportAfter-h.Clock.Since(at), reportLatest-age))
+		}
+	}
+	return min(left, reportAfter) // the clock of the API server may be ahead
 }
 
 // ensureOwnedFields writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted

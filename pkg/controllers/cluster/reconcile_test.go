@@ -178,6 +178,7 @@ func TestReconcile_firstImportIsReported(t *testing.T) {
 
 func TestReconcile_firstStatusOfARegistration(t *testing.T) {
 	undecided, granted := request("r", 0, corev1.ConditionUnknown, fleet.ReasonCountingUse), request("r", 0, corev1.ConditionTrue, fleet.ReasonGranted)
+	granted.Status.Conditions[0].LastTransitionTime = noon.Format(time.RFC3339)
 	ofFleet := granted.DeepCopy()
 	for _, r := range []*fleet.ClusterRegistration{undecided, granted} {
 		r.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
@@ -192,10 +193,22 @@ func TestReconcile_firstStatusOfARegistration(t *testing.T) {
 		{"a request that is not decided: with its result", undecided, nil, ""},
 		{"a granted request: with the heartbeat", granted, nil, ""},
 		{"a request of an agent of Fleet, whose heartbeat needs a status: at once", ofFleet, nil, fleet.ReasonWaitingForAgent},
+		{"the same where each Cluster has one: with the heartbeat", ofFleet, func(d *deletion) { d.ClustersHaveStatus = true }, ""},
 		{"the first heartbeat", granted, func(d *deletion) { d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now()) }, fleet.ReasonRegistered},
 		{"a refused request: at once", request("r", 0, corev1.ConditionFalse, fleet.ReasonDenied), nil, fleet.ReasonDenied},
-		{"no heartbeat for ten seconds", granted, func(d *deletion) {
+		{"no decision for ten seconds", undecided, func(d *deletion) {
 			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-reportAfter))
+		}, fleet.ReasonWaitingForAgent},
+		{"granted later, and no heartbeat since: with the heartbeat", granted, func(d *deletion) {
+			d.clock.Step(reportAfter - time.Second)
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * reportAfter))
+		}, ""},
+		{"granted ten seconds ago, and no heartbeat since", granted, func(d *deletion) {
+			d.clock.Step(reportAfter)
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * reportAfter))
+		}, fleet.ReasonWaitingForAgent},
+		{"granted just now, again and again", granted, func(d *deletion) {
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-reportLatest))
 		}, fleet.ReasonWaitingForAgent},
 		{"after another status: at once", granted, func(d *deletion) {
 			result.Set(&d.cluster.Status.Conditions, fleet.ConditionProcessed, result.Wait(fleet.ReasonNamespaceDeleting, ""), d.clock.Now())

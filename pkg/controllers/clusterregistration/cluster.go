@@ -145,12 +145,12 @@ func (h *handler) createCluster(
 
 // hasNamespace reports whether the controller of Clusters has created the cluster namespace: the cached Namespace has the key that fits the
 // digest on the Cluster, or Fleet created it. The status alone proves nothing: a user who may write it could name the namespace of a Cluster in
-// another workspace. The status of a new Cluster may be written only with the first heartbeat of its agent. An agent of Fleet cannot send a
-// heartbeat to a Cluster without a status, so its request also waits for the status.
+// another workspace. The status of a new Cluster may be written only with the first heartbeat of its agent. Where a new Cluster has no status, an
+// agent of Fleet cannot send a heartbeat, so its request also waits for the status.
 func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	name := clusterNamespace(cluster)
 	isReported := cluster.Status.Namespace == name
-	if !isReported && !registration.Renews(request) {
+	if !isReported && !registration.Renews(request) && !h.ClustersHaveStatus {
 		return false
 	}
 	namespace, err := h.namespaces.Get(name)

@@ -141,10 +141,15 @@ func TestGrant(t *testing.T) {
 		{"the hub created the namespace, and the Cluster has no status: granted", func(s *scene) { s.haveNamespace("key") }, "True Granted", " ", []string{
 			"create serviceaccounts", "create secrets",
 		}},
-		{"the hub created the namespace, and an agent of Fleet, whose heartbeat needs a status, asks: waits", func(s *scene) {
+		{"the same for an agent of Fleet, whose heartbeat needs a status: waits", func(s *scene) {
 			s.haveNamespace("key")
 			s.cannotRenew()
 		}, "Unknown WaitingForCluster", " ", nil},
+		{"the same where each Cluster has one: granted", func(s *scene) {
+			s.haveNamespace("key")
+			s.cannotRenew()
+			s.ClustersHaveStatus = true
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"a user created the namespace: waits", func(s *scene) { s.haveNamespace("guessed") }, "Unknown WaitingForCluster", " ", nil},
 		{"the namespace is of another Cluster: waits", func(s *scene) {
 			s.haveNamespace("key").Annotations[fleet.ClusterAnnotation] = "other"

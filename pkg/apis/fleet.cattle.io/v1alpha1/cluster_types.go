@@ -33,6 +33,7 @@ type Cluster struct {
 	Spec ClusterSpec `json:"spec,omitempty"`
 	// Status is what the hub and the agent of the cluster report.
 	// +optional
+	// +kubebuilder:default={}
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ClusterStatus `json:"status,omitempty"`
 }
