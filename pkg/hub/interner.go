@@ -95,7 +95,7 @@ func keepDigests(before, object any) {
 	old, _ := before.(*fleet.BundleDeployment)
 	deployment, _ := object.(*fleet.BundleDeployment)
 	if old != nil && deployment != nil && old.UID == deployment.UID && old.Generation == deployment.Generation && deployment.Generation > 0 {
-		deployment.Spec.Digests = old.Spec.Digests
+		deployment.Spec.CachedDigests = old.Spec.CachedDigests
 	}
 }
 
@@ -181,7 +181,7 @@ func (w *interner) intern(before, object any) any {
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.string(o.Spec.DeploymentID), w.string(o.Spec.StagedDeploymentID)
 		o.Status.AppliedDeploymentID = w.string(o.Status.AppliedDeploymentID)
-		o.Spec.Digests = w.specDigests(o.Spec.Digests)
+		o.Spec.CachedDigests = w.specDigests(o.Spec.CachedDigests)
 	}
 	return object
 }

@@ -320,9 +320,9 @@ func TestTransform_digests(t *testing.T) {
 	}
 	cached := received("uid", "1", 1, "one")
 	require.NoError(t, i.store.Add(cached))
-	assert.Same(t, cached.Spec.Digests, received("uid", "2", 1, "not read").Spec.Digests)
-	assert.NotEqual(t, cached.Spec.Digests, received("uid", "3", 2, "two").Spec.Digests, "another generation")
-	assert.NotEqual(t, cached.Spec.Digests, received("another", "4", 1, "two").Spec.Digests, "another object")
+	assert.Same(t, cached.Spec.CachedDigests, received("uid", "2", 1, "not read").Spec.CachedDigests)
+	assert.NotEqual(t, cached.Spec.CachedDigests, received("uid", "3", 2, "two").Spec.CachedDigests, "another generation")
+	assert.NotEqual(t, cached.Spec.CachedDigests, received("another", "4", 1, "two").Spec.CachedDigests, "another object")
 }
 
 func TestRecent(t *testing.T) {

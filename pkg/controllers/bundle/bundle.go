@@ -194,7 +194,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 		return b, nil
 	}
 
-	limits := d.limits(k, matches)
+	limits := d.storageLimits(k, matches)
 	summary, unavailable, quarantined := d.summarize(b, p, matches, limits)
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
@@ -219,7 +219,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := bundleResult(cmp.Or(p.problem, limitProblem(limits)), summary, quarantined)
+	out := bundleResult(cmp.Or(p.problem, storageProblem(limits)), summary, quarantined)
 	out = withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
@@ -239,7 +239,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 // older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
 // Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
-	b *fleet.Bundle, p *plan, matches []match, limits map[key]*limitError,
+	b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
 ) (summary fleet.BundleSummary, unavailable, quarantined int) {
 	deployments := d.deploymentsOf(b)
 	postponed := d.postponedByRollout(keyOf(b))

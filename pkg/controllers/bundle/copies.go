@@ -73,7 +73,7 @@ func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) 
 // sourcesOf returns the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
 func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
 	all = loginsOf(deployment.Spec.HelmChartOptions)
-	digests := deployment.Spec.Digests
+	digests := deployment.Spec.CachedDigests
 	if digests != nil && deployment.Spec.HelmChartOptions == nil {
 		for _, s := range decodeSources(digests.HelmChartOptions) {
 			all = append(all, copySource{s.kind, s.name, registration.SecretTypeHelmOp})
@@ -125,11 +125,11 @@ func sourceOf(named fleet.DownstreamResource) copySource {
 
 // ensureCopies copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
 // of a copy has changed, and deletes copies that none names any more. It returns the names of the copies, and by Bundle
-// what the limit keeps from the Cluster. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
+// what the storage limit of the workspace keeps from the Cluster. A Secret or ConfigMap that does not exist delays the agent, and not the hub.
 func (d *Deployer) ensureCopies(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment,
-) (secrets, configMaps []string, limited map[key]excess, failures []error) {
-	limited = map[key]excess{}
+) (secrets, configMaps []string, overStorage map[key]storageExcess, failures []error) {
+	overStorage = map[key]storageExcess{}
 	dependents, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
 	chosen := map[string]copySource{} // by kind and name
 	for _, a := range assignments {
@@ -154,14 +154,14 @@ func (d *Deployer) ensureCopies(
 		}
 		chosen[s.String()] = s
 		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, dependents[s], func(size, counted int64) error {
-			return d.reserve(cluster, bundleOf(dependents[s][0]), excess{size, s}, counted, func() (int64, error) {
+			return d.reserveStorage(cluster, bundleOf(dependents[s][0]), storageExcess{size, s}, counted, func() (int64, error) {
 				return d.copies.sizeOf(ctx, s, namespace)
 			})
 		})
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
-			noteExcess(limited, err, dependents[s]...)
+			noteStorageExcess(overStorage, err, dependents[s]...)
 			if !d.copies.exists(ctx, s, namespace) {
 				continue // the agent may have no right to read the object of that name
 			}
@@ -186,7 +186,7 @@ func (d *Deployer) ensureCopies(
 		}
 		failures = append(failures, d.copies.delete(ctx, namespace, s))
 	}
-	return secrets, configMaps, limited, failures
+	return secrets, configMaps, overStorage, failures
 }
 
 // copies copies the Secrets and ConfigMaps that BundleDeployments name from the namespace of the Bundle to the cluster namespace.
@@ -199,7 +199,7 @@ type copies struct{ *app.Context }
 type copyVersion struct {
 	generation    int64
 	sourceVersion string
-	size          int64 // that counts of the content; 0 in a copy of Fleet's hub
+	size          int64 // of the content, as it counts for the storage limit; 0 in a copy of Fleet's hub
 }
 
 func (v copyVersion) String() string {

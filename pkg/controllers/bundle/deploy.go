@@ -50,7 +50,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
-		d.recount(cluster, own)
+		d.recountStorage(cluster, own)
 		current, recheck, err = d.deploy(ctx, cluster, own, foreign)
 	}
 	if ctx.Err() == nil {
@@ -130,14 +130,14 @@ func (d *Deployer) deploy(
 
 	// Copy Secrets and ConfigMaps, and grant the right to read the copies and the Secrets with Helm values. Then write the specs, because an agent reads
 	// these objects when it receives the spec, which has the digest of the values.
-	limited := map[key]excess{} // by Bundle
+	overStorage := map[key]storageExcess{} // by Bundle
 	for _, a := range assignments {
-		noteExcess(limited, a.err)
+		noteStorageExcess(overStorage, a.err)
 	}
 	stored := slices.DeleteFunc(slices.Clone(assignments), func(a assignment) bool { return a.existing == nil || a.action == remove })
-	secrets, configMaps, limitedCopies, failures := d.ensureCopies(ctx, cluster, stored)
-	maps.Copy(limited, limitedCopies)
-	d.noteLimits(keyOf(cluster), limited)
+	secrets, configMaps, copiesOverStorage, failures := d.ensureCopies(ctx, cluster, stored)
+	maps.Copy(overStorage, copiesOverStorage)
+	d.noteStorageLimits(keyOf(cluster), overStorage)
 	for _, a := range assignments {
 		secrets = append(secrets, a.secrets...)
 	}
@@ -262,7 +262,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 		size = plan.wantedSize(v, isPostponed, existing)
 	}
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
-	if err := d.reserveDeployment(ctx, cluster, size, existing, wanted); err != nil {
+	if err := d.reserveDeploymentStorage(ctx, cluster, size, existing, wanted); err != nil {
 		return leaveAsIs(existing, err)
 	}
 	return assignment{
@@ -526,8 +526,8 @@ func desired(
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
 	}
-	if spec.Digests != nil { // the cache has dropped the fields that stay
-		digests := *spec.Digests
+	if spec.CachedDigests != nil { // the cache has dropped the fields that stay
+		digests := *spec.CachedDigests
 		digests.StagedOptions = v.digest
 		if !isPostponed {
 			digests.Options = digest
@@ -537,7 +537,7 @@ func desired(
 			set := digestsOf(&fleet.BundleDeploymentSpec{DependsOn: spec.DependsOn, CorrectDrift: spec.CorrectDrift, HelmChartOptions: spec.HelmChartOptions})
 			digests.DependsOn, digests.CorrectDrift, digests.HelmChartOptions = set.DependsOn, set.CorrectDrift, set.HelmChartOptions
 		}
-		spec.Digests = &digests
+		spec.CachedDigests = &digests
 	}
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
@@ -641,7 +641,7 @@ func stalledReason(err error) (reason string) {
 		var role *desiredset.ForeignError
 		var missing *missingSourceError
 		var template *templateError
-		var limit *limitError
+		var limit *storageError
 		switch {
 		case errors.As(one, &unusable), errors.As(one, &role):
 			reason = fleet.ReasonNameConflict

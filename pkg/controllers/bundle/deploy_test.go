@@ -373,7 +373,7 @@ func TestDesired(t *testing.T) {
 				assert.Equal(t, d.Spec.Options, got.Spec.Options)
 				Reduce(&d.Spec)
 				assert.True(t, isSpecEqual(&d.Spec, &got.Spec))
-				assert.Equal(t, d.Spec.Digests, got.Spec.Digests)
+				assert.Equal(t, d.Spec.CachedDigests, got.Spec.CachedDigests)
 
 				v.deploymentID = "s:2"
 				assert.Equal(t, after, desired(b, v, helmValues{}, false, clusterNamed("alice"), reduced).Spec.Options.CorrectDrift)

@@ -112,7 +112,7 @@ func newStage(t testing.TB) *stage {
 		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
-		limited: map[key]map[key]excess{},
+		overStorage: map[key]map[key]storageExcess{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
 	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles, MarkAll: (*changedObjects).markAll}
@@ -300,7 +300,7 @@ func (s *stage) matching(b *fleet.Bundle) []match {
 
 // shown returns the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _, _ := s.summarize(b, s.plans.of(b), s.matching(b), s.limits(keyOf(b), s.matching(b)))
+	summary, _, _ := s.summarize(b, s.plans.of(b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
 	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
 }
 

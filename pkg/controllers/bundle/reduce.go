@@ -26,8 +26,8 @@ func Reduce(spec *fleet.BundleDeploymentSpec) {
 	if hasValues(spec.Options) || hasValues(spec.StagedOptions) {
 		return
 	}
-	if spec.Digests == nil {
-		spec.Digests = digestsOf(spec)
+	if spec.CachedDigests == nil {
+		spec.CachedDigests = digestsOf(spec)
 	}
 	for _, f := range userFields {
 		f.clear(spec)
@@ -110,10 +110,10 @@ func digestOf(field any, named []fleet.DownstreamResource) (digest fleet.FieldDi
 // deployedDrift returns the correctDrift in the options of a spec, even after Reduce.
 func deployedDrift(spec *fleet.BundleDeploymentSpec) *fleet.CorrectDrift {
 	switch {
-	case spec.Digests == nil:
+	case spec.CachedDigests == nil:
 		return spec.Options.CorrectDrift
-	case spec.Digests.DeployedDrift.IsSet:
-		return ptr.To(spec.Digests.DeployedDrift.CorrectDrift)
+	case spec.CachedDigests.DeployedDrift.IsSet:
+		return ptr.To(spec.CachedDigests.DeployedDrift.CorrectDrift)
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func decodeSources(digest fleet.FieldDigest) (sources []copySource) {
 // has the digest of the field in before, so it is not replaced.
 func specChanges(before, after *fleet.BundleDeployment) (operations []writes.PatchOperation, err error) {
 	// Another client may have removed the spec, and a JSON patch cannot add a field to a missing object.
-	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{Digests: &fleet.SpecDigests{}}) {
+	if isSpecEqual(&before.Spec, &fleet.BundleDeploymentSpec{CachedDigests: &fleet.SpecDigests{}}) {
 		return []writes.PatchOperation{{Op: "add", Path: "/spec", Value: after.Spec}, {Op: "add", Path: "/metadata/labels", Value: after.Labels}}, nil
 	}
 	for _, f := range userFields {
@@ -206,17 +206,17 @@ func isSpecEqual(before, after *fleet.BundleDeploymentSpec) bool {
 		f.clear(&a)
 		f.clear(&b)
 	}
-	a.Digests, b.Digests = nil, nil
+	a.CachedDigests, b.CachedDigests = nil, nil
 	return equality.Semantic.DeepEqual(a, b)
 }
 
 // sameField reports whether two specs have the same value in a field. If both specs have digests, it compares these, because Reduce may have
 // dropped the field from either.
 func sameField(f userField, before, after *fleet.BundleDeploymentSpec) bool {
-	if before.Digests == nil || after.Digests == nil {
+	if before.CachedDigests == nil || after.CachedDigests == nil {
 		return equality.Semantic.DeepEqual(f.value(before), f.value(after))
 	}
-	return f.digest(before.Digests).Sum == f.digest(after.Digests).Sum
+	return f.digest(before.CachedDigests).Sum == f.digest(after.CachedDigests).Sum
 }
 
 // otherFields returns the fields of a spec that users do not fill, as JSON.

@@ -51,7 +51,7 @@ func TestSpecChanges(t *testing.T) {
 				want := map[string]any{}
 				encode(t, after.Spec, &want)
 				if isReduced {
-					after.Spec.Digests = digestsOf(&after.Spec)
+					after.Spec.CachedDigests = digestsOf(&after.Spec)
 					Reduce(&before.Spec)
 				}
 				assert.False(t, isSpecEqual(&before.Spec, &after.Spec))
@@ -75,7 +75,7 @@ func TestSpecChanges(t *testing.T) {
 
 // Without the field spec, there is none to which a JSON patch could add.
 func TestSpecChangesOfNoSpec(t *testing.T) {
-	for name, spec := range map[string]fleet.BundleDeploymentSpec{"whole": {}, "reduced": {Digests: &fleet.SpecDigests{}}} {
+	for name, spec := range map[string]fleet.BundleDeploymentSpec{"whole": {}, "reduced": {CachedDigests: &fleet.SpecDigests{}}} {
 		t.Run(name, func(t *testing.T) {
 			after := &fleet.BundleDeployment{Spec: someSpec()}
 			operations, err := specChanges(&fleet.BundleDeployment{Spec: spec}, after)
@@ -104,7 +104,7 @@ func TestReduceKeepsTheSources(t *testing.T) {
 	}, sourcesOf(deployment))
 	again := &fleet.BundleDeployment{Spec: someSpec()}
 	Reduce(&again.Spec)
-	assert.Equal(t, *deployment.Spec.Digests, *again.Spec.Digests, "equal specs have equal digests")
+	assert.Equal(t, *deployment.Spec.CachedDigests, *again.Spec.CachedDigests, "equal specs have equal digests")
 }
 
 // Without the values that older versions of Fleet's hub wrote into the options, nothing could be written to the Secret.
@@ -112,6 +112,6 @@ func TestReduceKeepsValues(t *testing.T) {
 	spec := someSpec()
 	spec.Options.Helm.Values = &fleet.GenericMap{Data: map[string]any{"a": "b"}}
 	Reduce(&spec)
-	assert.Nil(t, spec.Digests)
+	assert.Nil(t, spec.CachedDigests)
 	assert.Equal(t, "n", spec.Options.TargetNamespace)
 }

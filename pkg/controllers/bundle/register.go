@@ -14,7 +14,7 @@
 //	templates.go  Helm values with templates
 //	values.go     the Secret with the Helm values of a BundleDeployment
 //	reduce.go     what the caches keep of a BundleDeployment, and the patch of its spec
-//	stored.go     the limit of what is stored for the Clusters of a workspace
+//	storage.go    the limit of what is stored for the Clusters of a workspace
 //	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
 //	contents.go   Contents: their creation, and the deletion of those that no BundleDeployment needs
 //	index.go      indexes, and the names in BundleDeployments
@@ -79,8 +79,8 @@ type Deployer struct {
 	changedAt map[key]time.Time
 	// rollouts has, by Bundle and Cluster, the last decision about each Cluster that is not updated yet.
 	rollouts map[key]map[key]rolloutStep
-	// limited has, by Cluster and Bundle, what the limit of the workspace keeps from the Cluster: see noteLimits.
-	limited map[key]map[key]excess
+	// overStorage has, by Cluster and Bundle, what the storage limit of the workspace keeps from the Cluster: see noteStorageLimits.
+	overStorage map[key]map[key]storageExcess
 
 	sizes storedBytes
 }
@@ -115,7 +115,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		seen:            map[key]bundleVersion{},
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
-		limited:         map[key]map[key]excess{},
+		overStorage:     map[key]map[key]storageExcess{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
@@ -146,7 +146,7 @@ func (d *Deployer) Forget(k string) {
 	cluster := key{Namespace: namespace, Name: name}
 	d.plans.memory.forgetCluster(cluster)
 	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name))
-	d.noteLimits(cluster, nil)
+	d.noteStorageLimits(cluster, nil)
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -95,8 +95,8 @@ type BundleDeploymentSpec struct {
 	// +optional
 	WaitingForValues bool `json:"waitingForValues,omitempty"`
 
-	// Digests is not part of the API: in the caches of the hub it stands for the fields that users fill.
-	Digests *SpecDigests `json:"-"`
+	// CachedDigests is not part of the API: in the caches of the hub it stands for the fields that users fill.
+	CachedDigests *SpecDigests `json:"-"`
 }
 
 // BundleDeploymentStatus is the report of the agent.

@@ -391,8 +391,8 @@ func (in *BundleDeploymentSpec) DeepCopyInto(out *BundleDeploymentSpec) {
 		in, out := &in.HelmChartOptions, &out.HelmChartOptions
 		*out = (*in).DeepCopy()
 	}
-	if in.Digests != nil {
-		in, out := &in.Digests, &out.Digests
+	if in.CachedDigests != nil {
+		in, out := &in.CachedDigests, &out.CachedDigests
 		*out = (*in).DeepCopy()
 	}
 	return

@@ -83,21 +83,21 @@ func (w *workspaceSizes) add(namespace string, size, limit int64) bool {
 	return true
 }
 
-// excess is the size that the limit refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
-type excess struct {
+// storageExcess is the size that the storage limit of the workspace refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
+type storageExcess struct {
 	size   int64
 	source copySource
 }
 
-// limitError reports that the hub does not store what a Bundle asks for.
-type limitError struct {
+// storageError reports that the hub does not store what a Bundle asks for.
+type storageError struct {
 	bundle key
-	excess
+	storageExcess
 	limit int64
 }
 
 // Error names the Bundle, the size, the limit and what to do.
-func (e *limitError) Error() string {
+func (e *storageError) Error() string {
 	what := fmt.Sprintf("what Bundle %s has in options and Helm values", e.bundle)
 	if e.source != (copySource{}) {
 		what = fmt.Sprintf("%s, which Bundle %s names in %s,", e.source, e.bundle, e.source.field())
@@ -106,23 +106,23 @@ func (e *limitError) Error() string {
 		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
 }
 
-// noteExcess adds the size to those of the Bundles, if an error is that of the limit: of the Bundle that it names, and of those with these
+// noteStorageExcess adds the size to those of the Bundles, if an error is that of the limit: of the Bundle that it names, and of those with these
 // BundleDeployments.
-func noteExcess(limited map[key]excess, err error, dependents ...*fleet.BundleDeployment) {
-	var limit *limitError
+func noteStorageExcess(overStorage map[key]storageExcess, err error, dependents ...*fleet.BundleDeployment) {
+	var limit *storageError
 	if !errors.As(err, &limit) {
 		return
 	}
-	limited[limit.bundle] = limit.excess
+	overStorage[limit.bundle] = limit.storageExcess
 	for _, dependent := range dependents {
-		limited[bundleOf(dependent)] = limit.excess
+		overStorage[bundleOf(dependent)] = limit.storageExcess
 	}
 }
 
-// reserve counts what the hub is about to store in the namespace of a Cluster in place of something of which it has counted so many bytes. Nothing
+// reserveStorage counts what the hub is about to store in the namespace of a Cluster in place of something of which it has counted so many bytes. Nothing
 // that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that needs no more. stored
 // returns the size of what Fleet's hub has stored there, which this hub has not counted. It is called only at the limit, because it sends requests.
-func (d *Deployer) reserve(cluster *fleet.Cluster, bundle key, wanted excess, counted int64, stored func() (int64, error)) error {
+func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted storageExcess, counted int64, stored func() (int64, error)) error {
 	grown := wanted.size - counted
 	if grown <= 0 {
 		return nil
@@ -143,12 +143,12 @@ func (d *Deployer) reserve(cluster *fleet.Cluster, bundle key, wanted excess, co
 			return nil
 		}
 	}
-	return &limitError{bundle, wanted, limit}
+	return &storageError{bundle, wanted, limit}
 }
 
-// reserveDeployment counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
-func (d *Deployer) reserveDeployment(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
-	return d.reserve(cluster, bundleOf(wanted), excess{size: size}, storedSize(existing), func() (int64, error) {
+// reserveDeploymentStorage counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
+func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
+	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, storedSize(existing), func() (int64, error) {
 		switch {
 		case existing == nil:
 			return 0, nil
@@ -168,9 +168,9 @@ func toCount(size, counted int64) int64 {
 	return size
 }
 
-// recount corrects the number of a Cluster, at the beginning of a pass: something was deleted, or the pass before has not written all that it had
+// recountStorage corrects the number of a Cluster, at the beginning of a pass: something was deleted, or the pass before has not written all that it had
 // counted.
-func (d *Deployer) recount(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) {
+func (d *Deployer) recountStorage(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) {
 	if sizes := d.sizes.find(cluster.Namespace); sizes != nil {
 		sizes.set(registration.ClusterNamespace(cluster.Namespace, cluster.Name), d.storedIn(cluster, deployments))
 	}
@@ -249,12 +249,12 @@ func (p *plan) wantedSize(v variant, isPostponed bool, existing *fleet.BundleDep
 	return toCount(size, counted)
 }
 
-// noteLimits remembers, by Bundle, what the limit keeps from a Cluster. The statuses of the Bundles report it.
-func (d *Deployer) noteLimits(cluster key, now map[key]excess) {
+// noteStorageLimits remembers, by Bundle, what the storage limit keeps from a Cluster. The statuses of the Bundles report it.
+func (d *Deployer) noteStorageLimits(cluster key, now map[key]storageExcess) {
 	d.mu.Lock()
-	before := d.limited[cluster]
-	if d.limited[cluster] = now; len(now) == 0 {
-		delete(d.limited, cluster)
+	before := d.overStorage[cluster]
+	if d.overStorage[cluster] = now; len(now) == 0 {
+		delete(d.overStorage, cluster)
 	}
 	d.mu.Unlock()
 	for bundle := range before {
@@ -269,21 +269,21 @@ func (d *Deployer) noteLimits(cluster key, now map[key]excess) {
 	}
 }
 
-// limits returns, by Cluster, what the limit keeps from the Clusters that a Bundle targets. A quarantined Cluster gets nothing anyway.
-func (d *Deployer) limits(bundle key, matches []match) map[key]*limitError {
-	limit, found := d.Config.Get().Bundles.WorkspaceLimit(), map[key]*limitError{}
+// storageLimits returns, by Cluster, what the limit keeps from the Clusters that a Bundle targets. A quarantined Cluster gets nothing anyway.
+func (d *Deployer) storageLimits(bundle key, matches []match) map[key]*storageError {
+	limit, found := d.Config.Get().Bundles.WorkspaceLimit(), map[key]*storageError{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range matches {
-		if e, limited := d.limited[keyOf(m.cluster)][bundle]; limited && !m.cluster.Spec.Quarantined {
-			found[keyOf(m.cluster)] = &limitError{bundle, e, limit}
+		if e, limited := d.overStorage[keyOf(m.cluster)][bundle]; limited && !m.cluster.Spec.Quarantined {
+			found[keyOf(m.cluster)] = &storageError{bundle, e, limit}
 		}
 	}
 	return found
 }
 
-// limitProblem returns the problem of a Bundle that the limit keeps from one of its Clusters, or nil.
-func limitProblem(limits map[key]*limitError) *problem {
+// storageProblem returns the problem of a Bundle that the storage limit keeps from one of its Clusters, or nil.
+func storageProblem(limits map[key]*storageError) *problem {
 	message := ""
 	for _, e := range limits {
 		if text := e.Error(); message == "" || text < message { // the same in each pass

@@ -42,8 +42,8 @@ func limited(t *testing.T, clusters int) *stage {
 	return s
 }
 
-func (s *stage) limitProblem(b *fleet.Bundle) *problem {
-	return limitProblem(s.limits(keyOf(b), s.matching(b)))
+func (s *stage) storageProblem(b *fleet.Bundle) *problem {
+	return storageProblem(s.storageLimits(keyOf(b), s.matching(b)))
 }
 
 // hasStored fills the workspace up to its limit.
@@ -105,8 +105,8 @@ func TestWorkspaceLimit(t *testing.T) {
 			assert.Contains(t, out.Message, "what Bundle ws/app has in options and Helm values takes 201 kB for each Cluster")
 			assert.Contains(t, out.Message, "more than 1 MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub")
 			assert.Contains(t, s.shown(b), "Cluster ws/c-9: what Bundle ws/app has in options")
-			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.limitProblem(b).reason)
-			assert.Nil(t, limitProblem(s.limits(appKey, nil)), "of Clusters that it no longer targets")
+			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.storageProblem(b).reason)
+			assert.Nil(t, storageProblem(s.storageLimits(appKey, nil)), "of Clusters that it no longer targets")
 
 			t.Run("after a restart", func(t *testing.T) {
 				s.sizes = storedBytes{}
@@ -116,7 +116,7 @@ func TestWorkspaceLimit(t *testing.T) {
 				smaller := everywhereOfSize(field, 50<<10)
 				smaller.Generation = 2
 				assert.Equal(t, 10, s.deploysTo(t, smaller, 10))
-				assert.Nil(t, s.limitProblem(b))
+				assert.Nil(t, s.storageProblem(b))
 			})
 			t.Run("and not grow", func(t *testing.T) {
 				larger := everywhereOfSize(field, 400<<10)
@@ -300,7 +300,7 @@ func TestWorkspaceLimitCountsThoseOfFleet(t *testing.T) {
 	s.errors = map[string]error{"get cluster-": errInternal} // nothing is read for its size
 	assert.Equal(t, 0, s.deploysTo(t, b, 10), "the last has none")
 	assert.Equal(t, []string{"c-9"}, slices.Collect(func(yield func(string) bool) {
-		for cluster := range s.limits(appKey, s.matching(b)) {
+		for cluster := range s.storageLimits(appKey, s.matching(b)) {
 			yield(cluster.Name)
 		}
 	}))
@@ -395,16 +395,16 @@ func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
 	s.reconcile(t, clusterNamed("c-0"))
 	assert.Contains(t, s.taken(), "enqueue Bundle two in 1s")
 	for _, b := range []*fleet.Bundle{one, two} {
-		require.NotNil(t, s.limitProblem(b))
-		assert.Contains(t, s.limitProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes 301 kB for each Cluster, "+
+		require.NotNil(t, s.storageProblem(b))
+		assert.Contains(t, s.storageProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes 301 kB for each Cluster, "+
 			"and the large BundleDeployments and copies of this workspace would take more than 1 MiB")
 	}
 	s.reconcile(t, clusterNamed("c-0"))
 	assert.NotContains(t, s.taken(), "enqueue Bundle two in 1s", "nothing has changed")
 	s.sizes.of("ws").set("cluster-of-another", 0)
 	s.reconcile(t, clusterNamed("c-0"))
-	assert.Nil(t, s.limitProblem(one))
-	assert.Nil(t, s.limitProblem(two))
+	assert.Nil(t, s.storageProblem(one))
+	assert.Nil(t, s.storageProblem(two))
 }
 
 // A Bundle reports the limit only as long as it is the reason.
@@ -421,13 +421,13 @@ func TestWorkspaceLimitNoLongerReported(t *testing.T) {
 			s.hasStored()
 			s.has(t, b)
 			s.reconcile(t, cluster)
-			require.NotNil(t, s.limitProblem(b))
+			require.NotNil(t, s.storageProblem(b))
 			b = b.DeepCopy()
 			b.Generation = 2
 			change(b, cluster)
 			s.has(t, b, cluster)
 			s.reconcile(t, cluster)
-			assert.Empty(t, s.limits(appKey, s.matching(b)))
+			assert.Empty(t, s.storageLimits(appKey, s.matching(b)))
 		})
 	}
 }
