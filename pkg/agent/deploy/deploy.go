@@ -325,7 +325,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		IsAgent: key == d.ownKey,
 	}
 	if len(d.index.of(key)) == 0 && d.isLater(bd.ResourceVersion) { // see restored.go
-		if err := d.recordOrDetectRestore(ctx, bd.ResourceVersion); err != nil {
+		if err := d.recordVersion(ctx, bd.ResourceVersion); err != nil {
 			return release.Deployed{}, err
 		}
 	}

@@ -90,9 +90,10 @@ func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.
 	return nil
 }
 
-// recordOrDetectRestore records the resourceVersion of the last list or event, or that of an object if it is higher. If it shows a restore or
-// another hub, the releases whose BundleDeployment is missing are kept instead.
-func (d *reconciler) recordOrDetectRestore(ctx context.Context, ofObject string) error {
+// recordVersion records the resourceVersion of the last list or event, or that of an object if it is higher. If the hub is another one, or the version
+// is much higher than the recorded one, the releases whose BundleDeployment is missing are kept first. A lower version is not recorded: keepIfRestored
+// finds it.
+func (d *reconciler) recordVersion(ctx context.Context, ofObject string) error {
 	d.record.Lock()
 	defer d.record.Unlock()
 	version := max(number(d.seenVersion()), number(ofObject))
@@ -117,7 +118,7 @@ func (d *reconciler) isLater(version string) bool {
 func (d *reconciler) checkForRestore(ctx context.Context) {
 	err := d.keepIfRestored(ctx)
 	if err == nil {
-		err = d.recordOrDetectRestore(ctx, "")
+		err = d.recordVersion(ctx, "")
 	}
 	if err != nil && ctx.Err() == nil {
 		d.Log.Warnf("Trying again later: %s", release.Explain(err))

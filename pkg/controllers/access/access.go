@@ -15,16 +15,16 @@ import (
 // which everybody who may create a Cluster could use.
 const sharedNamespace = "fleet-default"
 
-// MayUseAll reports whether a Cluster may use every Secret in the namespace of its kubeconfig, without an annotation on the Secret. Otherwise,
+// NeedsNoPermission reports whether a Cluster may use every Secret in the namespace of its kubeconfig, without an annotation on the Secret. Otherwise,
 // somebody who may create Clusters in one namespace could let the hub install an agent on the clusters of another one.
-func MayUseAll(cluster *fleet.Cluster) bool {
+func NeedsNoPermission(cluster *fleet.Cluster) bool {
 	from := index.KubeconfigNamespace(cluster)
 	return from == cluster.Namespace || from == sharedNamespace
 }
 
 // MayUse reports whether a Cluster may use this Secret, in whose annotation the owner may list the namespaces that may use it.
 func MayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	if MayUseAll(cluster) {
+	if NeedsNoPermission(cluster) {
 		return true
 	}
 	for allowed := range strings.SplitSeq(secret.Annotations[fleet.KubeconfigAllowedAnnotation], ",") {

@@ -28,7 +28,7 @@ func TestMayUse(t *testing.T) {
 	} {
 		cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws"}, Spec: fleet.ClusterSpec{KubeConfigSecretNamespace: row.from}}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: row.allowed}}}
-		assert.Equal(t, row.nearby, MayUseAll(cluster), row.name)
+		assert.Equal(t, row.nearby, NeedsNoPermission(cluster), row.name)
 		assert.Equal(t, row.may, MayUse(cluster, secret), row.name)
 	}
 }

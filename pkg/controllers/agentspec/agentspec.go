@@ -29,8 +29,8 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 // agent looks like one.
 func IsOfFleet(agent fleet.AgentStatus) bool { return agent.Version == "" }
 
-// IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
-func IsBundle(bundle *fleet.Bundle) bool {
+// IsAgentBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
+func IsAgentBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
@@ -38,7 +38,7 @@ func IsBundle(bundle *fleet.Bundle) bool {
 // an agent, or names no Cluster whose agent has a Bundle of this name. The name of such a Bundle is shortened for a Cluster with a long name, so
 // that two Clusters may share it.
 func ClusterOfBundle(bundle *fleet.Bundle) string {
-	if !IsBundle(bundle) {
+	if !IsAgentBundle(bundle) {
 		return ""
 	}
 	for _, target := range bundle.Spec.Targets {

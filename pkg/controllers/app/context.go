@@ -107,8 +107,8 @@ type Context struct {
 	Matching matching.Limiter
 	// NamespaceKeys prove which cluster namespaces this hub creates.
 	NamespaceKeys namespacekey.Keys
-	// DeletedRequests are the requests that were deleted because their Cluster was finalized.
-	DeletedRequests finalizing.DeletedRequests
+	// RequestsDeletedWithCluster are the requests that were deleted because their Cluster was finalized.
+	RequestsDeletedWithCluster finalizing.RequestsDeletedWithCluster
 }
 
 // Admission reports whether the admission policies are in force on the API server of the hub.

@@ -107,7 +107,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 	// An agent's Bundle may be deleted while the agent has to uninstall itself, for example together with its namespace. The
 	// agent reads its BundleDeployment for that, so the BundleDeployment stays until the cluster namespace is deleted.
 	unused := left
-	if agentspec.IsBundle(b) {
+	if agentspec.IsAgentBundle(b) {
 		unused = d.withoutUninstalling(unused, false)
 		if len(unused) > 0 {
 			namespaceDeleted, err := finalizing.NamespaceDeleted(ctx, d.Kubernetes, b.Namespace)
@@ -156,7 +156,7 @@ type bundleVersion struct {
 // enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
 // version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
 func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
-	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
+	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b)}
 	d.mu.Lock()
 	before, known := d.seen[k]
 	d.seen[k] = now
@@ -200,7 +200,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
 		wait := firstStatusDelay - now.Sub(b.CreationTimestamp.Time)
-		if agentspec.IsBundle(b) {
+		if agentspec.IsAgentBundle(b) {
 			return b, nil
 		} else if wait > 0 {
 			d.bundles.EnqueueAfter(b.Namespace, b.Name, wait)

@@ -209,7 +209,7 @@ func (d *Deployer) assign(
 			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
 			delete(untargeted, name)
 		case t.plan.problem == nil: // otherwise the status of the Bundle reports the problem
-			assignments = append(assignments, assignment{action: leave, wanted: other, err: foreignDeployment(other)}) // the Bundle counts as not deployed
+			assignments = append(assignments, assignment{action: leave, wanted: other, err: foreignDeployment(other)}) // the sums count the state that it has
 		}
 	}
 
@@ -258,7 +258,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 		return leaveAsIs(existing, err)
 	}
 	size := int64(0)
-	if !agentspec.IsBundle(b) { // that of an agent is for one Cluster
+	if !agentspec.IsAgentBundle(b) { // that of an agent is for one Cluster
 		size = plan.wantedSize(v, isPostponed, existing)
 	}
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)

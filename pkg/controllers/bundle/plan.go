@@ -140,7 +140,7 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 				"as it is; use several Bundles, or fewer targets and values", MaxSpecMemory>>20)}
 		return
 	}
-	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsBundle(b)
+	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsAgentBundle(b)
 	p.allMatches = b.Spec.TargetCustomizationMode == allMatches
 	_, dependsOn := digestOf(b.Spec.DependsOn, nil)
 	_, helmOp := digestOf(b.Spec.HelmOpOptions, nil)

@@ -84,7 +84,7 @@ type rolloutTarget struct {
 	isUpdated    bool // it has that deployment ID, or nothing can be deployed to it now
 	exists       bool // it has a BundleDeployment
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
-	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
+	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
 }
 
@@ -140,7 +140,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	}
 	status.maxUnavailable = max(1, room)
 	for _, t := range targets {
-		if t.unavailable && (t.isUpdated || t.isDecided) {
+		if t.unavailable && (t.isUpdated || t.isUnderWay) {
 			room--
 		}
 	}
@@ -164,7 +164,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			if t.unavailable {
 				unavailable++
 			}
-			if begins && t.unavailable && !t.isUpdated && !t.isDecided {
+			if begins && t.unavailable && !t.isUpdated && !t.isUnderWay {
 				room--
 			}
 		}
@@ -208,7 +208,7 @@ type rolloutStep struct {
 
 // hasRollout reports whether the Clusters of a Bundle are updated in steps. The Bundle of an agent is only for one Cluster.
 func hasRollout(b *fleet.Bundle, p *plan) bool {
-	return p.strategy != nil && p.problem == nil && !agentspec.IsBundle(b)
+	return p.strategy != nil && p.problem == nil && !agentspec.IsAgentBundle(b)
 }
 
 // isUnprocessed reports whether a Cluster has no cluster namespace; its status says why. Nothing is deployed to it.
@@ -262,7 +262,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		t.deploymentID = v.deploymentID
 		t.isUpdated = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
-			t.unavailable, t.isDecided = true, true
+			t.unavailable, t.isUnderWay = true, true
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })

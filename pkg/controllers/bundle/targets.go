@@ -119,7 +119,7 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
 	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
 	// the agent.
-	if p.problem != nil || agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name) {
+	if p.problem != nil || agentspec.IsAgentBundle(b) && b.Name != registration.AgentBundleName(m.name) {
 		return nil
 	}
 	allowed := len(p.restrictions) == 0

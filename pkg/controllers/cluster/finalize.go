@@ -264,7 +264,7 @@ func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, 
 	for _, other := range claims {
 		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
 		switch {
-		case sameKubeconfig && access.MayUseAll(other):
+		case sameKubeconfig && access.NeedsNoPermission(other):
 			return true, nil
 		case sameKubeconfig:
 			workspaces[other.Namespace] = other
@@ -365,7 +365,7 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)
-	case !agentspec.IsBundle(bundle), agentspec.IsBundleOfOther(bundle, cluster.Name):
+	case !agentspec.IsAgentBundle(bundle), agentspec.IsBundleOfOther(bundle, cluster.Name):
 		return nil
 	}
 	client := h.FleetClient.Bundles(cluster.Namespace)
@@ -397,7 +397,8 @@ func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) er
 		if !ours || r.DeletionTimestamp != nil {
 			continue
 		}
-		h.DeletedRequests.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		// The agent is done, so the controller of requests need not ask whether it still needs its rights.
+		h.RequestsDeletedWithCluster.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err)

@@ -737,8 +737,8 @@ func TestDeleteRequests(t *testing.T) {
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "mine"}, Spec: fleet.ClusterSpec{ClientID: "id"}}
 			assert.Equal(t, row.failed, d.deleteRequests(t.Context(), cluster) != nil)
 			assert.Equal(t, []string{"own uid-of-own"}, deleted)
-			assert.True(t, d.DeletedRequests.Take(types.NamespacedName{Namespace: "ns", Name: "own"}))
-			assert.False(t, d.DeletedRequests.Take(types.NamespacedName{Namespace: "ns", Name: "another's"}))
+			assert.True(t, d.RequestsDeletedWithCluster.Take(types.NamespacedName{Namespace: "ns", Name: "own"}))
+			assert.False(t, d.RequestsDeletedWithCluster.Take(types.NamespacedName{Namespace: "ns", Name: "another's"}))
 		})
 	}
 }

@@ -56,7 +56,7 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
 		namespace, name, fleet.KubeconfigAllowedAnnotation, cluster.Namespace))
 	missing := result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).WithEvent()
-	if !access.MayUseAll(cluster) {
+	if !access.NeedsNoPermission(cluster) {
 		missing = notAllowed
 	}
 	if version == "" {

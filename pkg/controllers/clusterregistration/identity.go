@@ -106,7 +106,7 @@ func (h *handler) isHeldByAgent(
 		return true, 0, nil
 	}
 	for _, r := range otherGranted(request, sameClientID) {
-		secret, err := h.liveSecret(ctx, r)
+		secret, err := h.confirmedSecret(ctx, r)
 		switch {
 		case err != nil:
 			return false, 0, err
@@ -136,9 +136,9 @@ func (h *handler) isHeartbeatOf(request *fleet.ClusterRegistration, cluster *fle
 	return !slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
-// liveSecret returns the answer Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
+// confirmedSecret returns the answer Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
 // the watch of Secrets may be behind the watch of requests, and a second agent would get the same identity.
-func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+func (h *handler) confirmedSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
 	secret, err := h.cachedSecret(request)
 	if err == nil && secret == nil {
 		secret, err = h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace()).Get(ctx, secretName(request), metav1.GetOptions{})

@@ -104,11 +104,11 @@ func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration
 	latest, err := h.FleetClient.ClusterRegistrations(request.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return result.Skip() // its removal deletes everything
+		return result.Skip() // removeObjects is called when its deletion enqueues it
 	case err != nil:
 		return failed(err)
 	case !latest.Status.Granted:
-		if err := h.remove(ctx, index.Key(request.Namespace, request.Name)); err != nil {
+		if err := h.removeObjects(ctx, index.Key(request.Namespace, request.Name)); err != nil {
 			return failed(err)
 		}
 		h.givenRights.Observed(string(request.UID))
@@ -208,11 +208,11 @@ func (h *handler) writeStatus(
 		return request, nil, false, nil
 	}
 	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if unstored, _ := h.unstoredConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
+	if unstored, _ := h.prunedConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
-		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see unstoredConditions
+		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see prunedConditions
 	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
@@ -232,7 +232,7 @@ func (h *handler) writeStatus(
 		return latest, nil, false, nil
 	}
 	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
-		h.unstoredConditions.Store(key, decision)
+		h.prunedConditions.Store(key, decision)
 	}
 	h.written.Wrote(latest)
 	if granting {

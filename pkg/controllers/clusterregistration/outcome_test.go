@@ -364,7 +364,7 @@ func TestDeleteRefused_clusternet(t *testing.T) {
 	assert.Equal(t, []string{"delete clusterregistrations r-0000"}, s.writes(), "it is decided again, once a day")
 }
 
-func TestRemoveUnlessNeeded(t *testing.T) {
+func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(*scene, *corev1.ServiceAccount)
@@ -373,7 +373,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 		{"the agent is uninstalling itself", func(*scene, *corev1.ServiceAccount) {}, true},
 		{"the Cluster stays", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.DeletionTimestamp = nil }, false},
 		{"the agent has left", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Finalizers = []string{"other"} }, false},
-		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.DeletedRequests.Add(requestKey) }, false},
+		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.RequestsDeletedWithCluster.Add(requestKey) }, false},
 		{"the Cluster is gone", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Name = "other" }, false},
 		{"the ServiceAccount is of another request", func(_ *scene, a *corev1.ServiceAccount) {
 			a.Annotations[fleet.ClusterRegistrationAnnotation] = "request-other"
@@ -402,7 +402,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 			s := given(t)
 			s.uninstalling.Accounts, s.uninstalling.Clusters = s.accounts, s.fleet.FleetV1alpha1()
 			breaks(s)
-			require.ErrorIs(t, s.removeUnlessUninstalling(t.Context(), requestKey.String()), errTest)
+			require.ErrorIs(t, s.removeObjectsUnlessUninstalling(t.Context(), requestKey.String()), errTest)
 			assert.False(t, s.revoked())
 		})
 	}

@@ -88,9 +88,9 @@ type handler struct {
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
-	// unstoredConditions has, by key, the last condition of a request that the API server did not store, because the
+	// prunedConditions has, by key, the last condition of a request that the API server did not store, because the
 	// CustomResourceDefinition is that of Fleet's own chart, which has no field for it.
-	unstoredConditions sync.Map
+	prunedConditions sync.Map
 }
 
 // Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a
@@ -140,7 +140,7 @@ func (h *handler) watch() {
 	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
 	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
 	enqueue.OnEvent(tokens, h.onToken)
-	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
+	enqueue.OnAnyChange(secrets, h.queue, h.requestOfAccountToken)
 	enqueue.OnEvent(secrets, h.observeCredential)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedRequestOf)
@@ -275,8 +275,8 @@ func (h *handler) enqueueByToken(namespace string, tokens changedTokens) {
 	}
 }
 
-// dependentsOfTokenSecret returns the request for whose agent Kubernetes put a long-lived token into a Secret.
-func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.NamespacedName {
+// requestOfAccountToken returns the request for whose agent Kubernetes put a long-lived token into a Secret.
+func (h *handler) requestOfAccountToken(secret *corev1.Secret) []types.NamespacedName {
 	if secret.Type != corev1.SecretTypeServiceAccountToken {
 		return nil
 	}
@@ -289,7 +289,7 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 
 // observeCredential ends the expectation that the cache lacks the credential of a request.
 func (h *handler) observeCredential(before, after *corev1.Secret) {
-	if answered := h.grantedWith(cmp.Or(after, before)); answered != nil {
+	if answered := h.answeredBy(cmp.Or(after, before)); answered != nil {
 		h.createdCredentials.Observed(string(answered.UID))
 	}
 }
@@ -298,7 +298,7 @@ func (h *handler) observeCredential(before, after *corev1.Secret) {
 // credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
 // granted request itself is included: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
-	answered := h.grantedWith(secret)
+	answered := h.answeredBy(secret)
 	if answered == nil {
 		return nil
 	}
@@ -310,8 +310,8 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	return keys
 }
 
-// grantedWith returns the request whose answer Secret with a credential this is; nil if there is none. The request may not be granted yet.
-func (h *handler) grantedWith(secret *corev1.Secret) *fleet.ClusterRegistration {
+// answeredBy returns the request, granted or not yet, whose answer Secret with a credential this is; nil if there is none.
+func (h *handler) answeredBy(secret *corev1.Secret) *fleet.ClusterRegistration {
 	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
 		return nil
 	}

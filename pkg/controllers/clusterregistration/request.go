@@ -33,8 +33,8 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	defer cancel()
 	switch {
 	case request == nil:
-		h.unstoredConditions.Delete(key)
-		return nil, h.removeUnlessUninstalling(ctx, key)
+		h.prunedConditions.Delete(key)
+		return nil, h.removeObjectsUnlessUninstalling(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
 	case h.written.IsStale(request) || h.writtenGrants.IsStale(request):
@@ -193,7 +193,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		return h.secretTaken(found.answer)
 	}
 
-	// Limit the long-lived credentials that are issued to requests without a token: such a request deletes no older one.
+	// Limit the long-lived credentials that are issued to requests whose token is only assumed: such a request deletes no older one.
 	isAssumed := found.origin.AssumesToken(request)
 	if isAssumed && !registration.Renews(request) {
 		if refusal := registration.TooManyAssumed(request, agentRequests(otherGranted(request, sameClientID))); refusal != nil {
@@ -208,7 +208,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		}
 	}
 
-	// An assumed token counts nothing: the request may have come with another token.
+	// A request whose token is only assumed is not counted as a use: it may have come with another token.
 	if uses := registration.UsesOf(token); !isAssumed && uses.State(string(request.UID), request.Status.TokenUID) == registration.UseRefused {
 		return refused(uses.UsedUp())
 	}

@@ -207,11 +207,11 @@ func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, r
 // uninstallPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
 const uninstallPoll = 10 * time.Second
 
-// removeUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
+// removeObjectsUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
 // cluster namespace then enqueues the request sooner than the timer.
-func (h *handler) removeUnlessUninstalling(ctx context.Context, key string) error {
+func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
-	if !h.DeletedRequests.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
+	if !h.RequestsDeletedWithCluster.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
 		needed, err := h.uninstalling.NeedsIdentity(ctx, namespace, name)
 		if err != nil {
 			return err
@@ -221,12 +221,12 @@ func (h *handler) removeUnlessUninstalling(ctx context.Context, key string) erro
 			return nil
 		}
 	}
-	return h.remove(ctx, key)
+	return h.removeObjects(ctx, key)
 }
 
-// remove deletes all objects of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
+// removeObjects deletes the rights and the answer Secrets of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
 // including the objects of Fleet's hub, whose set ID lacks the key.
-func (h *handler) remove(ctx context.Context, key string) error {
+func (h *handler) removeObjects(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {
 		if err := h.sets.Remove(ctx, id, key, requestKind); err != nil {

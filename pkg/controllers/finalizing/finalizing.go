@@ -70,15 +70,17 @@ func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, reques
 	return false, nil
 }
 
-// DeletedRequests are the requests that finalizing deletes: their agents are done, so NeedsIdentity need not be called for them. They
-// are lost when the process ends; NeedsIdentity is called for unknown requests. The zero DeletedRequests are ready to use.
-type DeletedRequests struct{ requests sync.Map }
+// RequestsDeletedWithCluster are the requests that finalizing deletes: their agents are done, so NeedsIdentity need not be called for them. They
+// are lost when the process ends; NeedsIdentity is called for unknown requests. The zero RequestsDeletedWithCluster are ready to use.
+type RequestsDeletedWithCluster struct{ requests sync.Map }
 
 // Add records a request that is being deleted.
-func (d *DeletedRequests) Add(request types.NamespacedName) { d.requests.Store(request, true) }
+func (d *RequestsDeletedWithCluster) Add(request types.NamespacedName) {
+	d.requests.Store(request, true)
+}
 
 // Take reports whether a request was recorded, and removes it.
-func (d *DeletedRequests) Take(request types.NamespacedName) bool {
+func (d *RequestsDeletedWithCluster) Take(request types.NamespacedName) bool {
 	_, recorded := d.requests.LoadAndDelete(request)
 	return recorded
 }

@@ -56,7 +56,7 @@ func TestNamespaceDeleted(t *testing.T) {
 }
 
 func TestDeletedRequests(t *testing.T) {
-	var deleted DeletedRequests
+	var deleted RequestsDeletedWithCluster
 	one, other := types.NamespacedName{Namespace: "ns", Name: "one"}, types.NamespacedName{Namespace: "ns", Name: "other"}
 	deleted.Add(one)
 	deleted.Add(one)

@@ -300,7 +300,7 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s/%s belongs to the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
 			existing.Namespace, existing.Name, agentspec.ClusterOfBundle(existing))).In(a.RecheckDelay())
-	case !agentspec.IsBundle(existing):
+	case !agentspec.IsAgentBundle(existing):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s/%s exists and does not belong to an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
@@ -339,7 +339,7 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 
 // delete deletes the Bundle of an agent that the hub no longer manages. The agent keeps running as it is.
 func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error {
-	if existing == nil || !agentspec.IsBundle(existing) || existing.DeletionTimestamp != nil {
+	if existing == nil || !agentspec.IsAgentBundle(existing) || existing.DeletionTimestamp != nil {
 		return nil
 	}
 	err := a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, writes.IfUID(existing))

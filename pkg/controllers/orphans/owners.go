@@ -112,7 +112,7 @@ func isManaged(object metav1.Object) bool {
 
 // ownerOfBundle returns the Cluster of an agent's Bundle.
 func ownerOfBundle(bundle *fleet.Bundle) ownerKey {
-	if !agentspec.IsBundle(bundle) || len(bundle.Spec.Targets) != 1 {
+	if !agentspec.IsAgentBundle(bundle) || len(bundle.Spec.Targets) != 1 {
 		return none
 	}
 	name := bundle.Spec.Targets[0].ClusterName
