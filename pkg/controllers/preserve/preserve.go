@@ -122,7 +122,7 @@ func (a *AgentReports) Transform(object any) (any, error) {
 	switch {
 	case reports(*agent):
 		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
-	case agent.LastSeen.IsZero(): // the hub has installed the agent again
+	case agent.LastSeen.IsZero(): // the hub has removed the agent of its own cluster
 		delete(a.reports, cluster.UID)
 	case known != nil:
 		if !known.agent.LastSeen.Equal(&agent.LastSeen) {
