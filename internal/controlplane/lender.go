@@ -27,14 +27,19 @@ type Lender struct {
 
 // borrow returns a control plane with this name that no other borrower has, and a function that gives it back.
 func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {
+	o := sharedOptions(name)
+	o.BeforeControllerManager = l.BeforeControllerManager[name]
+	return l.borrowWith(ctx, o)
+}
+
+// borrowWith is borrow for a control plane with these options. All that have the same name have the same options.
+func (l *Lender) borrowWith(ctx context.Context, o Options) (plane *ControlPlane, giveBack func(), err error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if free := l.free[name]; len(free) > 0 {
-		plane, l.free[name] = free[len(free)-1], free[:len(free)-1]
+	if free := l.free[o.Name]; len(free) > 0 {
+		plane, l.free[o.Name] = free[len(free)-1], free[:len(free)-1]
 	} else if !l.stopped {
 		l.mutex.Unlock()
-		o := sharedOptions(name)
-		o.BeforeControllerManager = l.BeforeControllerManager[name]
 		plane, err = Start(ctx, o)
 		l.mutex.Lock()
 		if err != nil {
@@ -61,7 +66,7 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 		if l.free == nil {
 			l.free = map[string][]*ControlPlane{}
 		}
-		l.free[name] = append(l.free[name], plane)
+		l.free[o.Name] = append(l.free[o.Name], plane)
 	}, nil
 }
 

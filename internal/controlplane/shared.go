@@ -80,6 +80,20 @@ func Borrow(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	return plane
 }
 
+// Own is Borrow for tests that stop the API server or restore etcd, which only the process can do that has started the control plane. Tests of
+// a package with the same name use the same control plane one after another. They must pass the same options.
+func Own(t testing.TB, o Options) *ControlPlane {
+	t.Helper()
+	plane, giveBack, err := borrowFor(func(ctx context.Context) (*ControlPlane, func(), error) {
+		return ofThisBinary.lender.borrowWith(ctx, o)
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(giveBack)
+	return plane
+}
+
 // RunTests runs the tests of a package, stops the control planes that they started, and returns the exit code:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -94,6 +108,11 @@ func RunTests(m *testing.M) int {
 	}
 	logrus.SetOutput(log)
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(log, nil)))
+	// It is for the processes that the tests start, as in hack/lend.
+	if err := os.Setenv("GOMAXPROCS", "1"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := ofThisBinary.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -147,20 +166,24 @@ func (b *borrowed) hold(name string, prepare []Prepare) (plane *ControlPlane, re
 }
 
 func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func(), error) {
-	// This is not the context of a test, because a shared control plane is used by other tests later.
-	ctx, cancel := context.WithTimeout(context.Background(), borrowTimeout)
-	defer cancel()
-	source := b.lender.borrow
-	if socket := os.Getenv(EnvLender); socket != "" {
-		source = func(ctx context.Context, name string) (*ControlPlane, func(), error) {
+	return borrowFor(func(ctx context.Context) (*ControlPlane, func(), error) {
+		if socket := os.Getenv(EnvLender); socket != "" {
 			// The other process reads these. Go caches the results of tests by the variables that the tests themselves read, and a
 			// result on one version of Kubernetes is none on another.
 			_, _ = os.Getenv(EnvBinaries), os.Getenv(EnvMemberBinaries)
 			return borrowFrom(ctx, socket, name)
 		}
-	}
+		return b.lender.borrow(ctx, name)
+	}, prepare)
+}
+
+// borrowFor borrows a control plane from a Lender, and gives it the objects of its checkpoint.
+func borrowFor(source func(context.Context) (*ControlPlane, func(), error), prepare []Prepare) (*ControlPlane, func(), error) {
+	// This is not the context of a test, because a shared control plane is used by other tests later.
+	ctx, cancel := context.WithTimeout(context.Background(), borrowTimeout)
+	defer cancel()
 	for {
-		plane, giveBack, err := source(ctx, name)
+		plane, giveBack, err := source(ctx)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -57,13 +57,10 @@ func BorrowedCluster(t testing.TB, name string) *Cluster {
 	return On(t, controlplane.Borrow(t, name, preparations[name]...))
 }
 
-// OwnCluster is an empty cluster for one test, which may stop its API server.
-func OwnCluster(t testing.TB, name string) *Cluster {
+// OwnCluster is an empty cluster for tests that stop its API server or restore etcd.
+func OwnCluster(t testing.TB) *Cluster {
 	t.Helper()
-	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-	return On(t, plane)
+	return On(t, controlplane.Own(t, controlplane.Options{Name: "own"}))
 }
 
 // preparations create the initial objects of shared clusters.

@@ -46,11 +46,9 @@ var outages = []outage{
 
 func TestRegistrationsUnderOutages(t *testing.T) {
 	_, member := testenv.Clusters(t)
-	hub := testenv.OwnCluster(t, "outage")
-	require.NoError(t, hub.Checkpoint(t.Context()))
 	for _, o := range sample.Some(t, 1, outages) {
 		t.Run(o.name, func(t *testing.T) {
-			require.NoError(t, hub.Reset(t.Context()))
+			hub := testenv.OwnCluster(t)
 			hub.Configure(t, hub.Reachable())
 			o.run(t, hub, member)
 		})

@@ -20,7 +20,7 @@ import (
 
 // TestHubRestoredFromABackup restores etcd with the command of docs/operations.md, while the hub and the agents run.
 func TestHubRestoredFromABackup(t *testing.T) {
-	member, hub := testenv.SharedCluster(t, "member"), testenv.OwnCluster(t, "restore")
+	member, hub := testenv.SharedCluster(t, "member"), testenv.OwnCluster(t)
 	hub.Configure(t, hub.Reachable())
 	options := muster.Options{RESTConfig: hub.RESTConfig(), DisableBootstrap: true, Election: &leader.Config{
 		Client: hub.RESTConfig(), Namespace: metav1.NamespaceDefault, Name: "hub", Identity: "first",

@@ -61,7 +61,7 @@ func createFleetsKinds(t *testing.T, hub *testenv.Cluster) {
 // With the kinds of Fleet, the API server drops status fields that only this hub has. The hub reports that once, reports once in an event
 // why it refuses a request, and repeats no write.
 func TestKindsOfFleet(t *testing.T) {
-	hub, member := testenv.OwnCluster(t, "fleets-kinds"), testenv.SharedCluster(t, "member")
+	hub, member := testenv.BorrowedCluster(t, "member"), testenv.SharedCluster(t, "member")
 	createFleetsKinds(t, hub)
 	log := logrustest.NewGlobal()
 	hub.Configure(t, hub.Reachable())

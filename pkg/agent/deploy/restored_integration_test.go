@@ -48,8 +48,7 @@ func (k *keptReleases) require(t *testing.T, want ...string) {
 }
 
 func TestRun_hubRestoredFromABackup(t *testing.T) {
-	member, hub := testenv.SharedCluster(t, "member"), testenv.OwnCluster(t, "restored")
-	hub.InstallKinds(t)
+	member := testenv.SharedCluster(t, "member")
 	type restore struct {
 		name    string
 		flags   []string
@@ -62,6 +61,7 @@ func TestRun_hubRestoredFromABackup(t *testing.T) {
 		{name: "versions are bumped while the agent is stopped", flags: controlplane.RestoreFlags, stopped: true},
 	}) {
 		t.Run(row.name, func(t *testing.T) {
+			hub := testenv.On(t, ownPlane(t))
 			s := stageOn(t, &testenv.Cluster{ControlPlane: member.ControlPlane, Kubernetes: member.Kubernetes, Fleet: hub.Fleet})
 			s.hubAt = hub.RESTConfig()
 			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.hub}}, metav1.CreateOptions{})

@@ -304,17 +304,9 @@ type replay struct {
 // Given the objects of an unchanged hub, and no more rights on it than an unchanged agent, the agent ends with the same releases, objects
 // and status as an unchanged agent.
 func TestWire(t *testing.T) {
-	plane, err := controlplane.Start(t.Context(), controlplane.Options{
-		Name: "wire", ControllerManagerArgs: []string{"--controllers=-deployment-controller"}, // this test writes the status of Deployments
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-	require.NoError(t, withkinds.Install(t.Context(), plane))
-	require.NoError(t, plane.Checkpoint(t.Context()))
 	for file, scene := range scenes {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
-			require.NoError(t, plane.Reset(t.Context()))
-			r := &replay{stage: stageOn(t, testenv.On(t, plane)), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}
+			r := &replay{stage: stageOn(t, testenv.On(t, ownPlane(t))), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}
 			r.agent = "cattle-fleet-system"
 			_, err := r.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.agent}}, metav1.CreateOptions{})
 			require.NoError(t, err)
@@ -366,6 +358,14 @@ func TestWire(t *testing.T) {
 	assert.Greater(t, removals, 12)
 	assert.Greater(t, compared, 46)
 	assert.Greater(t, comparedErrors, 19)
+}
+
+// ownPlane has the kinds. No controller writes the status of its Deployments, because TestWire does.
+func ownPlane(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	return controlplane.Own(t, controlplane.Options{
+		Name: "own", ControllerManagerArgs: []string{"--controllers=-deployment-controller"}, BeforeControllerManager: withkinds.Install,
+	})
 }
 
 // removals counts the releases whose removal was compared.
