@@ -32,7 +32,7 @@ func fleetOf(t *testing.T, clusters ...fleet.Cluster) person {
 	for _, c := range clusters {
 		writes.Go(func() error {
 			created, err := hub.Fleet.Clusters(p.namespace).Create(t.Context(), &c, metav1.CreateOptions{})
-			if err != nil {
+			if err != nil || c.Status.Conditions == nil {
 				return err
 			}
 			created.Status = c.Status

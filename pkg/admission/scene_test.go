@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 const (
 	patience = time.Minute
-	poll     = 20 * time.Millisecond
+	poll     = 100 * time.Millisecond
 )
 
 // user is a user of an API server.

@@ -52,7 +52,7 @@ func largeBundle(n int) *fleet.Bundle {
 // Tenants and, without the admission policies, agents write as much as the API server permits. The caches keep a small part, of the first
 // list and of each event.
 func TestCachesOfLargeReports(t *testing.T) {
-	const reports, limit = 12, 14 << 20 // of 31 MiB; the clients, connections and their buffers take 10 MiB
+	const reports, limit = 8, 14 << 20 // of 21 MiB; the clients, connections and their buffers take 10 MiB
 	plane := withkinds.Shared(t)
 	clients, err := versioned.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)

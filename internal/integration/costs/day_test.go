@@ -99,7 +99,7 @@ func (d *fleetDay) hours(t *testing.T, hours int, beating ...string) {
 
 func TestDayOfHeartbeats(t *testing.T) {
 	r := &testenv.Recorder{}
-	d := newFleetDay(t, r, 5)
+	d := newFleetDay(t, r, 3)
 	silent, others := d.clusters[0], d.clusters[1:]
 	d.beat(t, d.clusters...)
 	for _, cluster := range d.clusters {

@@ -16,7 +16,7 @@ import (
 
 const (
 	healthyNeighbours = 5
-	silentNeighbours  = 50
+	silentNeighbours  = 40
 
 	// aCall is a little less than the duration of a call to a silent member: an import that waited for one takes longer.
 	aCall = 14 * time.Second

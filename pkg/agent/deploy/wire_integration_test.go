@@ -693,7 +693,7 @@ func (r *replay) markDeployments(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
