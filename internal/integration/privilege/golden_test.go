@@ -78,7 +78,7 @@ func TestRights(t *testing.T) {
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
 	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))
 	all, plain := served(t, s.Hub), s.plain(t)
-	chosen := sample.OneIn(t, 10)
+	chosen := sample.OneIn(t, 100)
 	everybodys := everybodys(t, s.Hub, chosen, all)
 	token := s.ReadyToken(t, "shared-tok")
 	for title, who := range map[string]identity{
