@@ -17,7 +17,6 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // malformedStatuses are statuses of a ManagedCluster that its schema accepts, or once accepted, and that Go cannot decode, or the status of
@@ -249,31 +248,11 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			p.repeats("/status 200", 2)
 			assert.Zero(t, clone.sent.Count("boot "), "the clone has the credential")
 		},
-		"the requests of one token do not fill the hub": func(t *testing.T) {
-			limited := s.Hub.Token(t, s.Namespace, "limited", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"another"}})
-			thief, ids := s.as(t, limited.Token), map[string]bool{}
-			create := func(name, id string) *v1beta1.ClusterRegistrationRequest {
-				request := testenv.Create(t, thief.ClusterRegistrationRequests().Create, &v1beta1.ClusterRegistrationRequest{
-					ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
-				})
-				return request
-			}
-			misnamed := create("x"+newID(), newID())
-			for range registration.MostRefused + 20 {
-				id := newID()
-				ids[create(v1beta1.RequestPrefix+id, id).Name] = true
-			}
-			testenv.Eventually(t, func() (bool, string) {
-				list, err := s.admin.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
-				left, isMisnamed := 0, false
-				for _, request := range list.Items {
-					if ids[request.Name] {
-						left++
-					}
-					isMisnamed = isMisnamed || request.UID == misnamed.UID
-				}
-				return err == nil && left <= registration.MostRefused && !isMisnamed, fmt.Sprintf("%d, misnamed: %t: %v", left, isMisnamed, err)
+		"a request with another name than that of its agent is deleted": func(t *testing.T) {
+			misnamed := testenv.Create(t, s.as(t, values.Token).ClusterRegistrationRequests().Create, &v1beta1.ClusterRegistrationRequest{
+				ObjectMeta: metav1.ObjectMeta{Name: "x" + newID()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: newID()},
 			})
+			testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", misnamed.Name)
 		},
 		"a revoked bootstrap token registers no cluster": func(t *testing.T) {
 			p := s.peer(t, s.Token(t, "short"))

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -239,16 +240,28 @@ func TestCreatorNotRecorded(t *testing.T) {
 	assert.Empty(t, registrations.Items)
 }
 
-// No limit of registrations applies to requests for which the hub creates none, so the holder of a token could create any number of them.
-func TestVeryManyRequestsWithoutRegistration(t *testing.T) {
-	s := &stage{Stage: testenv.EmptyStage(t)}
-	s.startHub(t, s.Hub.WithoutMutatingPolicies(t))
-	thief := s.as(t, s.Token(t, "tok").Token)
-	for range registration.MostRefused + 20 {
-		thief.request(t, newID(), nil)
+// The holder of a token could create any number of requests. No limit of registrations applies to those for which the hub creates none.
+func TestVeryManyRequests(t *testing.T) {
+	for _, row := range sample.Some(t, 1, []struct {
+		name       string
+		registered bool
+	}{{"refused by their token", true}, {"without a registration", false}}) {
+		t.Run(row.name, func(t *testing.T) {
+			s := &stage{Stage: testenv.EmptyStage(t)}
+			if row.registered {
+				s.Hub.NeedsMutatingPolicies(t)
+				s.start(t)
+			} else {
+				s.startHub(t, s.Hub.WithoutMutatingPolicies(t))
+			}
+			thief := s.as(t, s.Hub.Token(t, s.Namespace, "limited", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"another"}}).Token)
+			for range registration.MostRefused + 20 {
+				thief.request(t, newID(), nil)
+			}
+			testenv.Eventually(t, func() (bool, string) {
+				left, err := s.admin.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
+				return err == nil && len(left.Items) <= registration.MostRefused, fmt.Sprint(len(left.Items), " requests, ", err)
+			})
+		})
 	}
-	testenv.Eventually(t, func() (bool, string) {
-		left, err := s.admin.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
-		return err == nil && len(left.Items) <= registration.MostRefused, fmt.Sprint(len(left.Items), " requests, ", err)
-	})
 }
