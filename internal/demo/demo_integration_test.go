@@ -48,6 +48,7 @@ func stage(t *testing.T) (o Options, out *output, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()
 	t.Setenv("TMPDIR", temporary)
+	t.Setenv("GOMAXPROCS", "1") // of the control planes: it needs less CPU
 	programs := t.TempDir()
 	for _, name := range programNames {
 		body := "#!/bin/sh\necho $0 token is $(cat $KUBECONFIG | wc -l) lines away\nexec sleep 300\n"
