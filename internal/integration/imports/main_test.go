@@ -1,4 +1,5 @@
-// Package imports tests the agents that a hub installs on members: their import, their settings and their Bundle.
+// Package imports tests the agents that a hub installs on members: their import, their settings, their Bundle and their removal. It also tests
+// Clusters that were registered by Fleet.
 package imports
 
 import (

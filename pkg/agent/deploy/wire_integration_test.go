@@ -148,7 +148,7 @@ var secretFirst = otherErrors{why: "the Secret with the values is there before t
 //   - 14: how often each error came, because the pauses between the attempts of this test are shorter;
 //   - 24, 25, 27: the requests that register an agent. TestWire of internal/integration/registration sends them to the hub of this project;
 //   - 26: the deletion of a Cluster takes the credential of the agent, and here the agent impersonates a user, which always works. See
-//     TestRun_clusterDeletedWithItsCredential, and for the writes of the hub TestWire of internal/integration/leaving.
+//     TestRun_clusterDeletedWithItsCredential, and for the writes of the hub TestWire of internal/integration/imports.
 var scenes = map[string]scene{
 	"01-plain.yaml": {}, "02-helm-empty.yaml": {}, "04-chart-values.yaml": {}, "19-names.yaml": {},
 	"06-target-customisation.yaml": {says: map[string]otherErrors{"s06-all": secretFirst, "s06-first": secretFirst}},

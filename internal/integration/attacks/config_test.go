@@ -1,4 +1,4 @@
-package badinput
+package attacks
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package badinput
+package attacks
 
 import (
 	"context"
@@ -375,11 +375,11 @@ func takenNames() []bad {
 
 func (s *scene) foreignSecret(namespace, name string) {
 	s.hub.WriteSecret(s.t, namespace, name, map[string][]byte{"password": []byte("of somebody else")})
-	s.foreign = content(s, s.hub.Kubernetes.CoreV1().Secrets(namespace).Get, name)
+	s.foreign = readerOf(s, s.hub.Kubernetes.CoreV1().Secrets(namespace).Get, name)
 }
 
-// content returns a function that reads an object.
-func content[T any](s *scene, get testenv.Get[T], name string) func() string {
+// readerOf returns a function that reads an object.
+func readerOf[T any](s *scene, get testenv.Get[T], name string) func() string {
 	return func() string { return testenv.Bytes(s.t, testenv.RequireThere(s.t, get, name)) }
 }
 
@@ -393,12 +393,12 @@ func (s *scene) foreignRole() {
 		ObjectMeta: metav1.ObjectMeta{Name: object},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
 	})
-	s.foreign = content(s, roles.Get, object)
+	s.foreign = readerOf(s, roles.Get, object)
 }
 
 func (s *scene) foreignNamespace() {
 	name := registration.ClusterNamespace(s.ns, object)
 	namespaces := s.hub.Kubernetes.CoreV1().Namespaces()
 	testenv.Create(s.t, namespaces.Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	s.foreign = content(s, namespaces.Get, name)
+	s.foreign = readerOf(s, namespaces.Get, name)
 }

@@ -1,4 +1,4 @@
-package leaving
+package imports
 
 import (
 	"fmt"
