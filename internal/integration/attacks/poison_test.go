@@ -40,12 +40,8 @@ var malformedReports = []string{
 
 // If the hub could not decode one object that an agent wrote, it could not list the objects of any agent.
 func TestMalformedStatus(t *testing.T) {
-	t.Parallel()
-	hub := testenv.BorrowedCluster(t, "hub")
-	hub.Configure(t, hub.Reachable())
-	running := hub.Hub(t)
-	s := &testenv.Stage{Running: running, Hub: hub, Member: hub, Namespace: hub.Namespace(t)}
-	values := s.Token(t, "shared")
+	s := testenv.NewStage(t)
+	hub, values := s.Hub, s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "mine")
 	testenv.Create(t, hub.Fleet.BundleDeployments(mine.ClusterNamespace()).Create, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "own"}})
 	thief := hub.ClientFor(t, mine.Bearer())
@@ -70,7 +66,7 @@ func TestMalformedStatus(t *testing.T) {
 	require.Positive(t, taken, "the API server accepted none of them")
 
 	s.AwaitWork(t, "while-it-runs")
-	running.Stop(t)
+	s.Stop(t)
 	s.Running = hub.Hub(t)
 	s.AwaitWork(t, "after-a-start")
 	s.RequireHeartbeat(t, v.Registered, time.Now())
