@@ -50,8 +50,9 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
-		d.recountStorage(cluster, own)
+		recount := d.recountStorage(cluster, own)
 		current, recheck, err = d.deploy(ctx, cluster, own, foreign)
+		recheck = result.Earliest(recheck, recount)
 	}
 	if ctx.Err() == nil {
 		reportDeployments(&cluster.Status, current)

@@ -7,11 +7,13 @@ import (
 	"math"
 	"strconv"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -31,7 +33,14 @@ type workspaceSizes struct {
 
 	mu          sync.Mutex
 	total       int64
-	byNamespace map[string]int64
+	byNamespace map[string]map[string]storedSize // by BundleDeployment or copy
+}
+
+// storedSize is the size of a BundleDeployment or a copy. reserved is when the hub was about to write it: for expectations.Timeout the caches may have
+// an earlier size, or none.
+type storedSize struct {
+	bytes    int64
+	reserved time.Time
 }
 
 // of returns the sizes of a workspace, which may not be counted yet.
@@ -39,7 +48,7 @@ func (s *storedBytes) of(workspace string) *workspaceSizes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.workspaces[workspace] == nil {
-		put(&s.workspaces, workspace, &workspaceSizes{byNamespace: map[string]int64{}})
+		put(&s.workspaces, workspace, &workspaceSizes{byNamespace: map[string]map[string]storedSize{}})
 	}
 	return s.workspaces[workspace]
 }
@@ -51,35 +60,58 @@ func (s *storedBytes) find(workspace string) *workspaceSizes {
 	return s.workspaces[workspace]
 }
 
-// forget drops the number of a deleted Cluster, and the workspace if nothing is stored there any more.
+// forget drops the sizes of a deleted Cluster, and the workspace if nothing is stored there any more.
 func (s *storedBytes) forget(workspace, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.workspaces[workspace]; w != nil && w.set(namespace, 0) == 0 {
-		delete(s.workspaces, workspace)
+	if w := s.workspaces[workspace]; w != nil {
+		if total, _ := w.set(namespace, nil, time.Time{}); total == 0 {
+			delete(s.workspaces, workspace)
+		}
 	}
 }
 
-// set corrects the number of a cluster namespace, and returns the new total.
-func (w *workspaceSizes) set(namespace string, size int64) (total int64) {
+// set replaces the sizes of a cluster namespace by those in the caches, and returns the new total. A larger size that was reserved after the given time
+// stays, which it reports: otherwise a pass whose caches lack what an earlier pass has just written would give the same bytes to another Cluster.
+func (w *workspaceSizes) set(namespace string, cached map[string]int64, since time.Time) (total int64, stays bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.total += size - w.byNamespace[namespace]
-	if w.byNamespace[namespace] = size; size == 0 {
+	sizes := map[string]storedSize{}
+	for item, bytes := range cached {
+		sizes[item] = storedSize{bytes: bytes}
+	}
+	for item, known := range w.byNamespace[namespace] {
+		w.total -= known.bytes
+		if !since.IsZero() && known.reserved.After(since) && known.bytes > sizes[item].bytes {
+			sizes[item], stays = known, true
+		}
+	}
+	for _, size := range sizes {
+		w.total += size.bytes
+	}
+	if w.byNamespace[namespace] = sizes; len(sizes) == 0 {
 		delete(w.byNamespace, namespace)
 	}
-	return w.total
+	return w.total, stays
 }
 
-// add counts bytes that are about to be stored, and returns false if the workspace would exceed the limit with them.
-func (w *workspaceSizes) add(namespace string, size, limit int64) bool {
+// reserve counts an item that is about to be stored in place of something of which so many bytes are counted. It returns false if the workspace would
+// exceed the limit. An item that is reserved again, because the caches do not show it yet, is counted once.
+func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit int64, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.total+size > limit {
+	grown := size - max(counted, w.byNamespace[namespace][item].bytes)
+	switch {
+	case grown <= 0:
+		return true
+	case w.total+grown > limit:
 		return false
 	}
-	w.total += size
-	w.byNamespace[namespace] += size
+	w.total += grown
+	if w.byNamespace[namespace] == nil {
+		w.byNamespace[namespace] = map[string]storedSize{}
+	}
+	w.byNamespace[namespace][item] = storedSize{w.byNamespace[namespace][item].bytes + grown, now}
 	return true
 }
 
@@ -123,14 +155,16 @@ func noteStorageExcess(overStorage map[key]storageExcess, err error, dependents 
 // that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that needs no more. stored
 // returns the size of what Fleet's hub has stored there, which this hub has not counted. It is called only at the limit, because it sends requests.
 func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted storageExcess, counted int64, stored func() (int64, error)) error {
-	grown := wanted.size - counted
-	if grown <= 0 {
+	if wanted.size <= counted {
 		return nil
 	}
 	sizes, limit := d.sizes.of(cluster.Namespace), d.Config.Get().Bundles.WorkspaceLimit()
 	sizes.counted.Do(func() { d.countStored(cluster.Namespace, sizes) })
-	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	if sizes.add(namespace, grown, limit) {
+	namespace, item, now := registration.ClusterNamespace(cluster.Namespace, cluster.Name), wanted.source.String(), d.Clock.Now()
+	if wanted.source == (copySource{}) {
+		item = itemOf(bundle)
+	}
+	if sizes.reserve(namespace, item, wanted.size, counted, limit, now) {
 		return nil
 	}
 	if counted == 0 {
@@ -139,7 +173,7 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 			return err
 		}
 		if size > 0 && toCount(wanted.size, size) <= size {
-			sizes.add(namespace, grown, math.MaxInt64)
+			sizes.reserve(namespace, item, wanted.size, counted, math.MaxInt64, now)
 			return nil
 		}
 	}
@@ -148,7 +182,7 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 
 // reserveDeploymentStorage counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
 func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
-	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, storedSize(existing), func() (int64, error) {
+	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, countedSize(existing), func() (int64, error) {
 		switch {
 		case existing == nil:
 			return 0, nil
@@ -168,13 +202,20 @@ func toCount(size, counted int64) int64 {
 	return size
 }
 
-// recountStorage corrects the number of a Cluster, at the beginning of a pass: something was deleted, or the pass before has not written all that it had
-// counted.
-func (d *Deployer) recountStorage(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) {
+// recountStorage corrects the sizes of a Cluster, at the beginning of a pass: something was deleted, or the pass before has not written all that it had
+// reserved. It returns the time after which to do that again, 0 for the next pass.
+func (d *Deployer) recountStorage(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) (recheck time.Duration) {
 	if sizes := d.sizes.find(cluster.Namespace); sizes != nil {
-		sizes.set(registration.ClusterNamespace(cluster.Namespace, cluster.Name), d.storedIn(cluster, deployments))
+		namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+		if _, stays := sizes.set(namespace, d.storedIn(cluster, deployments), d.Clock.Now().Add(-expectations.Timeout)); stays {
+			return expectations.Timeout
+		}
 	}
+	return 0
 }
+
+// itemOf names the BundleDeployment of a Bundle among the stored items of a Cluster. Those of copies are named by their source.
+func itemOf(bundle key) string { return "Bundle " + bundle.String() }
 
 // countStored counts what is stored for a workspace according to the caches. It does not count the BundleDeployments and copies of Fleet's hub, which
 // have no size; the pass over their Cluster does.
@@ -183,34 +224,36 @@ func (d *Deployer) countStored(workspace string, sizes *workspaceSizes) {
 	for _, cluster := range clusters {
 		namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 		deployments, _ := d.deploymentCache.List(namespace, labels.Everything())
-		sizes.set(namespace, d.storedIn(cluster, deployments))
+		sizes.set(namespace, d.storedIn(cluster, deployments), time.Time{})
 	}
 }
 
-// storedIn returns the size of the BundleDeployments of a Cluster, and of the copies that they name.
-func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) (size int64) {
+// storedIn returns the sizes of the BundleDeployments of a Cluster, and of the copies that they name, that count.
+func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleDeployment) map[string]int64 {
 	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	copied := map[string]copySource{}
+	sizes := map[string]int64{}
+	note := func(item string, size int64) {
+		if size > 0 {
+			sizes[item] = size
+		}
+	}
 	for _, deployment := range deployments {
 		if !isFromWorkspace(deployment, cluster.Namespace) {
 			continue
 		}
-		size += storedSize(deployment)
+		note(itemOf(bundleOf(deployment)), countedSize(deployment))
 		for _, s := range sourcesOf(deployment) {
-			copied[s.String()] = s
+			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known != nil {
+				version, _ := parseCopyVersion(known)
+				note(s.String(), version.size)
+			}
 		}
 	}
-	for _, s := range copied {
-		if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known != nil {
-			version, _ := parseCopyVersion(known)
-			size += version.size
-		}
-	}
-	return size
+	return sizes
 }
 
-// storedSize returns the size of a BundleDeployment with its Helm values, 0 if it does not count.
-func storedSize(deployment *fleet.BundleDeployment) int64 {
+// countedSize returns the size of a BundleDeployment with its Helm values, 0 if it does not count.
+func countedSize(deployment *fleet.BundleDeployment) int64 {
 	if deployment == nil {
 		return 0
 	}
@@ -239,7 +282,7 @@ func (d *Deployer) readSize(ctx context.Context, deployment *fleet.BundleDeploym
 // wantedSize returns the size to count for a BundleDeployment with its Helm values: the options and the values are in it twice. While it is
 // postponed, one of the two is what it has now.
 func (p *plan) wantedSize(v variant, isPostponed bool, existing *fleet.BundleDeployment) int64 {
-	size, counted := int64(p.commonSize+2*v.size), storedSize(existing)
+	size, counted := int64(p.commonSize+2*v.size), countedSize(existing)
 	if size <= freeSize {
 		size = 0
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,7 +51,7 @@ func (s *stage) storageProblem(b *fleet.Bundle) *problem {
 func (s *stage) hasStored() {
 	sizes := s.sizes.of("ws")
 	sizes.counted.Do(func() {})
-	sizes.set("cluster-of-another", 1<<20)
+	sizes.set("cluster-of-another", map[string]int64{"all": 1 << 20}, time.Time{})
 }
 
 // hasOfFleet puts a BundleDeployment of Fleet's hub, which has no size, into the cache and on the API server.
@@ -401,7 +402,7 @@ func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
 	}
 	s.reconcile(t, clusterNamed("c-0"))
 	assert.NotContains(t, s.taken(), "enqueue Bundle two in 1s", "nothing has changed")
-	s.sizes.of("ws").set("cluster-of-another", 0)
+	s.sizes.of("ws").set("cluster-of-another", nil, time.Time{})
 	s.reconcile(t, clusterNamed("c-0"))
 	assert.Nil(t, s.storageProblem(one))
 	assert.Nil(t, s.storageProblem(two))
@@ -442,5 +443,27 @@ func TestStoredBytes(t *testing.T) {
 
 	s.sizes.of("slow").mu.Lock()
 	defer s.sizes.of("slow").mu.Unlock()
-	assert.True(t, s.sizes.of("other").add("cluster-x", 1, 1))
+	assert.True(t, s.sizes.of("other").reserve("cluster-x", "all", 1, 0, 1, noon))
+}
+
+// A pass whose caches do not show yet what an earlier pass has written must not give these bytes to another Cluster.
+func TestWorkspaceSizes_lateCache(t *testing.T) {
+	const a, b, limit = "cluster-a", "cluster-b", 1000
+	sizes := (&storedBytes{}).of("ws")
+	require.True(t, sizes.reserve(a, "Bundle ws/large", 600, 0, limit, noon))
+	total, stays := sizes.set(a, nil, noon.Add(-time.Second))
+	assert.Equal(t, int64(600), total)
+	assert.True(t, stays)
+	assert.False(t, sizes.reserve(b, "Bundle ws/large", 600, 0, limit, noon))
+	assert.True(t, sizes.reserve(a, "Bundle ws/large", 600, 0, limit, noon), "it is counted once")
+	assert.False(t, sizes.reserve(a, "Secret other", 600, 0, limit, noon))
+
+	total, stays = sizes.set(a, map[string]int64{"Bundle ws/large": 700}, noon.Add(-time.Second))
+	assert.Equal(t, int64(700), total, "the caches show it")
+	assert.False(t, stays)
+	require.True(t, sizes.reserve(a, "Bundle ws/large", 800, 700, limit, noon))
+	total, stays = sizes.set(a, nil, noon)
+	assert.Zero(t, total, "it was reserved long ago, and is deleted")
+	assert.False(t, stays)
+	assert.True(t, sizes.reserve(b, "Bundle ws/large", 600, 0, limit, noon))
 }
