@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -193,4 +194,13 @@ func TestHint(t *testing.T) {
 		Inputs{HubFlags: " --context=b", Namespace: "clusters"}.hint(c))
 	assert.Equal(t, "`muster --context=b -n clusters clusters -A` lists all; `muster --context=b -n clusters release east` helps, and so does `kubectl get nodes`",
 		Inputs{HubFlags: " --context=b", Namespace: "clusters", Cluster: "east"}.hint(c))
+}
+
+func TestClusterProcessed_newCluster(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for age, want := range map[time.Duration]Verdict{0: Warn, firstStatusWithin: Fail} {
+		k := &knowledge{Inputs: Inputs{Now: func() time.Time { return now.Add(age) }}, cluster: &fleet.Cluster{}}
+		k.cluster.CreationTimestamp = metav1.NewTime(now)
+		assert.Equal(t, want, clusterProcessed(t.Context(), k).Verdict, age)
+	}
 }

@@ -70,12 +70,18 @@ func conditionText(cluster *fleet.Cluster, kind string) string {
 	return fmt.Sprintf("condition %s is %s, %s: %s", kind, c.Status, c.Reason, c.Message)
 }
 
+// firstStatusWithin is the age at which each Cluster has a status.
+const firstStatusWithin = 30 * time.Second
+
 func clusterProcessed(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil {
 		return doesNotApply()
 	}
 	if k.cluster.Labels[fleet.ClusterManagementLabel] != "" {
 		return fail("the label %s assigns the Cluster to another controller", fleet.ClusterManagementLabel)
+	}
+	if age := k.Now().Sub(k.cluster.CreationTimestamp.Time); len(k.cluster.Status.Conditions) == 0 && age < firstStatusWithin {
+		return warn("the Cluster is new: the hub writes its status with the first heartbeat, or after %s", firstStatusWithin)
 	}
 	if fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionProcessed).Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionProcessed))

@@ -39,7 +39,7 @@ func Ensure(ctx context.Context, client clientset.Interface) (clustersHaveStatus
 	}
 	clusters := slices.IndexFunc(served, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Cluster" })
 	return !slices.ContainsFunc(served[clusters].Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-		return v.Served && v.Schema.OpenAPIV3Schema.Properties["status"].Default == nil
+		return v.Served && (v.Schema == nil || v.Schema.OpenAPIV3Schema == nil || v.Schema.OpenAPIV3Schema.Properties["status"].Default == nil)
 	}), nil
 }
 

@@ -11,23 +11,29 @@ import (
 )
 
 func TestEnsure_clustersHaveStatus(t *testing.T) {
-	for name, earlier := range map[string]bool{"definitions of this version": false, "earlier definitions": true} {
+	earlier := func(version *apiextensionsv1.CustomResourceDefinitionVersion) {
+		status := version.Schema.OpenAPIV3Schema.Properties["status"]
+		status.Default = nil
+		version.Schema.OpenAPIV3Schema.Properties["status"] = status
+	}
+	for name, change := range map[string]func(*apiextensionsv1.CustomResourceDefinitionVersion){
+		"definitions of this version": nil, "earlier definitions": earlier,
+		"definitions without a schema": func(version *apiextensionsv1.CustomResourceDefinitionVersion) { version.Schema = nil },
+	} {
 		t.Run(name, func(t *testing.T) {
 			objects, err := Objects()
 			require.NoError(t, err)
 			var installed []runtime.Object
 			for _, object := range objects {
 				object.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}
-				if earlier {
-					status := object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
-					status.Default = nil
-					object.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"] = status
+				if change != nil {
+					change(&object.Spec.Versions[0])
 				}
 				installed = append(installed, object)
 			}
 			clustersHaveStatus, err := Ensure(t.Context(), fake.NewSimpleClientset(installed...))
 			require.NoError(t, err)
-			assert.Equal(t, !earlier, clustersHaveStatus)
+			assert.Equal(t, change == nil, clustersHaveStatus)
 		})
 	}
 }

@@ -134,7 +134,7 @@ func (h *handler) createCluster(
 	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsInvalid(err):
-		return result.Stalled(fleet.ReasonError, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonTokenInvalid, fmt.Sprintf(
 			"Cluster %s cannot be created; correct spec.labels of ClusterRegistrationToken %s: %v", name, token.Name, err))
 	case err != nil && !apierrors.IsAlreadyExists(err):
 		return failed(fmt.Errorf("creating Cluster %s/%s: %w", request.Namespace, name, err))

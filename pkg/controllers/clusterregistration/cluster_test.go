@@ -61,7 +61,7 @@ func TestCreateCluster(t *testing.T) {
 	}{
 		{"it is new", nil, "Unknown WaitingForCluster"},
 		{"another pass created it", apierrors.NewAlreadyExists(kind, "x"), "Unknown WaitingForCluster"},
-		{"the labels of the token are invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "x", nil), "False Error"},
+		{"the labels of the token are invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "x", nil), "False TokenInvalid"},
 		{"an error", errTest, "False Error"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

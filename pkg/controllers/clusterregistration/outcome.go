@@ -41,8 +41,9 @@ func (h *handler) withdraw(ctx context.Context, found *findings, out result.Resu
 	}
 
 	// The Cluster was put into quarantine after an earlier pass had given the agent its rights.
-	if cluster != nil && cluster.Spec.Quarantined {
+	if cluster != nil && cluster.Spec.Quarantined && out.Reason != fleet.ReasonManagedElsewhere {
 		if withdrawn := h.withdrawRights(ctx, request, cluster, found.token); !withdrawn.IsDone() {
+			withdrawn.Err = errors.Join(withdrawn.Err, out.Err)
 			return withdrawn
 		}
 	}

@@ -52,6 +52,15 @@ func TestConsequences(t *testing.T) {
 	}
 }
 
+func TestWithdraw_quarantineAfterAnError(t *testing.T) {
+	s := newScene(t)
+	s.cluster.Spec.Quarantined = true
+	s.givenRights.Expect(string(s.request.UID))
+	out := s.refuse(t, failed(errTest))
+	assert.Equal(t, cacheDelay, out.After, "the rights are withdrawn when the cache shows them")
+	require.ErrorIs(t, out.Err, errTest)
+}
+
 func TestRevoke(t *testing.T) {
 	otherGranted := func(s *scene) {
 		other, _ := s.earlier()

@@ -113,6 +113,10 @@ func TestGrant(t *testing.T) {
 			s.cluster.Spec.Quarantined = true
 			s.givenRights.Expect(string(s.request.UID))
 		}, "False ", " ", nil},
+		{"the Cluster is in quarantine, and of another controller: nothing is written", func(s *scene) {
+			s.cluster.Spec.Quarantined, s.cluster.Labels = true, map[string]string{fleet.ClusterManagementLabel: "other"}
+			s.givenRights.Expect(string(s.request.UID))
+		}, "Unknown ManagedElsewhere", " ", nil},
 		{"another request has a Secret of that name: refused", func(s *scene) {
 			request, secret := s.earlier()
 			secret.Name, request.Status.Granted = secretName(s.request), false

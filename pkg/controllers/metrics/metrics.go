@@ -54,7 +54,7 @@ var (
 		fleet.ReasonClientIDAmbiguous, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDInUse, fleet.ReasonClientIDNotAllowed,
 		fleet.ReasonClientIDTooLong, fleet.ReasonClusterNameTaken, fleet.ReasonCredentialRevoked, fleet.ReasonDenied, fleet.ReasonError,
 		fleet.ReasonLongLivedRefused, fleet.ReasonNameConflict, fleet.ReasonPoliciesRequired, fleet.ReasonQuarantined,
-		fleet.ReasonSuperseded, fleet.ReasonTokenMismatch, fleet.ReasonTokenNotFound, fleet.ReasonTokenUnknown, fleet.ReasonTokenUsedUp,
+		fleet.ReasonSuperseded, fleet.ReasonTokenInvalid, fleet.ReasonTokenMismatch, fleet.ReasonTokenNotFound, fleet.ReasonTokenUnknown, fleet.ReasonTokenUsedUp,
 		fleet.ReasonTooManyWaiting,
 	}
 	importFailureReasons = []string{

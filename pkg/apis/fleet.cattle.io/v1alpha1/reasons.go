@@ -35,7 +35,8 @@ const (
 	ReasonTokenReady = "TokenReady"
 	// ReasonTTLRequired (False): the hub refuses tokens without a ttl.
 	ReasonTTLRequired = "TTLRequired"
-	// ReasonTokenInvalid (False): a field of the spec cannot be decoded, so the token grants nothing until that is corrected.
+	// ReasonTokenInvalid (False): a field of the spec cannot be decoded, so the token grants nothing until that is corrected. On a request: the API
+	// server refuses a Cluster with the labels of the token.
 	ReasonTokenInvalid = "TokenInvalid"
 )
 
