@@ -157,15 +157,19 @@ func (r *replicas) stopLeader() error {
 	return nil
 }
 
-// registerDuring registers an agent while event happens. It returns the requests of the replicas until they were quiet, and how long the
-// agent waited.
+// registerDuring registers an agent while event happens, and sends its first heartbeat, with which the hub writes the status of the Cluster. It returns
+// the requests of the replicas until they were quiet, and how long the agent waited for its credential.
 func (r *replicas) registerDuring(ctx context.Context, event func() error) (c audit.Counts, took time.Duration, err error) {
 	c, err = r.requestsDuring(ctx, func() error {
 		if err := event(); err != nil {
 			return err
 		}
 		times, err := r.agents.Register(ctx, 1, 1)
+		if err != nil {
+			return err
+		}
 		took = times.Quantile(1)
+		_, err = r.agents.Beat(ctx, sim.Numbers(len(r.agents.Registered)-1, 1), sim.Beats{Limit: 1})
 		return err
 	})
 	return c, took, err
