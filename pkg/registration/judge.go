@@ -25,10 +25,10 @@ type Case struct {
 	// Approval is the hub's default, which applies if the token does not set one.
 	Approval fleet.Approval
 	// LongLived decides about agents that do not renew their credential, if the token does not set it. Empty allows them, unless
-	// RenewedBy is set.
+	// RenewingRequest is set.
 	LongLived fleet.LongLived
-	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
-	RenewedBy string
+	// RenewingRequest names a granted request of the Cluster whose agent renews its credential; "" if there is none.
+	RenewingRequest string
 	// ClusternetReentry is true if the request may come from the Clusternet agent of the Cluster, which is disconnected and may register again
 	// with its earlier token.
 	ClusternetReentry bool
@@ -134,13 +134,13 @@ func (c Case) refuseNotAllowed() *Explanation {
 // refuseDowngrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: a thief of the short-lived
 // credential could otherwise exchange it for one that does not expire. Neither the agent nor the holder of a token can delete the earlier request.
 func (c Case) refuseDowngrade() *Explanation {
-	if c.Cluster == nil || c.RenewedBy == "" || Renews(c.Request) || cmp.Or(c.Token.Spec.LongLivedCredentials, c.LongLived) == fleet.LongLivedAllow {
+	if c.Cluster == nil || c.RenewingRequest == "" || Renews(c.Request) || cmp.Or(c.Token.Spec.LongLivedCredentials, c.LongLived) == fleet.LongLivedAllow {
 		return nil
 	}
 	return &Explanation{fleet.ReasonLongLivedRefused, fmt.Sprintf(
 		"the agent does not renew its credential, but the agent of Cluster %s does (ClusterRegistration %s); use an agent that renews its credential, "+
 			"delete that ClusterRegistration if its agent was replaced for good, or allow long-lived credentials (spec.longLivedCredentials of the "+
-			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewedBy)}
+			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewingRequest)}
 }
 
 // refuseHeld refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the

@@ -155,7 +155,7 @@ func TestJudgeLongLived(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := rivalCase()
 			c.importToken("prod")
-			c.Token.Spec.LongLivedCredentials, c.LongLived, c.RenewedBy = row.token, row.hub, row.renewedBy
+			c.Token.Spec.LongLivedCredentials, c.LongLived, c.RenewingRequest = row.token, row.hub, row.renewedBy
 			c.Request.Annotations = map[string]string{RenewalAnnotation: "true"}
 			requireRefused(t, Judge(*c), "")
 

@@ -527,7 +527,7 @@ func desired(
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
 	}
-	if spec.CachedDigests != nil { // the cache has dropped the fields that stay
+	if spec.CachedDigests != nil { // which no API server stores: the cache has dropped the fields that stay
 		digests := *spec.CachedDigests
 		digests.StagedOptions = v.digest
 		if !isPostponed {

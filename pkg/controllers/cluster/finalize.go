@@ -57,7 +57,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 
 	// On the member: nothing is removed if another Cluster takes the agent over. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	keeps, undecided, err := h.keepsMember(ctx, cluster, began)
+	keeps, undecided, err := h.leavesAgent(ctx, cluster, began)
 	switch {
 	case err != nil:
 		return cluster, err
@@ -190,11 +190,11 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// keepsMember decides whether the hub removes nothing from the member: because another Cluster takes the agent over, another controller manages
+// leavesAgent decides whether the hub removes nothing from the member: because another Cluster takes the agent over, another controller manages
 // the Cluster, or the configuration disables the agent of the hub's own cluster, which an import has removed. A Cluster that takes the agent over
 // gives it a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
 // after that time.
-func (h *handler) keepsMember(ctx context.Context, cluster *fleet.Cluster, began time.Time) (keeps bool, undecided time.Duration, err error) {
+func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began time.Time) (keeps bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&

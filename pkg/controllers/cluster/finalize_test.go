@@ -441,7 +441,7 @@ func TestLeavesMember(t *testing.T) {
 				row.this(d.cluster)
 			}
 			d.clock.Step(takeoverWait)
-			keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
+			keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
 			require.NoError(t, err)
 			assert.Zero(t, undecided)
 			assert.Equal(t, row.keeps, keeps)
@@ -465,7 +465,7 @@ func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Zero(t, undecided)
 		assert.Equal(t, allowed, keeps)
@@ -477,7 +477,7 @@ func TestLeavesMember_patience(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
-		keeps, undecided, err := d.keepsMember(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.False(t, keeps)
 		return undecided
@@ -520,7 +520,7 @@ func TestLeavesMember_claimEnds(t *testing.T) {
 	for _, claims := range []int{1, 0} {
 		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
 		d.importer.askedFor = -1
-		_, _, err := d.keepsMember(t.Context(), d.cluster, noon)
+		_, _, err := d.leavesAgent(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Equal(t, claims, d.importer.askedFor)
 	}

@@ -53,9 +53,9 @@ func otherGranted(request *fleet.ClusterRegistration, sameClientID []*fleet.Clus
 	})
 }
 
-// renewedBy names a granted request of the clientID whose agent renews its credential; "" if there is none. A request whose token is only
+// renewingRequest names a granted request of the clientID whose agent renews its credential; "" if there is none. A request whose token is only
 // assumed does not count: its creator may be anybody.
-func renewedBy(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
+func renewingRequest(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
 	for _, r := range otherGranted(request, sameClientID) {
 		if registration.Renews(r) && !agentRequest(r).AssumedToken {
 			return r.Name
@@ -95,7 +95,7 @@ func (h *handler) isClusternetReentry(
 // that does not renew its credential and the Cluster has no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// isHeldByAgent reports whether another agent holds the identity of the Cluster: it has sent a heartbeat, or the answer Secret of a granted
+// isHeldByAgent reports whether an agent holds the identity of the Cluster, perhaps the one that sent this request: it has sent a heartbeat, or the answer Secret of a granted
 // request still exists on the hub. Such a Secret counts until the hub deletes it (answerLifetime). If the request may come from the agent that sent
 // the earlier one (mayBeSameAgent), it counts only until it is unusedAfter old; freeIn is then the rest of that time, and otherwise 0.
 func (h *handler) isHeldByAgent(

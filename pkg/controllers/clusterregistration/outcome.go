@@ -209,11 +209,11 @@ func (h *handler) writeStatus(
 		return request, nil, false, nil
 	}
 	key, decision := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if unstored, _ := h.prunedConditions.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
+	if unstored, _ := h.conditionsNotStored.Load(key); unstored == decision && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
-		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see prunedConditions
+		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see conditionsNotStored
 	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
@@ -233,7 +233,7 @@ func (h *handler) writeStatus(
 		return latest, nil, false, nil
 	}
 	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
-		h.prunedConditions.Store(key, decision)
+		h.conditionsNotStored.Store(key, decision)
 	}
 	h.written.Wrote(latest)
 	if granting {

@@ -77,7 +77,8 @@ type handler struct {
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations
-	// writtenGrants has the versions with which it granted requests: until the cache shows one, no other request of the identity is decided.
+	// writtenGrants has only the versions with which it granted requests, for longer: until the cache shows one, no other request of the identity is
+	// decided, and the granted one is not maintained.
 	writtenGrants expectations.Expectations
 	// grantAttempts has the versions on which a grant was tried and its outcome may be unknown: they block the same requests.
 	grantAttempts expectations.Expectations
@@ -88,9 +89,9 @@ type handler struct {
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
-	// prunedConditions has, by key, the last condition of a request that the API server did not store, because the
+	// conditionsNotStored has, by key, the last condition of a request that the API server did not store, because the
 	// CustomResourceDefinition is that of Fleet's own chart, which has no field for it.
-	prunedConditions sync.Map
+	conditionsNotStored sync.Map
 }
 
 // Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a

@@ -33,7 +33,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	defer cancel()
 	switch {
 	case request == nil:
-		h.prunedConditions.Delete(key)
+		h.conditionsNotStored.Delete(key)
 		return nil, h.removeObjectsUnlessUninstalling(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
@@ -42,7 +42,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	case request.Status.Granted:
 		return h.maintain(ctx, request)
 	}
-	return h.answer(ctx, request)
+	return h.process(ctx, request)
 }
 
 // findings are what decide finds for a request, beside its result.
@@ -52,14 +52,14 @@ type findings struct {
 	cluster      *fleet.Cluster // nil if it is not created yet, or not known
 	newCluster   string         // the name of the Cluster to create, if there is none
 	sameClientID []*fleet.ClusterRegistration
-	token        *fleet.ClusterRegistrationToken // nil if it is not known
+	token        *fleet.ClusterRegistrationToken // nil until it is found; decide refuses a request without one
 	origin       registration.Origin
 	answer       *corev1.Secret     // the Secret with the name of the answer, nil if there is none; it may belong to another request
 	approval     *result.Transition // of condition Approved
 }
 
-// answer decides about a request, carries the decision out, and writes it to the status.
-func (h *handler) answer(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+// process decides about a request, carries the decision out, and writes it to the status.
+func (h *handler) process(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	unlock := h.locks.tryLock(request)
 	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
 		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
@@ -174,7 +174,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: found.origin.AssumesToken(request), Cluster: cluster,
 		}),
-		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameClientID),
+		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewingRequest: renewingRequest(request, sameClientID),
 		ClusternetReentry: clusternetReentry,
 	})
 	found.approval = setApproved(&found.status.Conditions, judgement.Approval, h.Clock.Now())

@@ -382,7 +382,7 @@ func TestDecide(t *testing.T) {
 			require.NoError(t, err)
 			assert.Contains(t, <-s.events.Events, "Warning ")
 			assert.Contains(t, <-s.events.Events, "ClusterRegistration request-abc, created by "+named+", asked for the identity of this Cluster and was refused")
-			_, err = s.answer(t.Context(), latest)
+			_, err = s.process(t.Context(), latest)
 			require.NoError(t, err)
 			assert.Empty(t, s.events.Events)
 		}
@@ -404,7 +404,7 @@ func TestDecide(t *testing.T) {
 		other, _ := s.earlier()
 		unlock := s.locks.tryLock(other)
 		require.NotNil(t, unlock)
-		_, err := s.answer(t.Context(), s.request)
+		_, err := s.process(t.Context(), s.request)
 		require.NoError(t, err)
 		assert.Empty(t, s.writes())
 		assert.InDelta(t, cacheDelay, s.delays[requestKey.String()], float64(cacheDelay))

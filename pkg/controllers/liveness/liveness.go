@@ -1,5 +1,6 @@
 // Package liveness decides for each Cluster whether its agent is connected: from a heartbeat until the agent has missed as many
-// heartbeats as the configuration allows. A heartbeat costs the hub no request; the status is written only on transitions.
+// heartbeats as the configuration allows. A heartbeat that changes nothing costs the hub no request. The status is written at
+// transitions, for a changed report, and with lastSeen at a slow rate.
 //
 // The flow of a heartbeat is in this file. An agent that renews its Lease arrives at Detector.onRenewal, and an agent that writes the status of its
 // Cluster at Detector.Observe. Detector.Reconcile decides, and Detector.expire brings the Cluster back at the end of a grace period.
