@@ -62,10 +62,18 @@ func TestCost(t *testing.T) {
 	r.Settle(t)
 
 	t.Run("a registration: with the agent's Bundle it is one more", func(t *testing.T) {
+		var all []testenv.Registered
 		cost := usual(t, r, func(n int) {
 			registered := s.Register(t, values, fmt.Sprintf("edge-%d", n), "random")
 			assert.Empty(t, registered.Request.ManagedFields)
+			all = append(all, registered)
 		})
+		defer r.Settle(t) // without a heartbeat, the first status would be written during another test
+		defer func() {
+			for _, registered := range all {
+				s.RequireHeartbeat(t, registered, time.Now())
+			}
+		}()
 		writes, reads, failures := testenv.Totals(cost)
 		t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
 		assert.Equal(t, aRegistration, testenv.Bill(cost))
