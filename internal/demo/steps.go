@@ -195,7 +195,14 @@ func (d *demo) checkOne(ctx context.Context, a *registeredCluster) error {
 	if err != nil {
 		return err
 	}
+	leases, err := d.hub.admin.Kubernetes.CoordinationV1().Leases(cluster.Status.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
 	a.view = view.OfCluster(cluster)
+	if last := view.LastHeartbeat(cluster, leases.Items); !last.IsZero() { // the status has the time of an earlier one
+		a.view.LastSeen = &metav1.Time{Time: last}
+	}
 	if err := checkView(a.view); err != nil {
 		return err
 	}
