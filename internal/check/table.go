@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -45,7 +46,7 @@ var table = []Check{
 	{
 		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
 		Says: "the admission policies are in force",
-		Hint: "upgrade the chart fleet with admissionPolicies.enabled=true; without the chart, start fleetcontroller without --leave-admission-policies",
+		Hint: admission.Remedy,
 	},
 	{
 		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},

@@ -65,9 +65,11 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 	return c
 }
 
+// Remedy tells a person how to get policies that are missing or changed.
+const Remedy = "upgrade the chart fleet with admissionPolicies.enabled=true; without the chart, start fleetcontroller without --leave-admission-policies"
+
 func describe(problems []string) string {
-	return strings.Join(problems, ", ") + ": upgrade the chart fleet with admissionPolicies.enabled=true; " +
-		"without the chart, start fleetcontroller without --leave-admission-policies"
+	return strings.Join(problems, ", ") + ": " + Remedy
 }
 
 // sameSpec compares specs as this version knows them. A field that a newer API server adds with its default makes no difference, but an
