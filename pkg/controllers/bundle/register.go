@@ -145,7 +145,7 @@ func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	cluster := key{Namespace: namespace, Name: name}
 	d.plans.memory.forgetCluster(cluster)
-	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name))
+	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name), d.Clock.Now())
 	d.noteStorageLimits(cluster, nil)
 }
 

@@ -61,11 +61,11 @@ func (s *storedBytes) find(workspace string) *workspaceSizes {
 }
 
 // forget drops the sizes of a deleted Cluster, and the workspace if nothing is stored there any more.
-func (s *storedBytes) forget(workspace, namespace string) {
+func (s *storedBytes) forget(workspace, namespace string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.workspaces[workspace]; w != nil {
-		if total, _ := w.set(namespace, nil, time.Time{}); total == 0 {
+		if total, _ := w.set(namespace, nil, now); total == 0 {
 			delete(s.workspaces, workspace)
 		}
 	}
@@ -82,7 +82,7 @@ func (w *workspaceSizes) set(namespace string, cached map[string]int64, since ti
 	}
 	for item, known := range w.byNamespace[namespace] {
 		w.total -= known.bytes
-		if !since.IsZero() && known.reserved.After(since) && known.bytes > sizes[item].bytes {
+		if known.reserved.After(since) && known.bytes > sizes[item].bytes {
 			sizes[item], stays = known, true
 		}
 	}
@@ -224,7 +224,7 @@ func (d *Deployer) countStored(workspace string, sizes *workspaceSizes) {
 	for _, cluster := range clusters {
 		namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 		deployments, _ := d.deploymentCache.List(namespace, labels.Everything())
-		sizes.set(namespace, d.storedIn(cluster, deployments), time.Time{})
+		sizes.set(namespace, d.storedIn(cluster, deployments), d.Clock.Now())
 	}
 }
 
