@@ -68,15 +68,14 @@ func TestCost(t *testing.T) {
 			assert.Empty(t, registered.Request.ManagedFields)
 			all = append(all, registered)
 		})
-		defer r.Settle(t) // without a heartbeat, the first status would be written during another test
-		defer func() {
-			for _, registered := range all {
-				s.RequireHeartbeat(t, registered, time.Now())
-			}
-		}()
 		writes, reads, failures := testenv.Totals(cost)
 		t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(cost))
 		assert.Equal(t, aRegistration, testenv.Bill(cost))
+
+		for _, registered := range all { // without a heartbeat, the first status would be written during another test
+			s.RequireHeartbeat(t, registered, time.Now())
+		}
+		r.Settle(t)
 	})
 	// The hub writes the first status of a Cluster with the first heartbeat of its agent, which an agent of Fleet adds to a status that the API
 	// server has set.
