@@ -57,7 +57,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 
 	// On the member: nothing is removed if another Cluster takes the agent over. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	keeps, undecided, err := h.leavesAgent(ctx, cluster, began)
+	leaves, undecided, err := h.leavesAgent(ctx, cluster, began)
 	switch {
 	case err != nil:
 		return cluster, err
@@ -66,7 +66,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
 	byAgent, byHub := result.Skip(), result.Skip()
-	if !keeps {
+	if !leaves {
 		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.Err != nil {
 			return cluster, byAgent.Err
 		} else if byAgent.IsWait() {
@@ -194,7 +194,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 // the Cluster, or the configuration disables the agent of the hub's own cluster, which an import has removed. A Cluster that takes the agent over
 // gives it a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
 // after that time.
-func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began time.Time) (keeps bool, undecided time.Duration, err error) {
+func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began time.Time) (leaves bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
@@ -206,8 +206,8 @@ func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began
 	if err != nil {
 		return false, 0, err
 	}
-	if keeps, err = h.confirmsTakeover(ctx, cluster, claims); keeps || err != nil {
-		return keeps, 0, err
+	if leaves, err = h.confirmsTakeover(ctx, cluster, claims); leaves || err != nil {
+		return leaves, 0, err
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.

@@ -113,8 +113,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 }
 
 // reportAfter is the age of a Cluster from which its status shows a first registration that is under way. Earlier writes would delay the
-// registrations of hundreds of Clusters at the same time. If a request was granted meanwhile, its agent has the same time for its first heartbeat,
-// and reportLatest is the age: the hub would otherwise write many statuses in the moment in which the agents send their heartbeats.
+// registrations of hundreds of Clusters at the same time. If a request of the agent was granted meanwhile, the status waits for the same time after the
+// grant, but not longer than until the Cluster has the age reportLatest: the agent is about to write its first heartbeat to the same object, and one of
+// two writes at the same time fails.
 const (
 	reportAfter  = 10 * time.Second
 	reportLatest = 30 * time.Second
