@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -195,6 +196,20 @@ func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.
 		return fmt.Errorf("list Clusters: %w", h.Explain(err, namespace))
 	}
 	return nil
+}
+
+// Heartbeats returns the Leases with the heartbeats of agents by their namespace. An empty namespace means the cluster namespaces of all Clusters.
+func (h *Hub) Heartbeats(ctx context.Context, namespace string) (map[string][]coordinationv1.Lease, error) {
+	found := map[string][]coordinationv1.Lease{}
+	options := metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
+	err := Each(ctx, h.Kubernetes.CoordinationV1().Leases(namespace).List, options, func(lease *coordinationv1.Lease) error {
+		found[lease.Namespace] = append(found[lease.Namespace], *lease)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list Leases: %w", err)
+	}
+	return found, nil
 }
 
 // Each calls do with all objects that list returns. It lists them in pages.

@@ -376,7 +376,7 @@ func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 	if err != nil {
 		return failed("listing the Leases of the Cluster", err)
 	}
-	age := k.hub.clock.serverNow().Sub(view.LastHeartbeat(k.cluster, leases.Items))
+	age := k.hub.clock.serverNow().Sub(view.LastHeartbeat(&k.cluster.Status.Agent.LastSeen, leases.Items).Time)
 	if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
 		age += skew.Duration
 	}

@@ -17,8 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -53,7 +55,8 @@ func clustersCommand(s Streams) *cli.Command {
 		ArgsUsage: "[NAME...]",
 		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. UNAPPLIED, in the
 wide output, counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
-settings that the hub wants. A line with totals is printed to the standard error.`,
+settings that the hub wants. LAST-SEEN is the time of the last heartbeat, which is in a Lease in the cluster namespace; without the right to
+list Leases, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
 		Flags: listFlags(
 			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
 			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
@@ -105,6 +108,9 @@ func clusters(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
+	if err := addHeartbeats(c.Context, hub.Hub, shown); err != nil {
+		fmt.Fprintln(s.Err, "LAST-SEEN can be older than the last heartbeat:", err)
+	}
 	slices.SortStableFunc(shown, sortings["name"])
 	slices.SortStableFunc(shown, order)
 
@@ -149,8 +155,26 @@ func clusters(c *cli.Context, s Streams) error {
 		default:
 			printed[key] = withoutLastSeen(v)
 		}
-		return out.each(v)
+		changed := []view.Cluster{v}
+		_ = addHeartbeats(c.Context, hub.Hub, changed) // the first list has reported the same error
+		return out.each(changed...)
 	})
+}
+
+// addHeartbeats corrects LastSeen of the clusters with one request: for all Leases of the hub, or for those of a single cluster.
+func addHeartbeats(ctx context.Context, hub *admin.Hub, clusters []view.Cluster) error {
+	namespace := metav1.NamespaceAll
+	switch len(clusters) {
+	case 0:
+		return nil
+	case 1:
+		namespace = registration.ClusterNamespace(clusters[0].Namespace, clusters[0].Name)
+	}
+	leases, err := hub.Heartbeats(ctx, namespace)
+	for i := range clusters {
+		clusters[i].AddHeartbeats(leases[registration.ClusterNamespace(clusters[i].Namespace, clusters[i].Name)])
+	}
+	return err
 }
 
 // withoutLastSeen returns a summary without the time of the last heartbeat: a heartbeat alone is not worth a line.

@@ -13,12 +13,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // fleetOf creates Clusters in a namespace of a control plane without a hub.
@@ -85,10 +87,28 @@ func TestClusters(t *testing.T) {
 	out, said, err := p.run("clusters")
 	require.NoError(t, err)
 	requireGolden(t, "clusters.txt", out+said)
+
+	// The Lease of an agent has a later heartbeat than the status.
+	namespace := registration.ClusterNamespace(p.namespace, "eu-old")
+	testenv.Create(t, p.hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent", Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(-time.Second)}},
+	}
+	testenv.Create(t, p.hub.Kubernetes.CoordinationV1().Leases(namespace).Create, lease)
+	assert.Equal(t, "us-never us-off eu-new eu-old", names("--sort", "last-seen"))
+	require.Regexp(t, ` [0-9]s ago\n`, p.mustRun("clusters", "eu-old"))
+	assert.Contains(t, p.mustRun("describe", "eu-old"), "last heartbeat "+now.Add(-time.Second).UTC().Format(time.RFC3339))
 	out, said, err = p.run("clusters", "us-off", "mars")
 	require.EqualError(t, err, "there is no Cluster mars in namespace "+p.namespace+" (-A for all)")
 	require.Contains(t, out, "us-off")
 	require.Equal(t, "1 cluster: 1 Offline\n", said)
+
+	p.actsAsViewer()
+	out, said, err = p.run("clusters")
+	require.NoError(t, err)
+	require.Contains(t, out, "eu-old")
+	require.Regexp(t, `^LAST-SEEN can be older than the last heartbeat: list Leases: leases.coordination.k8s.io is forbidden: .*\n4 clusters: `, said)
 }
 
 // The API server returns at most a page of 500 at once.

@@ -200,9 +200,7 @@ func (d *demo) checkOne(ctx context.Context, a *registeredCluster) error {
 		return err
 	}
 	a.view = view.OfCluster(cluster)
-	if last := view.LastHeartbeat(cluster, leases.Items); !last.IsZero() { // the status has the time of an earlier one
-		a.view.LastSeen = &metav1.Time{Time: last}
-	}
+	a.view.AddHeartbeats(leases.Items)
 	if err := checkView(a.view); err != nil {
 		return err
 	}

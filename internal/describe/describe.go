@@ -101,7 +101,7 @@ func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Ti
 	d.registrations(ctx, hub, requests)
 	if cluster != nil {
 		d.clusterNamespace(ctx, hub, cluster)
-		d.agent(cluster)
+		d.agent(ctx, hub, cluster)
 	}
 
 	slices.SortStableFunc(d.Timeline, func(a, b Happened) int { return a.Time.Compare(b.Time.Time) })
@@ -208,13 +208,18 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 	}
 }
 
-// agent adds the report of the agent.
-func (d *Description) agent(cluster *fleet.Cluster) {
-	a := cluster.Status.Agent
+// agent adds the report of the agent, with the time of its last heartbeat.
+func (d *Description) agent(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster) {
+	a, namespace := cluster.Status.Agent, registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	leases, err := hub.Heartbeats(ctx, namespace)
+	if err != nil {
+		d.unreadable(err)
+	}
+	d.Cluster.AddHeartbeats(leases[namespace])
 	if a.LastSeen.IsZero() {
 		return
 	}
-	text := []string{"last heartbeat " + a.LastSeen.UTC().Format(time.RFC3339)}
+	text := []string{"last heartbeat " + d.Cluster.LastSeen.UTC().Format(time.RFC3339)}
 	if a.Version != "" {
 		text = append(text, "version "+a.Version)
 	}

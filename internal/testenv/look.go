@@ -98,7 +98,7 @@ func (c *Cluster) AwaitHeartbeat(t testing.TB, namespace, name string, after tim
 		if err != nil {
 			return false, err.Error()
 		}
-		last := view.LastHeartbeat(cluster, leases.Items)
+		last := view.LastHeartbeat(&cluster.Status.Agent.LastSeen, leases.Items)
 		return last.After(after), fmt.Sprintf("the last heartbeat of Cluster %s/%s was at %s", namespace, name, last)
 	})
 }

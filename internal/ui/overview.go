@@ -205,6 +205,13 @@ func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"tone": tone, "toneOf": toneOf, "clusterLink": clusterLink, "short": shorten,
 		"ago":   func(t *metav1.Time) string { return view.Ago(t, p.clock.Now()) },
+		"seen": func(v view.Cluster) string {
+			// The watch has the last heartbeat only of agents that are not connected: the status has an earlier one of the others.
+			if v.State == view.StateRegistered {
+				return "connected"
+			}
+			return view.Ago(v.LastSeen, p.clock.Now())
+		},
 		"until": func(t *metav1.Time) string { return view.Until(t, p.clock.Now()) },
 		"lacking": func(ready string) bool { // such as 1/2
 			have, want, found := strings.Cut(ready, "/")

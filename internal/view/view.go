@@ -65,7 +65,9 @@ type Cluster struct {
 	State     string       `json:"state"`
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`
-	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
+	// LastSeen is the time of the last heartbeat by the agent's clock. OfCluster sets it to the copy in the status, which the hub writes only at
+	// intervals while the agent renews a Lease; AddHeartbeats corrects it.
+	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// Bundles is READY/WANTED, such as "2/2".
 	Bundles string `json:"bundles,omitempty"`
 	// Unapplied is the number of its Bundles whose current version the agent has not applied.
@@ -391,13 +393,22 @@ func Until(t *metav1.Time, now time.Time) string {
 	return "in " + duration.HumanDuration(t.Sub(now))
 }
 
-// LastHeartbeat returns the time of the last heartbeat of a Cluster's agent, by the agent's clock; zero if there was none. The hub copies the time
-// of a heartbeat from a Lease in the cluster namespace to the status only at intervals.
-func LastHeartbeat(cluster *fleet.Cluster, leases []coordinationv1.Lease) time.Time {
-	last := cluster.Status.Agent.LastSeen.Time
+// AddHeartbeats sets LastSeen from the Leases in the cluster namespace.
+func (v *Cluster) AddHeartbeats(leases []coordinationv1.Lease) {
+	if last := LastHeartbeat(v.LastSeen, leases); !last.IsZero() {
+		v.LastSeen = &last
+	}
+}
+
+// LastHeartbeat returns the time of the last heartbeat of a Cluster's agent, by the agent's clock; zero if there was none. inStatus is
+// status.agent.lastSeen of the Cluster, and leases are those in its cluster namespace.
+func LastHeartbeat(inStatus *metav1.Time, leases []coordinationv1.Lease) (last metav1.Time) {
+	if inStatus != nil {
+		last = *inStatus
+	}
 	for _, lease := range leases {
-		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last) {
-			last = renewed.Time
+		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(last.Time) {
+			last = metav1.NewTime(renewed.Time)
 		}
 	}
 	return last
