@@ -167,6 +167,8 @@ func KeptDeployments(historyKey *corev1.Secret) sets.Set[string] {
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
+	// SecretTypeBundleValues is the type of the Secret with the Helm values of a Bundle, and with its name.
+	SecretTypeBundleValues = "fleet.cattle.io/bundle-values/v1alpha1"
 	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, and with its name.
 	SecretTypeHelmValues = "fleet.cattle.io/bundle-deployment/v1alpha1"
 	// SecretTypeOCI and SecretTypeHelmOp are the types of Secrets with the account for an OCI artifact and for a chart that agents download.

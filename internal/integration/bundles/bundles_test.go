@@ -1,6 +1,8 @@
 package bundles
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func newShop(t *testing.T, change ...func(*muster.Options)) (shop, *testenv.Running) {
@@ -319,20 +323,44 @@ func TestForeignBundleDeployment(t *testing.T) {
 	assert.Equal(t, testenv.Bytes(t, foreign), testenv.Bytes(t, after))
 }
 
-func TestUnsupportedFields(t *testing.T) {
+// Fleet's git job moves the Helm values of a Bundle, and of its targets, to a Secret.
+func TestValuesOfABundleInASecret(t *testing.T) {
+	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
+	s.cluster(t, "a", nil)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"}, Type: registration.SecretTypeBundleValues,
+		Data: map[string][]byte{"values.yaml": []byte(`{"replicas":1,"color":"red"}`), "all": []byte(`{"color":"blue"}`)},
+	}
+	sum := sha256.Sum256([]byte(testenv.Bytes(t, secret.Data)))
+	s.bundle(t, "app", "app", func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.Targets[0].Name, b.Spec.ValuesHash = "all", hex.EncodeToString(sum[:])
+	})
+	s.requireBundle(t, "app", "0/0", "", "False ValuesMissing: Secret "+s.ns+"/app with the Helm values of spec.valuesHash does not exist")
+	testenv.Create(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create, secret)
+	d := s.deployment(t, "a", "app")
+	values := testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "app")
+	assert.JSONEq(t, `{"replicas":1,"color":"blue"}`, string(values.Data["values"]))
+
+	require.NoError(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Delete(t.Context(), "app", metav1.DeleteOptions{}))
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False ValuesMissing")
+	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(d.Namespace).Get, "app")
+	assert.Equal(t, d.UID, after.UID)
+	assert.Equal(t, d.Spec.DeploymentID, after.Spec.DeploymentID)
+}
+
+func TestInvalidFields(t *testing.T) {
 	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")
-	s.merge(t, "Bundle", "app", `{"spec":{"valuesHash":"x"}}`)
-	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.valuesHash")
-	s.merge(t, "Bundle", "app", `{"spec":{"valuesHash":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
+	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", "False BundleInvalid: spec.targets[0].clusterSelector")
 	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterName":"a"}],"resources":[{"name":"f","encoding":"zip"}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", `False BundleInvalid: spec.resources: resource f has the unknown encoding "zip"`)
 	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(d.Namespace).Get, "app")
 	assert.Equal(t, testenv.Bytes(t, d), testenv.Bytes(t, after))
-	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonUnsupported, 1)
+	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonBundleInvalid, 1)
 }
 
 func TestRestartWritesNothing(t *testing.T) {

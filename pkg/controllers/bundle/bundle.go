@@ -56,6 +56,9 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		b = latest
 	}
 	p := d.plans.of(b)
+	if p.err != nil {
+		return b, p.err
+	}
 	matches, err := d.matches(ctx, b, p)
 	if err != nil {
 		return b, err
@@ -64,7 +67,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	if err != nil {
 		return b, err
 	}
-	d.enqueueAffected(b, matches)
+	d.enqueueAffected(b, p, matches)
 	return d.updateStatus(ctx, b, p, matches, rollout)
 }
 
@@ -151,17 +154,19 @@ type bundleVersion struct {
 	generation int64
 	labels     map[string]string
 	isAgent    bool
+	hasValues  bool // false while the Secret of spec.valuesHash does not have them
 }
 
 // enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
 // version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
-func (d *Deployer) enqueueAffected(b *fleet.Bundle, matches []match) {
-	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b)}
+func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
+	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), p.problem == nil || p.problem.reason != fleet.ReasonValuesMissing}
 	d.mu.Lock()
 	before, known := d.seen[k]
 	d.seen[k] = now
 	d.mu.Unlock()
-	same := before.uid == now.uid && before.generation == now.generation && before.isAgent == now.isAgent && maps.Equal(before.labels, now.labels)
+	same := before.uid == now.uid && before.generation == now.generation && before.isAgent == now.isAgent && before.hasValues == now.hasValues &&
+		maps.Equal(before.labels, now.labels)
 	if known && same || !known && b.Status.ObservedGeneration == b.Generation {
 		return
 	}

@@ -279,8 +279,8 @@ func TestBundleResult(t *testing.T) {
 	none := bundleResult(nil, fleet.BundleSummary{}, 0)
 	assert.Equal(t, []string{fleet.ReasonNoClusters, "the targets match no Cluster"}, []string{none.Reason, none.Message})
 	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0).Reason)
-	out := bundleResult(&problem{fleet.ReasonUnsupported, "why"}, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0)
-	assert.Equal(t, fleet.ReasonUnsupported, out.Reason)
+	out := bundleResult(&problem{fleet.ReasonBundleInvalid, "why"}, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0)
+	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
 	assert.True(t, out.IsStalled())
 }
 

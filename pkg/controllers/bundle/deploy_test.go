@@ -64,7 +64,7 @@ func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
 
 func TestReconcileWithoutChanges(t *testing.T) {
 	broken := toAlice()
-	broken.Generation, broken.Spec.ValuesHash = 2, "x"
+	broken.Generation, broken.Spec.TargetCustomizationMode = 2, "x"
 	fromElsewhere, deleted := deployed(t, toAlice()), deployed(t, toAlice())
 	fromElsewhere.Labels[fleet.BundleNamespaceLabel] = "another-workspace"
 	deleted.Name, deleted.Labels[fleet.BundleNameLabel], deleted.DeletionTimestamp = "deleted", "deleted", &metav1.Time{Time: noon}

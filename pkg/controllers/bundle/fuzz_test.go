@@ -82,6 +82,8 @@ func FuzzEvents(f *testing.F) {
 		isUnprocessed(&cluster)
 		contentsOf(&before)
 		clusterOf(&after)
+		_, _ = addValues(b.Spec.Helm, seed)
+		b.Spec.ValuesHash = "" // the Secret is on an API server
 		p := planOf(&b)
 		m := inGroups(candidate{name: cluster.Name, labels: cluster.Labels})
 		if chosen := p.choose(&b, m); len(chosen) > 0 {

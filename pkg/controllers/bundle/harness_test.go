@@ -109,7 +109,7 @@ func newStage(t testing.TB) *stage {
 		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},
 		clusterCache: cacheOf[*fleet.Cluster](s), groupCache: cacheOf[*fleet.ClusterGroup](s),
 		groupSelectors: &clustergroup.Selectors{},
-		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(),
+		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(c),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 		overStorage: map[key]map[key]storageExcess{},
@@ -338,7 +338,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	return d
 }
 
-func planOf(b *fleet.Bundle) *plan { return newPlans().of(b) }
+func planOf(b *fleet.Bundle) *plan { return newPlans(nil).of(b) }
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

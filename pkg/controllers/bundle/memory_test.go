@@ -102,7 +102,7 @@ func TestMemoryOfABundle(t *testing.T) {
 				p := s.plans.of(b)
 				_, err := p.variant([]int{0}, clusterNamed(cluster))
 				require.NoError(t, err)
-				s.enqueueAffected(b, s.matching(b))
+				s.enqueueAffected(b, p, s.matching(b))
 				delete(s.changedAt, keyOf(b)) // as updateStatus does
 			}
 			each := (heap() - before) / bundles

@@ -17,12 +17,15 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
 // plan is the spec of one generation of a Bundle, read and checked. It is computed once for all Clusters; afterwards only its cache changes.
 type plan struct {
 	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
+	// err, if not nil, is a temporary error. problem is set too, and the next pass computes the plan again.
+	err error
 	// content begins the deployment IDs: it is the name of the Content with the resources if hasContent, the name of an OCI artifact, or
 	// empty if the agent downloads a chart. sum is the digest of the resources of a Content.
 	content, sum string
@@ -124,13 +127,21 @@ func labelSize(b *fleet.Bundle) (size int) {
 }
 
 // read reads the spec of the Bundle, once. That may take long, so plans calls it without its own lock, which the passes over other Bundles need.
-func (p *plan) read(b *fleet.Bundle) {
+func (p *plan) read(b *fleet.Bundle, values bundleValues) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.isRead {
-		p.readSpec(b)
-		p.isRead = true
+	if p.isRead {
+		return
 	}
+	complete, missing, err := values.addTo(b)
+	p.readSpec(complete)
+	if p.problem == nil {
+		p.problem = missing
+	}
+	if err != nil {
+		p.problem, p.err = &problem{fleet.ReasonValuesMissing, err.Error()}, err
+	}
+	p.isRead = true
 }
 
 func (p *plan) readSpec(b *fleet.Bundle) {
@@ -210,10 +221,6 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	}
 	if err := errors.Join(invalid...); err != nil {
 		p.problem = &problem{fleet.ReasonBundleInvalid, err.Error()}
-		return
-	}
-	if b.Spec.ValuesHash != "" { // without its values, another deployment would follow than the Bundle asks for
-		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support spec.valuesHash; what was deployed before stays as it is"}
 		return
 	}
 	switch {
@@ -477,12 +484,13 @@ func versionOf(helm *fleet.HelmOptions) string {
 // plans has the plan of each Bundle.
 type plans struct {
 	memory *memory
+	values bundleValues
 	mu     sync.Mutex
 	byKey  map[key]*plan
 }
 
-func newPlans() *plans {
-	return &plans{memory: newMemory(maxWorkspace, maxTotal), byKey: map[key]*plan{}}
+func newPlans(c *app.Context) *plans {
+	return &plans{memory: newMemory(maxWorkspace, maxTotal), values: bundleValues{c}, byKey: map[key]*plan{}}
 }
 
 // of returns the plan of a Bundle, and computes it if the Bundle has changed. The plan of an agent's Bundle is not kept: no other Cluster
@@ -492,11 +500,14 @@ func (p *plans) of(b *fleet.Bundle) *plan {
 		p.forget(keyOf(b)) // it may have been another Bundle
 		once := newPlan(b, p.memory)
 		once.cache.isClosed = true
-		once.read(b)
+		once.read(b, p.values)
 		return once
 	}
 	found := p.find(b)
-	found.read(b)
+	found.read(b, p.values)
+	if found.err != nil {
+		p.forget(keyOf(b))
+	}
 	return found
 }
 

@@ -221,7 +221,6 @@ func TestNewPlanProblem(t *testing.T) {
 		{"a range of versions of a chart that the agent downloads", func(s *fleet.BundleSpec) {
 			s.HelmOpOptions, s.Helm = &fleet.GenericMap{}, &fleet.HelmOptions{Version: "0.1.*"}
 		}, fleet.ReasonBundleInvalid, `spec.helm.version "0.1.*" is not the version of one chart`},
-		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
 		{"a rollout strategy with a text", func(s *fleet.BundleSpec) {
 			s.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{MaxUnavailable: ptr.To(intstr.FromString("some"))}}}
 		}, fleet.ReasonBundleInvalid, `spec.rolloutStrategy.partitions[0].maxUnavailable is "some"`},
@@ -281,7 +280,7 @@ func TestNewPlanWithoutProblem(t *testing.T) {
 }
 
 func TestPlans(t *testing.T) {
-	all := newPlans()
+	all := newPlans(nil)
 	b := bundleWith(func(*fleet.BundleSpec) {})
 	first := all.of(b)
 	assert.Same(t, first, all.of(b.DeepCopy()))

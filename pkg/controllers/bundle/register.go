@@ -12,6 +12,7 @@
 //	targets.go    which targets of a Bundle match a Cluster
 //	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
 //	templates.go  Helm values with templates
+//	bundlevalues.go the Helm values of a Bundle that are in a Secret
 //	values.go     the Secret with the Helm values of a BundleDeployment
 //	reduce.go     what the caches keep of a BundleDeployment, and the patch of its spec
 //	storage.go    the limit of what is stored for the Clusters of a workspace
@@ -107,7 +108,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		values:          newValueSecrets(c),
 		copies:          &copies{c},
 		roles:           agentrole.NewReadRights(c),
-		plans:           newPlans(),
+		plans:           newPlans(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
@@ -272,15 +273,23 @@ func (d *Deployer) contentEvents() enqueue.EventHandler[*metav1.PartialObjectMet
 	}
 }
 
-// secretEvents enqueues the Cluster of a BundleDeployment if another client changes or deletes the Secret with its Helm values.
+// secretEvents enqueues the Cluster of a BundleDeployment if another client changes or deletes the Secret with its Helm values, and the Bundle whose
+// values are in a Secret.
 func (d *Deployer) secretEvents() enqueue.EventHandler[*metav1.PartialObjectMetadata] {
 	return enqueue.EventHandler[*metav1.PartialObjectMetadata]{
+		Added: func(secret *metav1.PartialObjectMetadata, atStart bool) {
+			if !atStart {
+				d.bundleValuesChanged(keyOf(secret))
+			}
+		},
 		Changed: func(_, after *metav1.PartialObjectMetadata) {
+			d.bundleValuesChanged(keyOf(after))
 			if d.hasValues(keyOf(after)) && d.values.noteChange(after) {
 				d.enqueueCluster(after.Namespace, 0)
 			}
 		},
 		Deleted: func(secret *metav1.PartialObjectMetadata) {
+			d.bundleValuesChanged(keyOf(secret))
 			d.values.forget(keyOf(secret))
 			if d.hasValues(keyOf(secret)) {
 				d.enqueueCluster(secret.Namespace, 0)
@@ -311,6 +320,14 @@ func (d *Deployer) copyEvents(kind string) enqueue.EventHandler[*metav1.PartialO
 				d.enqueueCluster(object.Namespace, 0)
 			}
 		},
+	}
+}
+
+// bundleValuesChanged enqueues the Bundle of that key if its Helm values are in the Secret of its name, and lets the pass read them again.
+func (d *Deployer) bundleValuesChanged(k key) {
+	if b, err := d.bundleCache.Get(k.Namespace, k.Name); err == nil && b.Spec.ValuesHash != "" {
+		d.plans.forget(k)
+		d.bundleChanged(k)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestWithoutRoutineEvent(t *testing.T) {
 		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.Modified: 1})), true},
 		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.ErrApplied: 1})), false},
 		{fleet.ReasonDeployFailed, ready("x", counted(nil)), false},
-		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonUnsupported, ""), false},
+		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonBundleInvalid, ""), false},
 	} {
 		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).NoEvent, "%s to %s", row.before, row.after.Reason)
 	}

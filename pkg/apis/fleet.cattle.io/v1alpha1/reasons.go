@@ -254,8 +254,8 @@ const (
 	ReasonNotReady = "NotReady"
 	// ReasonDeployFailed (False): an agent reports that deploying failed.
 	ReasonDeployFailed = "DeployFailed"
-	// ReasonUnsupported (False): the Bundle has fields that this hub does not support; the message names them.
-	ReasonUnsupported = "Unsupported"
+	// ReasonValuesMissing (False): the Secret of the Bundle does not have the Helm values that spec.valuesHash stands for.
+	ReasonValuesMissing = "ValuesMissing"
 	// ReasonBundleInvalid (False): a field of the Bundle has an invalid value; the message names it.
 	ReasonBundleInvalid = "BundleInvalid"
 	// ReasonWorkspaceLimitReached (False): the hub does not store what the Bundle needs for a Cluster, because the large BundleDeployments and

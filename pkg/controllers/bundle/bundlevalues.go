@@ -1,0 +1,98 @@
+package bundle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// bundleValuesKey is the key of the values of the Bundle itself in its Secret; those of a target have the name of the target.
+const bundleValuesKey = "values.yaml"
+
+// maxValueNodes limits the nodes of the YAML in a Secret with the values of a Bundle, because a node takes up to 800 bytes when it is parsed.
+const maxValueNodes = 50_000
+
+// bundleValues reads the Helm values of Bundles that are not in their spec. Fleet's git job moves them to a Secret with the name of the Bundle, and
+// sets spec.valuesHash to the digest of the Secret's data.
+type bundleValues struct{ *app.Context }
+
+// addTo returns the Bundle with its Helm values. Without them it would be another deployment than its creator wants: if the Secret does not have
+// them, addTo returns the Bundle as it is, and the problem. Any other error is temporary.
+func (v bundleValues) addTo(b *fleet.Bundle) (*fleet.Bundle, *problem, error) {
+	if b.Spec.ValuesHash == "" {
+		return b, nil, nil
+	}
+	ctx, cancel := v.Passes.Context()
+	defer cancel()
+	secret, err := v.Kubernetes.CoreV1().Secrets(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
+	missing := func(why string) (*fleet.Bundle, *problem, error) {
+		return b, &problem{fleet.ReasonValuesMissing, fmt.Sprintf(
+			"Secret %s/%s with the Helm values of spec.valuesHash %s; the creator of the Bundle writes both, and what was deployed before stays as it is",
+			b.Namespace, b.Name, why)}, nil
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return missing("does not exist")
+	case err != nil:
+		return b, nil, fmt.Errorf("reading Secret %s/%s with the Helm values: %w", b.Namespace, b.Name, err)
+	case secret.Type != registration.SecretTypeBundleValues:
+		return missing("has another type than " + registration.SecretTypeBundleValues)
+	case hashOfData(secret) != b.Spec.ValuesHash:
+		return missing("has other values")
+	}
+
+	b = b.DeepCopy()
+	if b.Spec.Helm, err = addValues(b.Spec.Helm, secret.Data[bundleValuesKey]); err != nil {
+		return missing(fmt.Sprintf("has invalid values in key %s: %v", bundleValuesKey, err))
+	}
+	for i := range b.Spec.Targets {
+		target := &b.Spec.Targets[i]
+		if target.Name == "" {
+			continue
+		}
+		if target.Helm, err = addValues(target.Helm, secret.Data[target.Name]); err != nil {
+			return missing(fmt.Sprintf("has invalid values in key %s: %v", target.Name, err))
+		}
+	}
+	return b, nil, nil
+}
+
+// hashOfData is the digest with which spec.valuesHash is compared.
+func hashOfData(secret *corev1.Secret) string {
+	text, _ := json.Marshal(secret.Data) // a map of bytes has JSON
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// addValues returns the options with these values, and the same options without a text.
+func addValues(helm *fleet.HelmOptions, text []byte) (*fleet.HelmOptions, error) {
+	if len(text) == 0 {
+		return helm, nil
+	}
+	if err := release.CheckYAML(text, maxValueNodes); err != nil {
+		return nil, err
+	}
+	if err := registration.RefuseAliases(text); err != nil {
+		return nil, err
+	}
+	values := &fleet.GenericMap{}
+	if err := yaml.Unmarshal(text, values); err != nil {
+		return nil, fmt.Errorf("it is not a YAML object")
+	}
+	if helm == nil {
+		helm = &fleet.HelmOptions{}
+	}
+	helm.Values = values
+	return helm, nil
+}

@@ -1,0 +1,139 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// bundleSecret is the Secret with the values of Bundle ws/app.
+func bundleSecret(data map[string]string) *corev1.Secret {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "app", UID: "uid-of-values", ResourceVersion: "7"},
+		Type:       "fleet.cattle.io/bundle-values/v1alpha1", Data: map[string][]byte{},
+	}
+	for key, text := range data {
+		secret.Data[key] = []byte(text)
+	}
+	return secret
+}
+
+// withSecret returns a Bundle whose values are in the Secret.
+func withSecret(secret *corev1.Secret) *fleet.Bundle {
+	b := toAlice()
+	b.Spec.ValuesHash = hashOfData(secret)
+	b.Spec.Targets[0].Name = "east"
+	return b
+}
+
+// The digest is that of the JSON of the data, whose keys are sorted and whose values are encoded in base64.
+func TestBundleValues_hash(t *testing.T) {
+	secret := bundleSecret(map[string]string{"values.yaml": `{"key":"value"}`, "east": "{}"})
+	text, err := json.Marshal(secret.Data)
+	require.NoError(t, err)
+	require.Equal(t, `{"east":"e30=","values.yaml":"eyJrZXkiOiJ2YWx1ZSJ9"}`, string(text))
+	assert.Equal(t, "c9383ce04a61581d77c20489b37ccc5691319bc95b31887fcdf87887a3ff0c74", hashOfData(secret))
+}
+
+func TestBundleValues(t *testing.T) {
+	s := newStage(t)
+	secret := bundleSecret(map[string]string{"values.yaml": "a: 1\nb: {c: 2}\n", "east": `{"b":{"c":3}}`, "west": "b: 4"})
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	b := withSecret(secret)
+	v, err := s.plans.of(b).variant([]int{0}, clusterNamed("alice"))
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"a":1,"b":{"c":3}}`, string(v.values))
+
+	inSpec := toAlice()
+	inSpec.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1, "b": map[string]any{"c": 2}}}}
+	inSpec.Spec.Targets[0].Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"b": map[string]any{"c": 3}}}}
+	same, err := planOf(inSpec).variant([]int{0}, clusterNamed("alice"))
+	require.NoError(t, err)
+	assert.Equal(t, same.deploymentID, v.deploymentID)
+	assert.Equal(t, same.values, v.values)
+	assert.Nil(t, b.Spec.Helm, "the object in the cache")
+	s.plans.of(b)
+	assert.Equal(t, []string{"get Secret ws/app"}, s.log, "once for a generation")
+}
+
+func TestBundleValues_problems(t *testing.T) {
+	good := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	otherType := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	otherType.Type = corev1.SecretTypeOpaque
+	for name, row := range map[string]struct {
+		secret *corev1.Secret
+		says   string
+	}{
+		"none":         {nil, "does not exist"},
+		"another type": {otherType, "has another type than fleet.cattle.io/bundle-values/v1alpha1"},
+		"other values": {bundleSecret(map[string]string{"values.yaml": "a: 2"}), "has other values"},
+	} {
+		s := newStage(t)
+		if row.secret != nil {
+			require.NoError(t, s.kubernetes.Tracker().Add(row.secret))
+		}
+		p := s.plans.of(withSecret(good))
+		require.NotNil(t, p.problem, name)
+		assert.Equal(t, fleet.ReasonValuesMissing, p.problem.reason, name)
+		assert.Contains(t, p.problem.message, "Secret ws/app with the Helm values of spec.valuesHash "+row.says, name)
+		assert.NotEmpty(t, p.targets, "%s: the targets are known, so that nothing counts as untargeted", name)
+	}
+	for name, text := range map[string]string{
+		"a list": "[1, 2]", "no YAML": "a: [", "an alias": "a: &x 1\nb: *x", "too many nodes": "a: [" + strings.Repeat("1,", maxValueNodes) + "1]",
+	} {
+		s, secret := newStage(t), bundleSecret(map[string]string{"east": text})
+		require.NoError(t, s.kubernetes.Tracker().Add(secret))
+		p := s.plans.of(withSecret(secret))
+		require.NotNil(t, p.problem, name)
+		assert.Contains(t, p.problem.message, "has invalid values in key east: ", name)
+	}
+}
+
+// A BundleDeployment stays while the values are missing, and is updated when the Secret has them.
+func TestReconcile_bundleValues(t *testing.T) {
+	s, alice := newStage(t), clusterNamed("alice")
+	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	b := withSecret(secret)
+	before := deployed(t, toAlice())
+	s.has(t, alice, b, before)
+	s.handle(t, b)
+	s.log = nil
+	s.reconcile(t, alice)
+	assert.Empty(t, s.requests(), "no BundleDeployment is written or deleted, and the Secret is read once")
+
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	s.secretEvents().OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}, false)
+	assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken())
+	s.handle(t, b)
+	assert.Contains(t, s.taken(), "enqueue Cluster alice in 0s")
+	s.reconcile(t, alice)
+	assert.Equal(t, `{"a":1}`, string(s.liveSecret(t).Data["values"]))
+
+	// A Bundle that has its values in its spec has nothing to do with a Secret of its name.
+	s.has(t, toAlice())
+	s.log = nil
+	s.secretEvents().OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}, false)
+	assert.Empty(t, s.log)
+}
+
+// A temporary error is no problem of the Bundle: the pass is repeated.
+func TestOnBundle_valuesNotReadable(t *testing.T) {
+	s := newStage(t)
+	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	s.errors = map[string]error{"get Secret ws/app": errors.New("etcd is slow")}
+	b := withSecret(secret)
+	b.Finalizers = []string{fleet.BundleFinalizer}
+	_, err := s.onBundle("ws/app", b)
+	require.ErrorContains(t, err, "reading Secret ws/app with the Helm values: etcd is slow")
+	s.errors = nil
+	assert.Nil(t, s.plans.of(b).problem)
+}
