@@ -224,7 +224,7 @@ func (d *Deployer) assign(
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, bundleOf(deployment))
+		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, deployment)
 		a := leaveAsIs(deployment, err)
 		if a.recheck = recheck; isUntargeted {
 			a = assignment{action: remove, existing: deployment}
@@ -413,7 +413,10 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 // A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
 // after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that this hub sees if its
 // status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
-func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bundle key) (untargeted bool, recheck time.Duration, err error) {
+func (d *Deployer) isUntargeted(
+	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
+) (untargeted bool, recheck time.Duration, err error) {
+	bundle := bundleOf(deployment)
 	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
 	failed := func(err error) (bool, time.Duration, error) {
 		return false, expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
@@ -426,7 +429,8 @@ func (d *Deployer) isUntargeted(ctx context.Context, cluster *fleet.Cluster, bun
 	if isCached && cached.DeletionTimestamp != nil {
 		return true, 0, nil
 	}
-	if isCached && d.plans.of(cached).problem != nil {
+	// While a Schedule of Fleet forbids changes, a BundleDeployment is deleted only with its Bundle.
+	if isCached && (deployment.Spec.OffSchedule || d.plans.of(cached).problem != nil) {
 		return false, 0, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)

@@ -231,6 +231,21 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	}
 }
 
+// A Schedule of Fleet forbids changes on the Cluster. Fleet's controllers also delete a BundleDeployment then only with its Bundle.
+func TestReconcile_offSchedule(t *testing.T) {
+	s := newStage(t)
+	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
+	deployment := deployed(t, toAlice())
+	deployment.Spec.OffSchedule = true
+	s.has(t, elsewhere, clusterNamed("alice"), deployment)
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Empty(t, s.taken())
+
+	elsewhere.DeletionTimestamp = &metav1.Time{Time: noon}
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken())
+}
+
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
 func TestReconcileDecidesOnDeletionWithWhatIsConfirmed(t *testing.T) {
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
