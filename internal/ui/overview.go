@@ -204,7 +204,7 @@ func clusterLink(namespace, name string) string {
 func (p *pages) functions() template.FuncMap {
 	return template.FuncMap{
 		"tone": tone, "toneOf": toneOf, "clusterLink": clusterLink, "short": shorten,
-		"ago":   func(t *metav1.Time) string { return view.Ago(t, p.clock.Now()) },
+		"ago": func(t *metav1.Time) string { return view.Ago(t, p.clock.Now()) },
 		"seen": func(v view.Cluster) string {
 			// The watch has the last heartbeat only of agents that are not connected: the status has an earlier one of the others.
 			if v.State == view.StateRegistered {

@@ -59,12 +59,12 @@ var ClusterStates = []string{
 
 // Cluster is the summary of a Cluster.
 type Cluster struct {
-	Namespace string       `json:"namespace"`
-	Name      string       `json:"name"`
-	WayIn     string       `json:"wayIn"`
-	State     string       `json:"state"`
-	Reason    string       `json:"reason,omitempty"`
-	Message   string       `json:"message,omitempty"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	WayIn     string `json:"wayIn"`
+	State     string `json:"state"`
+	Reason    string `json:"reason,omitempty"`
+	Message   string `json:"message,omitempty"`
 	// LastSeen is the time of the last heartbeat by the agent's clock. OfCluster sets it to the copy in the status, which the hub writes only at
 	// intervals while the agent renews a Lease; AddHeartbeats corrects it.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
