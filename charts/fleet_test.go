@@ -30,6 +30,8 @@ func TestHubChartRefusesValues(t *testing.T) {
 	}{
 		"unknown TLS mode":        {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
 		"CA is neither form":      {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
+		"Fleet without an image":  {"fleetControllers: {enabled: true}", []string{"fleetControllers.image"}},
+		"Schedules of nobody":     {"fleetControllers: {enabled: true, image: i, bundles: false, schedules: true}", []string{"fleetControllers.bundles"}},
 		"CA with its private key": {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
 	}
 	for title, tt := range tests {
@@ -162,7 +164,10 @@ func TestBootstrapRightsNameTheLocalAgent(t *testing.T) {
 }
 
 func TestHubRightsWithDisabledBundles(t *testing.T) { // the privilege suite tests the rights with the default values
-	for values, copies := range map[string]bool{"{}": true, "disableBundles: true": false} {
+	for values, copies := range map[string]bool{
+		"{}": true, "disableBundles: true": false, "fleetControllers: {enabled: true, image: i}": false,
+		"fleetControllers: {enabled: true, image: i, bundles: false}": true,
+	} {
 		role := rolesIn(t, values)["ClusterRole fleet-controller"]
 		assert.True(t, allows(role, "", "configmaps", "get"), values)
 		assert.Equal(t, copies, allows(role, "", "configmaps", "create"), values)
@@ -207,6 +212,8 @@ func TestHubNotes(t *testing.T) {
 		},
 		"no metrics":       {values: "metrics: {enabled: false}", hides: []string{"fleet-controller-metrics"}},
 		"Bundles of other": {values: "disableBundles: true", says: []string{"only while Fleet's own controllers run"}},
+		"GitRepos":         {values: "fleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"get deployments gitjob helmops\n"}},
+		"Fleet's Bundles":  {values: "fleetControllers: {enabled: true, image: i}", says: []string{"get deployments fleet-bundles gitjob helmops\n"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {

@@ -79,6 +79,11 @@ func TestFleetControllersCannotTouchClusters(t *testing.T) {
 		}
 	}
 
+	withoutBundles := rights(`fleetControllers: {enabled: true, image: i, bundles: false}`)
+	delete(all, "fleet-bundles")
+	assert.Equal(t, all, withoutBundles)
+	all = rights(`fleetControllers: {enabled: true, image: i}`)
+
 	scheduling := rights(`fleetControllers: {enabled: true, image: i, schedules: true}`)
 	assert.Equal(t, []any{all["gitjob"], all["helmops"]}, []any{scheduling["gitjob"], scheduling["helmops"]})
 	var more []string

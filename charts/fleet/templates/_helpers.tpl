@@ -70,7 +70,15 @@ default limit would make the Deployment invalid.
 
 {{/* "true" if Fleet's own controllers reconcile Bundles. */}}
 {{- define "fleet.disableBundles" -}}
-{{- if or .Values.disableBundles (.Values.fleetControllers).enabled -}}true{{- end -}}
+{{- if or .Values.disableBundles (has "fleet-bundles" (include "fleet.ownProcesses" . | splitList " ")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The Deployments of Fleet's own controllers, with a space between two. */}}
+{{- define "fleet.ownProcesses" -}}
+{{- $own := .Values.fleetControllers | default dict -}}
+{{- if $own.enabled -}}
+{{- if include "fleet.on" $own.bundles }}fleet-bundles {{ end }}gitjob helmops
+{{- end -}}
 {{- end -}}
 
 {{/* The number of replicas; 1 if it is not set. */}}
