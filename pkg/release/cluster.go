@@ -121,7 +121,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	return created, nil
 }
 
-// Delete skips objects that another release has taken over. Helm would delete them, because it deletes what the stored manifest names.
+// Delete skips objects that another release has adopted. Helm would delete them, because it deletes what the stored manifest names.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
 	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be.
 	ours, err := c.deletable(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })

@@ -139,7 +139,7 @@ func copyOwners(o *unstructured.Unstructured) (owners []string) {
 	return owners
 }
 
-// deleteCopies deletes the copies of a BundleDeployment in a namespace. A copy that another BundleDeployment needs is handed over to that one.
+// deleteCopies deletes the copies of a BundleDeployment in a namespace. A copy that another BundleDeployment needs is assigned to that one.
 func (c *Client) deleteCopies(ctx context.Context, namespace, owner string) error {
 	for _, kind := range copiedKinds {
 		client := copiesIn(c.dynamic, kind, namespace)

@@ -46,12 +46,12 @@ type Request struct {
 	Labels map[string]string
 	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
 	ServiceAccountNamespace string
-	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their objects, but not objects
-	// of other owners or of none. Deploy ignores releases whose revision is not signed, except the recorded one.
-	HandOver []Found
+	// Predecessors lists older releases of the same BundleDeployment under other names, which this one replaces. The new release may adopt their
+	// objects, but not objects of other owners or of none. Deploy ignores releases whose revision is not signed, except the recorded one.
+	Predecessors []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
-	// and may be taken over. A release whose chart is annotated for the BundleDeployment may be taken over, too.
+	// and may be adopted. A release whose chart is annotated for the BundleDeployment may be adopted, too.
 	Recorded string
 	// Applied is true if the status of the BundleDeployment records that release Recorded was deployed with the deployment ID in Labels and with
 	// these Copies.
@@ -70,8 +70,8 @@ type Deployed struct {
 	Labels map[string]string
 	// Objects are the objects of the release, without hooks.
 	Objects []Object
-	// Kept is true if nothing was deployed, because the revision already existed.
-	Kept bool
+	// Unchanged is true if nothing was deployed, because the revision already existed.
+	Unchanged bool
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -108,7 +108,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
-	if r.HandOver, err = c.signedHandOver(ctx, r); err != nil {
+	if r.Predecessors, err = c.signedPredecessors(ctx, r); err != nil {
 		return Deployed{}, err
 	}
 	op, revisions, err := c.openFor(ctx, &r)
@@ -121,11 +121,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := op.checkPlace(ctx, r, last(revisions)); err != nil {
 		return Deployed{}, err
 	}
-	mayTakeOver, err := op.mayTakeOver(ctx, r, last(revisions))
+	mayAdopt, err := op.mayAdopt(ctx, r, last(revisions))
 	if err != nil {
 		return Deployed{}, err
 	}
-	if err := checkReleaseOwner(r, last(revisions), mayTakeOver); err != nil {
+	if err := checkReleaseOwner(r, last(revisions), mayAdopt); err != nil {
 		return Deployed{}, err
 	}
 	if err := errors.Join(op.ensureNamespace(ctx, r), op.failInterrupted(revisions)); err != nil {
@@ -145,7 +145,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	if kept != nil {
 		deployed, err := op.deployed(kept)
-		deployed.Kept = true
+		deployed.Unchanged = true
 		return deployed, err
 	}
 
@@ -187,7 +187,7 @@ func (r Request) inherits(manager string, latest *helm.Release) bool {
 		return r.adopts()
 	}
 	return latest.Labels[FieldManagerLabel] != manager ||
-		slices.ContainsFunc(r.HandOver, func(f Found) bool { return f.Labels[FieldManagerLabel] != manager })
+		slices.ContainsFunc(r.Predecessors, func(f Found) bool { return f.Labels[FieldManagerLabel] != manager })
 }
 
 // Sweep removes the objects for which Deploy has returned a LeftoverError. Another Deploy would not remove them: it considers only the attempts
@@ -205,7 +205,7 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 }
 
 // resume prepares an action on a release whose last revision is deployed and signed, and returns its revisions. It also refuses a revision of another
-// owner, even if the options allow to take it over: Deploy does that, but an action on the revision itself would run the hooks of its owner
+// owner, even if the options allow to adopt it: Deploy does that, but an action on the revision itself would run the hooks of its owner
 // with the identity of this request.
 func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
 	op, revisions, err := c.openFor(ctx, r)
@@ -246,9 +246,9 @@ func (c *Client) openFor(ctx context.Context, r *Request) (*helmAction, []*helm.
 	return op, revisions, err
 }
 
-// mayTakeOver reports whether the options allow to take over a release of another owner. The history is written with the client's own
+// mayAdopt reports whether the options allow the request to adopt a release of another owner. The history is written with the client's own
 // identity, so a tenant must have the right to change it.
-func (o *helmAction) mayTakeOver(ctx context.Context, r Request, existing *helm.Release) (bool, error) {
+func (o *helmAction) mayAdopt(ctx context.Context, r Request, existing *helm.Release) (bool, error) {
 	if existing == nil || !r.helm().TakeOwnership || r.Options.ServiceAccount == "" {
 		return r.helm().TakeOwnership, nil
 	}
@@ -264,8 +264,8 @@ func (o *helmAction) mayTakeOver(ctx context.Context, r Request, existing *helm.
 }
 
 // checkReleaseOwner refuses a release of another owner: an upgrade would replace its objects.
-func checkReleaseOwner(r Request, existing *helm.Release, mayTakeOver bool) error {
-	if existing == nil || mayTakeOver {
+func checkReleaseOwner(r Request, existing *helm.Release, mayAdopt bool) error {
+	if existing == nil || mayAdopt {
 		return nil
 	}
 	agent, deployment := existing.Labels[AgentLabel], existing.Labels[DeploymentLabel]
@@ -328,12 +328,12 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	return upgrade
 }
 
-// rollsBack reports whether a failed deployment is undone. A release that takes over objects of an older one is not undone: Helm would delete
+// rollsBack reports whether a failed deployment is undone. A release that adopts objects of an older one is not undone: Helm would delete
 // these objects, which the older release still needs.
-func (r Request) rollsBack() bool { return r.helm().Atomic && !r.IsAgent && len(r.HandOver) == 0 }
+func (r Request) rollsBack() bool { return r.helm().Atomic && !r.IsAgent && len(r.Predecessors) == 0 }
 
-// adopts reports whether Helm may take over existing objects. checkObjectOwners (render.go) limits that to HandOver, unless the options allow all.
-func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
+// adopts reports whether Helm may adopt existing objects. checkObjectOwners (render.go) limits that to Predecessors, unless the options allow all.
+func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.Predecessors) > 0 }
 
 func (r Request) maxHistory() int {
 	if limit := r.helm().MaxHistory; limit > 0 {

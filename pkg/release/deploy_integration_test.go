@@ -424,7 +424,7 @@ func TestDeploy_contextEnds(t *testing.T) {
 // renamed returns the request under another name. The first release hands its objects over to that release.
 func (m *member) renamed(files ...string) Request {
 	r := m.request(files...)
-	r.Name, r.HandOver = "renamed", []Found{{Namespace: m.namespace, Name: "app"}}
+	r.Name, r.Predecessors = "renamed", []Found{{Namespace: m.namespace, Name: "app"}}
 	return r
 }
 
@@ -439,7 +439,7 @@ func TestDeploy_renamedRelease(t *testing.T) {
 	assert.Equal(t, "two", m.configMap("a").Data["k"])
 }
 
-func TestDeploy_failedTakeover(t *testing.T) {
+func TestDeploy_failedAdoption(t *testing.T) {
 	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 	atomic := &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
 	t.Run("from an older release", func(t *testing.T) {

@@ -217,7 +217,7 @@ func ownedByHelm(selector labels.Selector) string {
 	return selector.Add(*owner).String()
 }
 
-// Adopt takes over a release from an agent that sets no labels, such as Fleet's own: it labels the last revision, which has no labels, or
+// Adopt makes a release of an agent that sets no labels, such as Fleet's own, one of this agent: it labels the last revision, which has no labels, or
 // those that Helm copied from the previous revision. It adopts only a release whose chart is annotated for the BundleDeployment of the
 // request; without one the result has no name. A revision that the status of the BundleDeployment records (Request.Recorded) gets the
 // deployment ID and the options of the request. Any other revision gets only the labels that Uninstall reads.

@@ -26,7 +26,7 @@ type renderedManifests struct {
 }
 
 // Run adds the plain manifests, runs kustomize, marks the objects and moves them to the target namespace. It returns an error for objects
-// that the release may not take over.
+// that the release may not adopt.
 func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	objects, err := p.source.complete(rendered.Bytes())
 	if err != nil {
@@ -38,7 +38,7 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 		}
 	}
 	manifests, err := encodeObjects(objects)
-	if err == nil && (p.adopts || len(p.request.HandOver) > 0) && !p.request.helm().TakeOwnership {
+	if err == nil && (p.adopts || len(p.request.Predecessors) > 0) && !p.request.helm().TakeOwnership {
 		err = p.checkObjectOwners(manifests.Bytes())
 	}
 	return manifests, err
@@ -75,7 +75,7 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 }
 
 // checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. It accepts objects of
-// this release and of the releases that hand over to it. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them
+// this release and of the releases that it replaces. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them
 // on an upgrade; then two releases have the object, and the removal of either of them deletes it. Hooks have no marks; their annotations
 // define whether they are replaced.
 func (p renderedManifests) checkObjectOwners(manifests []byte) error {
@@ -100,7 +100,7 @@ func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 		}
 		name, namespace := marksOf(info.Object)
 		isOwner := func(f Found) bool { return f.Namespace == namespace && f.Name == name }
-		if isOwner(Found{Namespace: p.request.Namespace, Name: p.request.Name}) || slices.ContainsFunc(p.request.HandOver, isOwner) || p.adopts && name == "" {
+		if isOwner(Found{Namespace: p.request.Namespace, Name: p.request.Name}) || slices.ContainsFunc(p.request.Predecessors, isOwner) || p.adopts && name == "" {
 			return nil
 		}
 		owner := "no release"

@@ -159,7 +159,7 @@ func hasSignature(key []byte, secret *corev1.Secret) bool {
 	return hmac.Equal([]byte(secret.Annotations[signatureAnnotation]), []byte(signature(key, secret.Namespace, secret)))
 }
 
-// MoveSignature returns the annotations that sign a revision for the agent that takes it over, or nil if the earlier agent has not signed it.
+// MoveSignature returns the annotations that sign a revision for the agent that adopts it, or nil if the earlier agent has not signed it.
 // The keys are Secrets registration.HistoryKeySecret in the namespaces of the two agents. The signature covers the revision as it was read, so
 // it is not valid if another user changes the Secret at the same time.
 func MoveSignature(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
@@ -170,14 +170,14 @@ func MoveSignature(revision, earlierKey, laterKey *corev1.Secret) map[string]str
 	return map[string]string{signatureAnnotation: signature(later, revision.Namespace, revision)}
 }
 
-// signedHandOver returns the releases in r.HandOver whose revision is signed, and the one that the status of the BundleDeployment records: an
+// signedPredecessors returns the releases in r.Predecessors whose revision is signed, and the one that the status of the BundleDeployment records: an
 // agent that signs nothing may have stored that.
-func (c *Client) signedHandOver(ctx context.Context, r Request) (signed []Found, err error) {
+func (c *Client) signedPredecessors(ctx context.Context, r Request) (signed []Found, err error) {
 	if c.key == nil {
-		return r.HandOver, nil
+		return r.Predecessors, nil
 	}
 	recorded := ParseRecord(r.Recorded)
-	for _, f := range r.HandOver {
+	for _, f := range r.Predecessors {
 		if f.Namespace == recorded.Namespace && f.Name == recorded.Name {
 			signed = append(signed, f)
 			continue
@@ -198,7 +198,7 @@ func (c *Client) signedHandOver(ctx context.Context, r Request) (signed []Found,
 // namespace cannot forge: the status of the BundleDeployment, which only agents of this cluster write, or the signature of a revision that this
 // agent deployed for another Cluster.
 func (c *Client) mayBeSame(r Request, latest *helm.Release) bool {
-	if c.key == nil || latest == nil || latest.Info.Status != common.StatusDeployed || len(r.HandOver) > 0 || !r.hasDeployed(latest) {
+	if c.key == nil || latest == nil || latest.Info.Status != common.StatusDeployed || len(r.Predecessors) > 0 || !r.hasDeployed(latest) {
 		return false
 	}
 	if c.isSigned(latest) {

@@ -133,7 +133,7 @@ func TestUninstall_damaged(t *testing.T) {
 }
 
 // A forged older release must not keep a failed deployment from being rolled back.
-func TestDeploy_handOverNotSigned(t *testing.T) {
+func TestDeploy_predecessorNotSigned(t *testing.T) {
 	m := onMember(t)
 	m.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
@@ -141,7 +141,7 @@ func TestDeploy_handOverNotSigned(t *testing.T) {
 	forged := stored(t, secretName("old", 1), `{"name":"old","version":1,"info":{"status":"failed"}}`, 1)
 	forged.Labels = labels.Set{"owner": "helm", "name": "old", "version": "1", "status": "failed"}
 	m.store(forged)
-	r.HandOver = []Found{{Namespace: m.namespace, Name: "old", Version: 1}, {Namespace: m.namespace, Name: "gone", Version: 1}}
+	r.Predecessors = []Found{{Namespace: m.namespace, Name: "old", Version: 1}, {Namespace: m.namespace, Name: "gone", Version: 1}}
 	r.Options.Helm = &fleet.HelmOptions{Atomic: true}
 	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
 	_, err := m.Deploy(t.Context(), r)
@@ -322,7 +322,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 			m.changeHistory(func(s *corev1.Secret) { s.Labels[deleteNamespaceLabel] = labelTrue })
 			was := objects()
 			made := m.deploy(r)
-			assert.True(t, made.Kept)
+			assert.True(t, made.Unchanged)
 			assert.Equal(t, r.Recorded, made.String())
 			assert.Equal(t, was, objects(), "no object changes, and no hook runs")
 			found := m.mine()[0]
@@ -373,7 +373,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 			was := objects()
 			made := m.deploy(r)
 			assert.Equal(t, 3, made.Version)
-			assert.False(t, made.Kept)
+			assert.False(t, made.Unchanged)
 			assert.NotEqual(t, was[2], objects()[2], "the hooks run")
 		})
 	}
@@ -385,7 +385,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 		was := objects()
 		r.Labels = owner.LabelsFor("app", "one")
 		made := m.deploy(r)
-		assert.True(t, made.Kept)
+		assert.True(t, made.Unchanged)
 		assert.Equal(t, was, objects())
 		require.Len(t, m.mine(), 1)
 		assert.Equal(t, objectManager, m.mine()[0].Labels[FieldManagerLabel])

@@ -104,7 +104,7 @@ func TestDeploy_serviceAccount(t *testing.T) {
 	}
 }
 
-// A tenant has taken over a release. Their revision has rollback hooks, which Helm would run with the identity of the former owner if a correction or
+// A tenant has adopted a release. Their revision has rollback hooks, which Helm would run with the identity of the former owner if a correction or
 // a failed deployment of the former owner rolled the release back to that revision.
 func TestCorrect_releaseOfAnotherOwner(t *testing.T) {
 	m, f := onMember(t), foreign(t)

@@ -41,7 +41,7 @@ type UninstallOptions struct {
 	Agent, Deployment string
 }
 
-// Uninstall removes a release and its objects. It keeps objects that another release has taken over. If the last revision is of
+// Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
 // the objects that have the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
 // the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is

@@ -59,7 +59,7 @@ type deploymentState struct {
 	waitsFor string
 	// written is the status that this run wrote last.
 	written writtenStatus
-	// keepsResources is true if the BundleDeployment asked to keep the resources when it was last deleted.
+	// keepsResources is option keepResources of the BundleDeployment when it was last deleted: its releases lose only their history.
 	keepsResources bool
 }
 

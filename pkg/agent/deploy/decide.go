@@ -28,7 +28,7 @@ type facts struct {
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
 	// Replaced means that the revision with the deployment ID is the one that this run deployed or read, but is no longer deployed, because another
-	// BundleDeployment has taken over the release; or that this revision is not signed. decide does not use it.
+	// BundleDeployment has adopted the release; or that this revision is not signed. decide does not use it.
 	Replaced bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
@@ -43,36 +43,36 @@ type facts struct {
 	WaitsForValues bool
 	// Drifted means that the cluster differs from the release, Correct that drift must be undone.
 	Drifted, Correct bool
-	// TooEarly means that the pause after the last attempt has not passed.
-	TooEarly bool
+	// RetryNotDue means that the pause after the last attempt has not passed.
+	RetryNotDue bool
 }
 
 // action is the result of decide.
 type action int
 
 const (
-	observe action = iota // report the state, and try again if the last attempt failed
-	deploy                // install or upgrade
-	correct               // roll the release back to its deployed revision, to undo drift
-	sweep                 // remove the objects that failed attempts left
-	relabel               // apply the labels and annotations of the namespace
-	await                 // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
-	remove                // uninstall; of the agent's own release only the history
-	ignore                // deploy nothing: another agent does
+	reportOnly   action = iota // report the state, and try again if the last attempt failed
+	deploy                     // install or upgrade
+	correct                    // roll the release back to its deployed revision, to undo drift
+	sweep                      // remove the objects that failed attempts left
+	relabel                    // apply the labels and annotations of the namespace
+	await                      // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
+	checkRemoval               // the BundleDeployment is gone: decideRemoval decides what happens to its releases
+	ignore                     // deploy nothing: another agent does
 )
 
-// decide chooses the action for one BundleDeployment. An agent never uninstalls itself because its BundleDeployment is
-// gone: remove keeps the objects of its own release.
+// decide chooses the action for one BundleDeployment. If its own BundleDeployment is gone, the agent does not uninstall itself: at most the history
+// of its own release is removed.
 func decide(f facts) action {
 	switch {
 	case !f.Wanted:
-		return remove
+		return checkRemoval
 	case f.Elsewhere:
 		return ignore
 	case f.NoDeploymentID || f.Paused:
 		return await
-	case f.Current && f.TooEarly:
-		return observe
+	case f.Current && f.RetryNotDue:
+		return reportOnly
 	case f.Current && f.Drifted && (f.Correct || f.Own): // before sweep, which may fail for a long time
 		return correct
 	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.WaitsForValues:
@@ -82,11 +82,11 @@ func decide(f facts) action {
 	case f.Current && f.OldNamespaceLabels:
 		return relabel
 	case f.Current:
-		return observe
+		return reportOnly
 	case f.WaitsFor != "" || f.WaitsForValues:
 		return await
-	case f.TooEarly:
-		return observe
+	case f.RetryNotDue:
+		return reportOnly
 	}
 	return deploy
 }
@@ -99,8 +99,8 @@ type removalFacts struct {
 	Installed bool
 	// Kept means that its releases are recorded as those that stay, see restored.go.
 	Kept bool
-	// TooEarly means that Timing.RemovalDelay has not passed since the BundleDeployment disappeared.
-	TooEarly bool
+	// DelayNotPassed means that Timing.RemovalDelay has not passed since the BundleDeployment disappeared.
+	DelayNotPassed bool
 	// HubChanged means that the hub was restored from a backup or is another one, and that it is not recorded yet which releases stay.
 	HubChanged bool
 
@@ -146,7 +146,7 @@ func decideRemoval(f removalFacts) removalAction {
 	case f.Kept:
 		return keep
 	// While the namespace of the Cluster is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
-	case f.TooEarly:
+	case f.DelayNotPassed:
 		return waitForDelay
 	// The BundleDeployment may be missing for that reason, which is not recorded yet.
 	case f.HubChanged:

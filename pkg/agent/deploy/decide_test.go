@@ -22,35 +22,35 @@ func TestDecide(t *testing.T) {
 		facts facts
 		want  action
 	}{
-		"deployed, without drift":                {fine, observe},
-		"deleted on the hub":                     {facts{}, remove},
-		"the agent's own, deleted on the hub":    {facts{Own: true}, remove},
+		"deployed, without drift":                {fine, reportOnly},
+		"deleted on the hub":                     {facts{}, checkRemoval},
+		"the agent's own, deleted on the hub":    {facts{Own: true}, checkRemoval},
 		"for an agent in another namespace":      {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
 		"nothing to deploy yet":                  {facts{Wanted: true, NoDeploymentID: true}, await},
 		"paused before anything":                 {facts{Wanted: true, Paused: true}, await},
 		"paused with drift":                      {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), await},
 		"new":                                    {facts{Wanted: true}, deploy},
-		"new, after a failure":                   {facts{Wanted: true, TooEarly: true}, observe},
+		"new, after a failure":                   {facts{Wanted: true, RetryNotDue: true}, reportOnly},
 		"new, and waits for another":             {facts{Wanted: true, WaitsFor: "base"}, await},
 		"new, and waits for its values":          {facts{Wanted: true, WaitsForValues: true}, await},
-		"deployed, a Bundle it needs is gone":    {with(func(f *facts) { f.WaitsFor = "base" }), observe},
-		"drift, not to be corrected":             {with(func(f *facts) { f.Drifted = true }), observe},
+		"deployed, a Bundle it needs is gone":    {with(func(f *facts) { f.WaitsFor = "base" }), reportOnly},
+		"drift, not to be corrected":             {with(func(f *facts) { f.Drifted = true }), reportOnly},
 		"drift, to be corrected":                 {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
-		"drift, corrected just now":              {with(func(f *facts) { f.Drifted, f.Correct, f.TooEarly = true, true, true }), observe},
+		"drift, corrected just now":              {with(func(f *facts) { f.Drifted, f.Correct, f.RetryNotDue = true, true, true }), reportOnly},
 		"drift of the agent's own release":       {with(func(f *facts) { f.Own, f.Drifted = true, true }), correct},
 		"copied objects changed on the hub":      {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
-		"copied objects changed, without values": {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), observe},
-		"copied objects changed, tried just now": {with(func(f *facts) { f.OldCopies, f.TooEarly = true, true }), observe},
+		"copied objects changed, without values": {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), reportOnly},
+		"copied objects changed, tried just now": {with(func(f *facts) { f.OldCopies, f.RetryNotDue = true, true }), reportOnly},
 		"other labels of the namespace":          {with(func(f *facts) { f.OldNamespaceLabels = true }), relabel},
 		"other labels, paused":                   {with(func(f *facts) { f.OldNamespaceLabels, f.Paused = true, true }), await},
-		"other labels, tried just now":           {with(func(f *facts) { f.OldNamespaceLabels, f.TooEarly = true, true }), observe},
+		"other labels, tried just now":           {with(func(f *facts) { f.OldNamespaceLabels, f.RetryNotDue = true, true }), reportOnly},
 		"other labels and leftovers":             {with(func(f *facts) { f.OldNamespaceLabels, f.Leftovers = true, true }), sweep},
 		"other labels before the deployment":     {facts{Wanted: true, OldNamespaceLabels: true}, deploy},
 		"leftovers, with drift":                  {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
 		"leftovers, with drift to be corrected":  {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
-		"leftovers, tried just now":              {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
+		"leftovers, tried just now":              {with(func(f *facts) { f.Leftovers, f.RetryNotDue = true, true }), reportOnly},
 		"leftovers of another deployment ID":     {facts{Wanted: true, Leftovers: true}, deploy},
-		"to be corrected, without drift":         {with(func(f *facts) { f.Correct = true }), observe},
+		"to be corrected, without drift":         {with(func(f *facts) { f.Correct = true }), reportOnly},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, decide(row.facts), "%s", decide(row.facts)) })
 	}
@@ -68,7 +68,7 @@ func TestDecideRemoval(t *testing.T) {
 	}
 	everything := func(f *removalFacts) {
 		*f = removalFacts{
-			Own: true, Installed: true, Kept: true, TooEarly: true, HubChanged: true,
+			Own: true, Installed: true, Kept: true, DelayNotPassed: true, HubChanged: true,
 			Asked: true, Confirmed: true, Rejected: true, NoneCached: true, Managed: true, AgentGone: true, GoneAlone: true,
 		}
 	}
@@ -81,14 +81,14 @@ func TestDecideRemoval(t *testing.T) {
 		"no release is left of those that were kept": {with(confirmed, func(f *removalFacts) { everything(f); f.Installed = false }), forget},
 		"kept":                      {with(confirmed, func(f *removalFacts) { f.Kept = true }), keep},
 		"kept, and everything else": {with(confirmed, everything), keep},
-		"disappeared just now":      {with(confirmed, func(f *removalFacts) { f.TooEarly = true }), waitForDelay},
+		"disappeared just now":      {with(confirmed, func(f *removalFacts) { f.DelayNotPassed = true }), waitForDelay},
 		"disappeared just now, from a hub that changed": {with(confirmed, func(f *removalFacts) { everything(f); f.Kept = false }), waitForDelay},
 		"the hub was restored, or is another one":       {with(confirmed, func(f *removalFacts) { f.HubChanged = true }), recordKept},
 		"the hub changed and was not asked":             {with(unasked, func(f *removalFacts) { f.HubChanged = true }), recordKept},
 		"the hub was not asked":                         {with(unasked, func(*removalFacts) {}), askHub},
 		"the hub was not asked, whatever else is set": {with(unasked, func(f *removalFacts) {
 			everything(f)
-			f.Kept, f.TooEarly, f.HubChanged, f.Asked = false, false, false, false
+			f.Kept, f.DelayNotPassed, f.HubChanged, f.Asked = false, false, false, false
 		}), askHub},
 		"the credential is rejected, and all are gone":      {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected, f.NoneCached = true, true, true }), keepRejected},
 		"the credential is rejected, and some are there":    {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected = true, true }), retryRemoval},
@@ -154,7 +154,7 @@ func TestUnmet(t *testing.T) {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "relabel", "await", "remove", "ignore"}[a]
+	return [...]string{"reportOnly", "deploy", "correct", "sweep", "relabel", "await", "checkRemoval", "ignore"}[a]
 }
 
 func (a removalAction) String() string {

@@ -22,7 +22,7 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
-	// Take over the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
+	// Adopt the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
 	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {
 			d.retryRead(ctx, key, bd, state, err)
@@ -37,7 +37,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case ignore:
 		d.reportElsewhere(ctx, key, bd, state)
 		return
-	case remove:
+	case checkRemoval:
 		d.remove(ctx, key, state)
 		return
 	default:
@@ -66,8 +66,8 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 
 	// Install, upgrade, undo drift, remove leftovers, or label the namespace.
 	switch action {
-	case observe:
-		if f.TooEarly {
+	case reportOnly:
+		if f.RetryNotDue {
 			// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
 			// an event had already enqueued the key for an earlier time.
 			d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
@@ -179,7 +179,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
+	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
 	// objects and after a resync, the status does not report that a Bundle on which it depends has become unready.
@@ -283,14 +283,14 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 	state.sought = at.String()
 	if adopted.Name != "" {
 		d.index.add(adopted)
-		d.log(key).Infof("Took over Helm release %s of an agent that sets no labels", adopted)
+		d.log(key).Infof("Adopted Helm release %s of an agent that sets no labels", adopted)
 	}
 	return nil
 }
 
 // requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
 // is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
-// run has deployed it: another BundleDeployment has taken over the release. Nor is a revision that is not signed.
+// run has deployed it: another BundleDeployment has adopted the release. Nor is a revision that is not signed.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
@@ -316,7 +316,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	namespace, name := release.Place(bd.Name, options)
 	request := release.Request{
 		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Scope: d.Scope, Commit: bd.Labels[fleet.CommitLabel], Options: options,
-		HandOver:                otherReleases(d.index.of(key), namespace, name),
+		Predecessors:            otherReleases(d.index.of(key), namespace, name),
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Recorded:                bd.Status.Release,
@@ -357,7 +357,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	if request.Copies, err = d.fetchCopies(ctx, bd); err != nil {
 		return release.Deployed{}, err
 	}
-	for _, old := range request.HandOver { // so that the removal of the new release deletes the copies that were made for the former one
+	for _, old := range request.Predecessors { // so that the removal of the new release deletes the copies that were made for the former one
 		if copied := old.Labels[release.CopiesLabel]; copied != "" && old.Namespace == namespace {
 			request.Labels[release.CopiesLabel] = copied
 		}
@@ -391,8 +391,8 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 // succeeded records the result of an operation. repeated means that this run had deployed the same before.
 func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
-	if made.Kept {
-		what = "Kept and signed"
+	if made.Unchanged {
+		what = "Signed unchanged"
 	}
 	d.log(key).Infof("%s Helm release %s", what, made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})

@@ -25,10 +25,10 @@ func FuzzDecide(f *testing.F) {
 		require.NotEmpty(t, does.String())
 		assert.Equal(t, does, decide(in))
 		switch does {
-		case remove:
+		case checkRemoval:
 			assert.False(t, in.Wanted)
 		case deploy, correct, sweep:
-			assert.True(t, in.Wanted && !in.Elsewhere && !in.NoDeploymentID && !in.Paused && !in.TooEarly)
+			assert.True(t, in.Wanted && !in.Elsewhere && !in.NoDeploymentID && !in.Paused && !in.RetryNotDue)
 			assert.Equal(t, does != deploy, in.Current && !(does == deploy && in.OldCopies))
 		default:
 			assert.True(t, in.Wanted)
@@ -44,7 +44,7 @@ func FuzzDecideRemoval(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in removalFacts
 		fuzz.From(seed).Fill(&in)
-		isProtected := in.Kept || in.TooEarly || in.HubChanged || !in.Asked || !in.Confirmed || in.Managed && in.AgentGone && !(in.Own && in.GoneAlone)
+		isProtected := in.Kept || in.DelayNotPassed || in.HubChanged || !in.Asked || !in.Confirmed || in.Managed && in.AgentGone && !(in.Own && in.GoneAlone)
 		if does := decideRemoval(in); does == uninstallAll {
 			assert.False(t, isProtected)
 		} else {

@@ -80,7 +80,7 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 	after := s.get("app").Status
 	require.Contains(t, after.Display.Deployed, "Error: reading the history")
 	after.Conditions, after.Display = before.Conditions, before.Display
-	require.Equal(t, before, after, "the rest says what to take over")
+	require.Equal(t, before, after, "the rest says what to adopt")
 
 	require.NoError(t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(t.Context(), "sh.helm.release.v1.app.v2", metav1.DeleteOptions{}))
 	s.condition("app", fleet.ConditionDeployed, "True")

@@ -135,7 +135,7 @@ func TestRun_renamedReleaseWithoutCopies(t *testing.T) {
 	s.removeWithCopy()
 }
 
-// An object that a release has taken over with takeOwnership stays when the former release is removed.
+// An object that a release has adopted with takeOwnership stays when the former release is removed.
 func TestRun_takenOverObjects(t *testing.T) {
 	s := onStage(t)
 	s.run()

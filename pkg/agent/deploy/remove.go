@@ -26,7 +26,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	}
 	found := d.index.of(key)
 	untilDelay := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince)
-	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, TooEarly: untilDelay > 0}
+	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, DelayNotPassed: untilDelay > 0}
 	f.Kept, f.HubChanged = d.keptOrChanged(key)
 	if decideRemoval(f) == recordKept {
 		if err := d.keepIfRestored(ctx); err != nil {
@@ -184,8 +184,8 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 			noted = removeErr == nil
 		}
 		reportErr := d.reportRemoval(ctx, removeErr)
-		if refused := d.CheckRejection(reportErr); refused != nil {
-			return refused
+		if rejected := d.CheckRejection(reportErr); rejected != nil {
+			return rejected
 		}
 		if removeErr == nil && reportErr == nil {
 			return ErrUninstall

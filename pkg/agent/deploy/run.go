@@ -3,7 +3,7 @@
 //
 // The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
 // record of the deployed releases: an agent that is killed at any point, for example by a change of its own Deployment, continues from them.
-// The status on the hub decides only whether dependsOn is met, and which unlabelled release may be taken over.
+// The status on the hub decides only whether dependsOn is met, and which unlabelled release may be adopted.
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
@@ -264,13 +264,13 @@ func (d *reconciler) bundleDeploymentHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { endIfAsked(o); enqueue(o) },
 		UpdateFunc: func(before, after any) { d.dropWrittenStatus(before, after); endIfAsked(after); enqueue(after) },
-		DeleteFunc: func(o any) { d.noteKeptResources(o); enqueue(o) },
+		DeleteFunc: func(o any) { d.noteKeepResources(o); enqueue(o) },
 	}
 }
 
-// noteKeptResources notes that a deleted BundleDeployment asked to keep the resources, also if that was staged, or not deployed yet: people set
-// keepResources shortly before they delete a Bundle.
-func (d *reconciler) noteKeptResources(object any) {
+// noteKeepResources notes option keepResources of a deleted BundleDeployment, also if it was staged, or not deployed yet: people set it
+// shortly before they delete a Bundle.
+func (d *reconciler) noteKeepResources(object any) {
 	if bd, ok := withoutTombstone(object).(*fleet.BundleDeployment); ok {
 		state := d.states.get(registration.LabelValue(bd.Name))
 		state.mu.Lock()

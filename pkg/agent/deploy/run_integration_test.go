@@ -911,7 +911,7 @@ func TestRun_releaseOfAnotherAgent(t *testing.T) {
 
 	told := len(s.hubWire.Requests("/bundledeployments/same/status"))
 	s.run(func(c *deploy.Config) { c.Log = log })
-	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 5, "not all are taken over" })
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 5, "not all are adopted" })
 	testenv.Eventually(t, func() (bool, string) {
 		at := s.get("failed").Status.Release
 		return at == s.target+"/failed:2", "the release is " + at
@@ -999,7 +999,7 @@ func TestRun_forgedRelease(t *testing.T) {
 	}
 }
 
-// Two BundleDeployments share a release: the second takes it over with a ServiceAccount that may only write in its namespace, and brings a
+// Two BundleDeployments share a release: the second adopts it with a ServiceAccount that may only write in its namespace, and brings a
 // hook that an upgrade does not run.
 func TestRun_releaseTakenOver(t *testing.T) {
 	s := onStage(t)
@@ -1041,7 +1041,7 @@ func (s *stage) tenant(name string) {
 	require.NoError(s.t, err)
 }
 
-// Two BundleDeployments that both take over the same release do it in turns, with growing pauses.
+// Two BundleDeployments that both adopt the same release do it in turns, with growing pauses.
 func TestRun_takenOverInTurns(t *testing.T) {
 	s := onStage(t)
 	s.run(func(c *deploy.Config) { c.Timing.CorrectFirst, c.Timing.CorrectMax = time.Hour, time.Hour })

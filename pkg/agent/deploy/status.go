@@ -63,7 +63,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		s.IncompleteState, s.Ready, s.NonModified = false, false, false
 	}
 	// Without a release of ours s.Release stays: it may name an unlabelled release that another agent deployed for this
-	// BundleDeployment, and proves that this agent may take it over.
+	// BundleDeployment, and proves that this agent may adopt it.
 	if v.deployed != nil {
 		s.Release = v.deployed.String()
 		v.assessObjects(&s)
