@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// firstStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported.
-const firstStatusDelay = 30 * time.Second
+// unreportedStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported.
+const unreportedStatusDelay = 30 * time.Second
 
 // onBundle enqueues the Clusters that a change of a Bundle affects, and updates the Bundle's status. The queue of Bundles also has the keys of
 // workspaces in which other objects have changed.
@@ -204,7 +204,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
-		wait := firstStatusDelay - now.Sub(b.CreationTimestamp.Time)
+		wait := unreportedStatusDelay - now.Sub(b.CreationTimestamp.Time)
 		if agentspec.IsAgentBundle(b) {
 			return b, nil
 		} else if wait > 0 {

@@ -116,7 +116,7 @@ func TestOnBundleUpdatesStatus(t *testing.T) {
 		s.clock.Step(statusDelay)
 		s.handle(t, b)
 		assert.Equal(t, []string{"enqueue Bundle app in 29s"}, s.taken())
-		s.clock.Step(firstStatusDelay)
+		s.clock.Step(unreportedStatusDelay)
 		s.handle(t, b)
 		assert.Len(t, s.taken(), 1)
 	})

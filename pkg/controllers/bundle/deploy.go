@@ -35,7 +35,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Retry(fleet.ReasonError, err)
 	}
 	var own []*fleet.BundleDeployment
-	foreign := map[string]*fleet.BundleDeployment{} // by name
+	foreign := map[string]*fleet.BundleDeployment{} // of other owners, by name
 	for _, deployment := range existing {
 		if isFromWorkspace(deployment, cluster.Namespace) {
 			own = append(own, deployment)
@@ -93,14 +93,14 @@ type assignment struct {
 type action int
 
 const (
-	leave  action = iota // change nothing, except that a changed copy raises its downstreamResourcesGeneration
+	asIs   action = iota // change nothing, except that a changed copy raises its downstreamResourcesGeneration
 	update               // create it, or bring it up to date
 	remove               // delete it: no Bundle requires it
 )
 
 // leaveAsIs returns the assignment that does not change a BundleDeployment. existing is nil if there is none.
 func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
-	a := assignment{action: leave, existing: existing, err: err}
+	a := assignment{action: asIs, existing: existing, err: err}
 	if existing != nil {
 		wanted := *existing
 		a.wanted, a.secrets = &wanted, secretsOf(existing)
@@ -110,7 +110,7 @@ func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
 }
 
 // deploy writes the BundleDeployments of one Cluster, of which own exist. It returns those that the Cluster has afterwards, and the time after
-// which to call it again, 0 for never. foreign are those that were not made from a Bundle of the workspace: their Secrets stay readable.
+// which to call it again, 0 for never. foreign are those of other owners, which were not made from a Bundle of the workspace: their Secrets stay readable.
 func (d *Deployer) deploy(
 	ctx context.Context, cluster *fleet.Cluster, own []*fleet.BundleDeployment, foreign map[string]*fleet.BundleDeployment,
 ) (current []*fleet.BundleDeployment, recheck time.Duration, err error) {
@@ -210,7 +210,7 @@ func (d *Deployer) assign(
 			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
 			delete(untargeted, name)
 		case t.plan.problem == nil: // otherwise the status of the Bundle reports the problem
-			assignments = append(assignments, assignment{action: leave, wanted: other, err: foreignDeployment(other)}) // the sums count the state that it has
+			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)}) // the sums count the state that it has
 		}
 	}
 
@@ -277,7 +277,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 // write completes it. If that fails, the BundleDeployment stays as it is.
 func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assignment) assignment {
 	if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) { // this hub has created it, and its event is late
-		a.action, a.recheck = leave, expectations.Timeout
+		a.action, a.recheck = asIs, expectations.Timeout
 		if d.values.hasWritten(keyOf(a.wanted)) { // otherwise another owner may have created a Secret of that name
 			a.secrets = secretsOf(a.wanted)
 		}

@@ -78,14 +78,14 @@ func scaled(number *intstr.IntOrString, total int) int {
 // rolloutTarget is a Cluster in the rollout of a Bundle.
 type rolloutTarget struct {
 	candidate
-	key          key
-	deploymentID string // the one that the Cluster is to get
-	state        fleet.BundleState
-	isUpdated    bool // it has that deployment ID, or nothing can be deployed to it now
-	exists       bool // it has a BundleDeployment
-	unavailable  bool // it is without a deployment, or what is deployed is not ready
-	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
-	mayUpdate    bool // the result: it may be updated now
+	key           key
+	deploymentID  string // the one that the Cluster is to get
+	state         fleet.BundleState
+	needsNoUpdate bool // it has that deployment ID, or nothing can be deployed to it now
+	exists        bool // it has a BundleDeployment
+	unavailable   bool // it is without a deployment, or what is deployed is not ready
+	isUnderWay    bool // it was allowed to get a deployment ID that the cache does not show yet
+	mayUpdate     bool // the result: it may be updated now
 }
 
 // partitioned is a partition with its Clusters.
@@ -124,11 +124,11 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 
 // decide marks the Clusters that may be updated now, and returns the state of the partitions.
 //
-// The partitions are updated in their order. One is done when all its Clusters are updated and no more of them are unavailable than its
+// The partitions are updated in their order. One is done when none of its Clusters needs an update and no more of them are unavailable than its
 // maxUnavailable says. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
-// in its partition and in all, or while there are none, so that a rollout progresses. In all, only Clusters count that have the new
+// in its partition and in all, or if none is unavailable, so that a rollout progresses. In all, only Clusters count that have the new
 // version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them. A Cluster
 // that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
 // version has broken.
@@ -140,7 +140,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	}
 	status.maxUnavailable = max(1, room)
 	for _, t := range targets {
-		if t.unavailable && (t.isUpdated || t.isUnderWay) {
+		if t.unavailable && (t.needsNoUpdate || t.isUnderWay) {
 			room--
 		}
 	}
@@ -164,13 +164,13 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			if t.unavailable {
 				unavailable++
 			}
-			if begins && t.unavailable && !t.isUpdated && !t.isUnderWay {
+			if begins && t.unavailable && !t.needsNoUpdate && !t.isUnderWay {
 				room--
 			}
 		}
 		for _, t := range p.targets {
 			switch {
-			case t.isUpdated:
+			case t.needsNoUpdate:
 			case begins && t.unavailable:
 				t.mayUpdate = true
 			case begins && unavailable < limit && room > 0:
@@ -251,16 +251,16 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			t.unavailable = isUnavailable(deployment)
 		}
 		if isPaused(b, m.cluster) || isUnprocessed(m.cluster) {
-			t.isUpdated, t.unavailable = true, false
+			t.needsNoUpdate, t.unavailable = true, false
 			continue
 		}
 		v, err := p.variant(m.targets, m.cluster)
 		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
-			t.state, t.isUpdated, t.unavailable = fleet.ErrApplied, true, true
+			t.state, t.needsNoUpdate, t.unavailable = fleet.ErrApplied, true, true
 			continue
 		}
 		t.deploymentID = v.deploymentID
-		t.isUpdated = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
+		t.needsNoUpdate = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isUnderWay = true, true
 		}
@@ -272,7 +272,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
-		if !t.isUpdated {
+		if !t.needsNoUpdate {
 			steps[t.key] = rolloutStep{t.deploymentID, t.mayUpdate}
 		}
 	}
