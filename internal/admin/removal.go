@@ -147,7 +147,7 @@ func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid type
 
 	ctx, cancel := context.WithTimeout(ctx, eventPatience)
 	defer cancel()
-	about := fields.Set{"involvedObject.uid": string(uid), "reason": fleet.EventMemberLeft}.AsSelector().String()
+	about := fields.Set{"involvedObject.uid": string(uid), "reason": fleet.EventLeftOnMember}.AsSelector().String()
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		events, err := h.Kubernetes.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: about})
 		if apierrors.IsForbidden(err) {

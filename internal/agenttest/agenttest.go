@@ -147,8 +147,8 @@ func JWT(uid string, issued, expires time.Time, serial int) string {
 	return token
 }
 
-// HubConfigMap returns ConfigMap fleet-agent-hub.
-func HubConfigMap(url, ca, mode string) *corev1.ConfigMap {
+// AgentHubConfigMap returns ConfigMap fleet-agent-hub.
+func AgentHubConfigMap(url, ca, mode string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: registration.AgentHubConfigMap},
 		Data: map[string]string{

@@ -33,7 +33,7 @@ func newSwitchingAgent(t *testing.T) *switchingAgent {
 // putHubConfigMap writes ConfigMap fleet-agent-hub.
 func (m *switchingAgent) putHubConfigMap(url, ca, mode string) {
 	m.Helper()
-	m.putConfigMap(agenttest.HubConfigMap(url, ca, mode))
+	m.putConfigMap(agenttest.AgentHubConfigMap(url, ca, mode))
 }
 
 // putTLSMode writes ConfigMap fleet-agent.

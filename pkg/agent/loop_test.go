@@ -501,7 +501,7 @@ func TestLoopSendsNoTokenUnencryptedInStrictMode(t *testing.T) {
 		},
 		"ConfigMap": func(f *testAgent) {
 			f.putSecrets(f.stored("agentTLSMode", "strict"))
-			f.putConfigMap(agenttest.HubConfigMap(server.URL, agenttest.CA(t), ""))
+			f.putConfigMap(agenttest.AgentHubConfigMap(server.URL, agenttest.CA(t), ""))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -133,8 +133,8 @@ func (r Registration) LongLivedIn(namespace string) fleet.LongLived {
 	return r.LongLivedCredentials
 }
 
-// AcceptsAgentLabels reports whether agents whose token does not name the allowed keys choose the labels of their Clusters.
-func (r Registration) AcceptsAgentLabels() bool { return r.AgentLabels != AgentLabelsAllowed }
+// AllowsAnyLabel reports whether agents whose token does not name the allowed keys may choose any label for their Clusters.
+func (r Registration) AllowsAnyLabel() bool { return r.AgentLabels != AgentLabelsAllowed }
 
 func (r Registration) validate() error {
 	switch lifetime := r.Lifetime(); {

@@ -22,9 +22,9 @@ const (
 	pollsPerList = 50
 )
 
-// catchUp waits until the caches contain what another hub wrote before this one acquired the Lease. Who holds an identity, and
-// which request was counted, is decided from the caches. With a cache that lags behind, this hub could grant an identity that the
-// previous hub has just granted to another agent, or delete a BundleDeployment because it does not know the Bundle.
+// catchUp waits until the caches contain what another replica of the hub wrote before this one acquired the Lease. Who holds an identity, and
+// which request was counted, is decided from the caches. With a cache that lags behind, this replica could grant an identity that the
+// previous one has just granted to another agent, or delete a BundleDeployment because it does not know the Bundle.
 type catchUp struct {
 	*app.Context
 	kinds []awaitedVersions

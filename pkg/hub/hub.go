@@ -123,13 +123,13 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	return h, err
 }
 
-// standBy fills the caches while another hub holds the Lease. After an error, work fills the rest of the caches.
+// standBy fills the caches while another replica holds the Lease. After an error, work fills the rest of the caches.
 func (h *hub) standBy(ctx context.Context) {
 	h.startStandby.Do(func() {
 		h.wasStandby = true
 		h.standingBy.Go(func() {
 			if err := h.caches.fill(ctx); err != nil {
-				logrus.Warnf("Cannot fill the caches while another hub holds the Lease; they are filled on takeover: %v", err)
+				logrus.Warnf("Cannot fill the caches while another replica holds the Lease; they are filled on takeover: %v", err)
 				return
 			}
 			if ctx.Err() == nil {

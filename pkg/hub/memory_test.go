@@ -83,7 +83,7 @@ func clusterObjects(t *testing.T, rights string, n int) map[string][]builtInObje
 		objects[kind] = append(objects[kind], object)
 	}
 	account := objects["ServiceAccount"][0]
-	belongs := map[string]string{fleet.ClusterAnnotation: cluster, fleet.ClusterNamespaceAnnotation: "fleet-default"}
+	belongs := map[string]string{fleet.ClusterAnnotation: cluster, fleet.WorkspaceAnnotation: "fleet-default"}
 	objects[namespaceKind] = []builtInObject{&corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: namespace, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue, corev1.LabelMetadataName: namespace},

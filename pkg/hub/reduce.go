@@ -83,7 +83,7 @@ func reduceMetadata(m metav1.Object) {
 	})
 	maps.DeleteFunc(annotations, func(key, value string) bool {
 		switch key {
-		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.ClusterNamespaceAnnotation,
+		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.WorkspaceAnnotation,
 			fleet.NamespaceKeyAnnotation, fleet.ClusterRegistrationAnnotation, fleet.ClusterRegistrationNamespaceAnnotation,
 			corev1.ServiceAccountNameKey:
 			return len(value) > maxText

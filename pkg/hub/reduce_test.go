@@ -52,7 +52,7 @@ func largeMeta(namespace, name string) metav1.ObjectMeta {
 		m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{APIVersion: large, Kind: large, Name: large, UID: types.UID(large)})
 	}
 	for _, key := range []string{
-		apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.ClusterNamespaceAnnotation,
+		apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.WorkspaceAnnotation,
 		fleet.NamespaceKeyAnnotation, fleet.ClusterRegistrationAnnotation, fleet.ClusterRegistrationNamespaceAnnotation,
 	} {
 		m.Annotations[key] = large

@@ -161,14 +161,14 @@ func FuzzSuperseded(f *testing.F) {
 	})
 }
 
-func FuzzAcceptLabels(f *testing.F) {
+func FuzzValidLabels(f *testing.F) {
 	f.Add("env", "prod", "fleet.cattle.io/cluster", "x", "management.cattle.io/cluster-name", "y")
 	f.Add("", "", "a b", "c", "fleet.cattle.io/created-by-agent-pod", "pod")
 	f.Add("objectset.rio.cattle.io/hash", "z", "Fleet.cattle.io/x", "", "k/é", "\x00")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2, k3, v3 string) {
 		sent := map[string]string{k1: v1, k2: v2, k3: v3}
 		before := maps.Clone(sent)
-		accepted, dropped := AcceptLabels(sent)
+		accepted, dropped := ValidLabels(sent)
 		assert.Equal(t, before, sent, "the request is in a cache")
 		assert.True(t, slices.IsSorted(dropped))
 		assert.Len(t, sent, len(accepted)+len(dropped))
@@ -180,7 +180,7 @@ func FuzzAcceptLabels(f *testing.F) {
 			ours := strings.HasPrefix(key, fleet.ReservedPrefix) || strings.HasPrefix(key, fleet.ReservedManagementPrefix)
 			assert.True(t, !ours || key == fleet.CreatedByAgentPodLabel, key)
 		}
-		again, nothing := AcceptLabels(accepted)
+		again, nothing := ValidLabels(accepted)
 		assert.Equal(t, accepted, again)
 		assert.Empty(t, nothing)
 		assert.Equal(t, "c", NewClusterLabels("c", sent, false)[fleet.ClusterLabel], "an agent must not say which Cluster it is")

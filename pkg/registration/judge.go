@@ -14,8 +14,8 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// HeldByAgent is true if an agent has registered for the Cluster, or a credential was issued that no agent has used yet.
-	HeldByAgent bool
+	// HasAgentOrUnreadCredential is true if an agent has sent a heartbeat for the Cluster, or a granted request has an answer Secret.
+	HasAgentOrUnreadCredential bool
 	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool
 	// Origin is the creator of the request, compared with Token.
@@ -65,7 +65,7 @@ type Judgement struct {
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
 	for _, refuse := range []func() *Explanation{
-		c.refuseQuarantined, c.refuseDenied, c.refuseForeign, c.refuseLongLived, c.refuseNotAllowed, c.refuseHeld, c.refuseDowngrade,
+		c.refuseQuarantined, c.refuseDenied, c.refuseMismatch, c.refuseLongLived, c.refuseNotAllowed, c.refuseHeld, c.refuseDowngrade,
 	} {
 		if j.Refuse = refuse(); j.Refuse != nil {
 			return j
@@ -92,8 +92,8 @@ func (c Case) refuseDenied() *Explanation {
 	return nil
 }
 
-// refuseForeign refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
-func (c Case) refuseForeign() *Explanation {
+// refuseMismatch refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
+func (c Case) refuseMismatch() *Explanation {
 	if c.Origin.Reason != fleet.ReasonTokenMismatch || c.isApprovedByPerson() {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (c Case) refuseDowngrade() *Explanation {
 // refuseHeld refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if the
 // current agent proves that the request is its own, if that agent may register again without a proof, or if a person approved it. The token
 // suffices even if the API server did not record the creator of the request: only the holder of the token can read the credential. A Cluster
-// with a kubeconfig Secret counts as held even before its agent reports: an import clears the report of the agent, and no other agent may register
+// with a kubeconfig Secret is held even before its agent reports: an import clears the report of the agent, and no other agent may register
 // meanwhile.
 func (c Case) refuseHeld() *Explanation {
 	holder := c.holder()
@@ -159,12 +159,12 @@ func (c Case) refuseHeld() *Explanation {
 		holder, c.Request.Namespace, c.Request.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
-// holder describes the current holder of the identity; "" if there is none.
+// holder describes the current holder of the identity; "" if the Cluster is not held.
 func (c Case) holder() string {
 	switch {
 	case c.Cluster == nil:
 		return ""
-	case c.HeldByAgent:
+	case c.HasAgentOrUnreadCredential:
 		return fmt.Sprintf("Cluster %s has an agent, or a credential that no agent has used yet", c.Cluster.Name)
 	case c.Cluster.Spec.KubeConfigSecret != "":
 		return fmt.Sprintf("the hub itself installs the agent of Cluster %s", c.Cluster.Name)
@@ -183,7 +183,7 @@ func (c Case) isImport() bool {
 }
 
 // isProvedByAgent reports whether the current agent proved that the request is its own: it wrote the name of the request to its
-// status with its current credential, and only that credential may write there. The proof does not count after that credential was revoked,
+// Lease or status with its current credential, and only that credential may write there. The proof does not count after that credential was revoked,
 // because it may be a thief's. Nor does it count for the request with which the agent has registered: after that request is deleted,
 // another user could create one with the same name. Nor does it count for a request that another user created with the name in the proof,
 // before the agent sent its own.

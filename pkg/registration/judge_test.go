@@ -27,7 +27,7 @@ func newcomer() *Case {
 func rivalCase() *Case {
 	c := newcomer()
 	c.Cluster = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "prod-uid"}, Spec: fleet.ClusterSpec{ClientID: "edge-1"}}
-	c.HeldByAgent = true
+	c.HasAgentOrUnreadCredential = true
 	return c
 }
 
@@ -50,17 +50,17 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		reason string
 	}{
 		{"the shared token", func(*Case) {}, fleet.ReasonClientIDInUse},
-		{"nobody has registered yet", func(c *Case) { c.HeldByAgent = false }, ""},
+		{"nobody has registered yet", func(c *Case) { c.HasAgentOrUnreadCredential = false }, ""},
 		{"there is no Cluster yet", func(c *Case) { c.Cluster = nil }, ""},
 		{"the hub is installing its agent", func(c *Case) {
-			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 		}, fleet.ReasonClientIDInUse},
 		{"the hub is installing its agent, which asks", func(c *Case) {
-			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.importToken("prod")
 		}, ""},
 		{"the hub is installing its agent, and a person has installed another", func(c *Case) {
-			c.HeldByAgent, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.Token.Spec.ClientIDs = []string{"edge-1"}
 		}, ""},
 		{"its import token", func(c *Case) { c.importToken("prod") }, ""},
@@ -296,7 +296,7 @@ func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 	c.Request.Spec.ClientID, c.Request.Spec.ClientRandom = "secret-identity", "secret-random"
 	c.Token.Spec.ClientIDs = []string{"other"}
 	for _, held := range []bool{true, false} {
-		c.HeldByAgent = held
+		c.HasAgentOrUnreadCredential = held
 		assert.NotContains(t, Judge(*c).Refuse.Message, "secret")
 	}
 }
@@ -322,7 +322,7 @@ func FuzzJudge(f *testing.F) {
 		fill.Fill(&c.Cluster.Spec.Quarantined)
 		fill.Fill(&c.Origin.Reason)
 		fill.Fill(&c.Ruling)
-		c.HeldByAgent = true
+		c.HasAgentOrUnreadCredential = true
 		j := Judge(c)
 		assert.False(t, j.Refuse != nil && j.Wait != nil)
 		assert.Equal(t, j, Judge(c), "the same case, the same judgement")

@@ -18,9 +18,9 @@ var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPr
 // maxLabels is the maximum number of labels that an agent may set on its Cluster. Every controller keeps each Cluster in memory.
 const maxLabels = 100
 
-// AllowLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
+// AllowedLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
 // are allowed; if it does not, byDefault decides whether all are. others never contains CreatedByAgentPodLabel, which every agent sends.
-func AllowLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {
+func AllowedLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {
 	if token.AllowedLabelKeys == nil && byDefault {
 		return sent, nil
 	}
@@ -40,27 +40,27 @@ func AllowLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpe
 	return allowed, others
 }
 
-// AgentsChooseLabels reports whether several agents may register with a token and choose any label for their Clusters. byDefault has the same
-// meaning as for AllowLabels.
-func AgentsChooseLabels(token *fleet.ClusterRegistrationToken, byDefault bool) bool {
+// ManyMayChooseLabels reports whether several agents may register with a token and choose any label for their Clusters. byDefault has the same
+// meaning as for AllowedLabels.
+func ManyMayChooseLabels(token *fleet.ClusterRegistrationToken, byDefault bool) bool {
 	spec := token.Spec
 	once := spec.UsageLimit != nil && *spec.UsageLimit == 1
 	oneIdentity := len(spec.ClientIDs) == 1 && spec.ClientIDPattern == ""
 	return byDefault && spec.AllowedLabelKeys == nil && !once && !oneIdentity && owningCluster(token) == ""
 }
 
-// AcceptLabels splits the labels of an agent into accepted labels and the sorted keys of dropped ones. It drops reserved keys,
+// ValidLabels splits the labels of an agent into those that a Cluster may have and the sorted keys of dropped ones. It drops reserved keys,
 // invalid labels, and the last labels above the maximum, so that a bad label does not prevent the registration.
-func AcceptLabels(sent map[string]string) (accepted map[string]string, dropped []string) {
-	accepted = map[string]string{}
+func ValidLabels(sent map[string]string) (valid map[string]string, dropped []string) {
+	valid = map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(sent)) {
-		if reserved(key) || invalid(key, sent[key]) || len(accepted) == maxLabels {
+		if reserved(key) || invalid(key, sent[key]) || len(valid) == maxLabels {
 			dropped = append(dropped, key)
 			continue
 		}
-		accepted[key] = sent[key]
+		valid[key] = sent[key]
 	}
-	return accepted, dropped
+	return valid, dropped
 }
 
 func reserved(key string) bool {
@@ -74,13 +74,13 @@ func invalid(key, value string) bool {
 	return len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0
 }
 
-// NewClusterLabels returns the labels of a Cluster that the hub creates: the accepted labels of the agent, unless the hub is
+// NewClusterLabels returns the labels of a Cluster that the hub creates: the valid labels of the agent, unless the hub is
 // configured to ignore them, and the Cluster's own name.
 func NewClusterLabels(cluster string, sent map[string]string, ignoreSent bool) map[string]string {
 	labels := map[string]string{}
 	if !ignoreSent {
-		accepted, _ := AcceptLabels(sent)
-		maps.Copy(labels, accepted)
+		valid, _ := ValidLabels(sent)
+		maps.Copy(labels, valid)
 	}
 	labels[fleet.ClusterLabel] = LabelValue(cluster)
 	return labels
@@ -96,7 +96,7 @@ func ImposeLabels(labels, imposed map[string]string) {
 	}
 }
 
-// DroppedLabelsMessage names the labels that were dropped by AcceptLabels, and those that AllowLabels did not allow, for people; "" if
+// DroppedLabelsMessage names the labels that were dropped by ValidLabels, and those that AllowedLabels did not return, for people; "" if
 // there are none. The message is part of a status, so it names a limited number.
 func DroppedLabelsMessage(dropped, notAllowed []string) string {
 	var texts []string

@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestAcceptLabels(t *testing.T) {
+func TestValidLabels(t *testing.T) {
 	for _, row := range []struct {
 		name, key, value string
 		accepted         bool
@@ -34,7 +34,7 @@ func TestAcceptLabels(t *testing.T) {
 		{"the exception has to be valid as well", fleet.CreatedByAgentPodLabel, "a b", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			accepted, dropped := AcceptLabels(map[string]string{row.key: row.value})
+			accepted, dropped := ValidLabels(map[string]string{row.key: row.value})
 			if row.accepted {
 				assert.Equal(t, map[string]string{row.key: row.value}, accepted)
 				assert.Empty(t, dropped)
@@ -46,8 +46,8 @@ func TestAcceptLabels(t *testing.T) {
 	}
 }
 
-func TestAcceptLabelsDropsOnlyBadOnes(t *testing.T) {
-	accepted, dropped := AcceptLabels(map[string]string{"z b": "", "good": "1", "fleet.cattle.io/x": "", "a b": ""})
+func TestValidLabelsDropsOnlyBadOnes(t *testing.T) {
+	accepted, dropped := ValidLabels(map[string]string{"z b": "", "good": "1", "fleet.cattle.io/x": "", "a b": ""})
 	assert.Equal(t, map[string]string{"good": "1"}, accepted)
 	assert.Equal(t, []string{"a b", "fleet.cattle.io/x", "z b"}, dropped, "sorted, for the message must be stable")
 	assert.Equal(t, "labels not taken over because they are reserved, invalid or too many: a b, fleet.cattle.io/x, z b", DroppedLabelsMessage(dropped, nil))
@@ -79,13 +79,13 @@ func TestAgentConfigLabels(t *testing.T) {
 	assert.NotNil(t, AgentConfigLabels(nil))
 }
 
-func TestAcceptLabelsLimitsTheirNumber(t *testing.T) {
+func TestValidLabelsLimitsTheirNumber(t *testing.T) {
 	sent := map[string]string{}
 	for n := range 5000 {
 		sent[fmt.Sprintf("label-%04d", n)] = "v"
 	}
 	sent[strings.Repeat("k", 1<<20)] = "v"
-	accepted, dropped := AcceptLabels(sent)
+	accepted, dropped := ValidLabels(sent)
 	assert.Len(t, accepted, maxLabels)
 	assert.Contains(t, accepted, "label-0099", "the first ones, so that they are the same each time")
 	assert.Len(t, dropped, 5001-maxLabels)
@@ -94,7 +94,7 @@ func TestAcceptLabelsLimitsTheirNumber(t *testing.T) {
 	assert.Less(t, len(message), 4096)
 }
 
-func TestAllowLabels(t *testing.T) {
+func TestAllowedLabels(t *testing.T) {
 	sent := map[string]string{"env": "prod", "team": "a", fleet.CreatedByAgentPodLabel: "fleet-agent-0"}
 	for _, row := range []struct {
 		name      string
@@ -115,7 +115,7 @@ func TestAllowLabels(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			allowed, others := AllowLabels(sent, fleet.ClusterRegistrationTokenSpec{AllowedLabelKeys: row.keys}, row.byDefault)
+			allowed, others := AllowedLabels(sent, fleet.ClusterRegistrationTokenSpec{AllowedLabelKeys: row.keys}, row.byDefault)
 			assert.Equal(t, row.allowed, allowed)
 			assert.Equal(t, row.others, others)
 		})
@@ -125,7 +125,7 @@ func TestAllowLabels(t *testing.T) {
 		DroppedLabelsMessage([]string{"a b"}, []string{"env", "team"}))
 }
 
-func TestAgentsChooseLabels(t *testing.T) {
+func TestManyMayChooseLabels(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		change    func(*fleet.ClusterRegistrationToken)
@@ -149,7 +149,7 @@ func TestAgentsChooseLabels(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			token := &fleet.ClusterRegistrationToken{}
 			row.change(token)
-			assert.Equal(t, row.want, AgentsChooseLabels(token, row.byDefault))
+			assert.Equal(t, row.want, ManyMayChooseLabels(token, row.byDefault))
 		})
 	}
 }

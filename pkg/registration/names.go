@@ -26,8 +26,8 @@ func KeyHash(key string) string {
 	return hex.EncodeToString(sum[:])[:keyHashLength]
 }
 
-// ClusterNamespace is the namespace on the hub that holds the credential, the rights and the BundleDeployments of one
-// Cluster. It is always computed, never read from a status an agent might have written. In the
+// ClusterNamespace is the namespace on the hub that holds the agent's ServiceAccount, most of its rights, its Lease and the BundleDeployments of one
+// Cluster. The answer Secret is in the registration namespace. It is always computed, never read from a status an agent might have written. In the
 // readable part dashes replace dots, which a namespace name cannot contain; the hash uses the unchanged name.
 func ClusterNamespace(namespace, cluster string) string {
 	readable := strings.ReplaceAll(cluster, ".", "-")
@@ -90,7 +90,7 @@ func RoleBindingName(serviceAccount string) string {
 	return name.SafeConcatName(serviceAccount, "to", "role")
 }
 
-// CredentialReaderName is the Role and RoleBinding in the registration namespace that let the registering identity read
+// CredentialReaderName is the Role and RoleBinding in the registration namespace that let the bootstrap identity read
 // one answer Secret. It contains the UID of the request, because requests of two namespaces may have one name.
 func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")

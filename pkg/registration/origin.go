@@ -73,15 +73,16 @@ func CreatorOf(request *fleet.ClusterRegistration, hub string) string {
 }
 
 // AssumesToken reports whether the token of a request is only assumed: the request names none, and its creator is not known. Such a token
-// decides who can read the credential, and grants nothing else.
+// proves nothing about the sender. It decides who can read the credential, sets the labels of a new Cluster and limits, and, if it was made
+// for the Cluster alone, permits a request for the identity that an agent holds.
 func (o Origin) AssumesToken(request *fleet.ClusterRegistration) bool {
 	return o.Creator == "" && request.Labels[fleet.RegistrationTokenLabel] == ""
 }
 
-// briefLength is the maximum length of foreign text in a message, in bytes.
+// briefLength is the maximum length of quoted text in a message, in bytes.
 const briefLength = 200
 
-// Brief shortens foreign text, such as an error, for a message in a status.
+// Brief shortens quoted text, such as an error, for a message in a status.
 func Brief(text string) string {
 	if len(text) <= briefLength {
 		return text

@@ -44,7 +44,7 @@ func TestForgedMetadata(t *testing.T) {
 	request := with("shared", "liar", "l"+s.Namespace)
 	request.Labels[fleet.ManagedLabel] = fleet.ManagedValue
 	request.Annotations = map[string]string{
-		fleet.ClusterAnnotation: v.cluster(), fleet.ClusterNamespaceAnnotation: s.Namespace,
+		fleet.ClusterAnnotation: v.cluster(), fleet.WorkspaceAnnotation: s.Namespace,
 		fleet.ClusterRegistrationAnnotation: v.Request.Name, fleet.ClusterRegistrationNamespaceAnnotation: s.Namespace,
 		"objectset.rio.cattle.io/id": "cluster-registration",
 	}

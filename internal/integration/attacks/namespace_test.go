@@ -23,7 +23,7 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 			cluster := registration.ClusterName(clientID)
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 				Name: registration.ClusterNamespace(s.Namespace, cluster), Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-				Annotations: map[string]string{fleet.ClusterAnnotation: cluster, fleet.ClusterNamespaceAnnotation: s.Namespace},
+				Annotations: map[string]string{fleet.ClusterAnnotation: cluster, fleet.WorkspaceAnnotation: s.Namespace},
 			}}
 			if clientID == "second" {
 				namespace.Annotations[fleet.NamespaceKeyAnnotation] = "chosen"

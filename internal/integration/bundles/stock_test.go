@@ -82,7 +82,7 @@ func (s shop) deploy(t *testing.T, cluster, bundle string) {
 	testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create, &fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: bundle, Labels: map[string]string{
 			fleet.ManagedLabel: "true", fleet.BundleNameLabel: bundle, fleet.BundleNamespaceLabel: s.ns,
-			fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns, fleet.HelmOpLabel: "op",
+			fleet.ClusterLabel: cluster, fleet.WorkspaceLabel: s.ns, fleet.HelmOpLabel: "op",
 		}},
 		Spec: fleet.BundleDeploymentSpec{DeploymentID: "s-1:1", StagedDeploymentID: "s-1:1"},
 	})

@@ -147,7 +147,7 @@ func (f *fleetBundles) create(t *testing.T, b recordedBundle) {
 func (f *fleetBundles) wanted(b recordedBundle) fleet.BundleDeployment {
 	recorded := b.BundleDeployments[0]
 	labels := maps.Clone(recorded.Labels)
-	labels[fleet.ClusterLabel], labels[fleet.ClusterNamespaceLabel], labels[fleet.BundleNamespaceLabel] = f.cluster, f.ns, f.ns
+	labels[fleet.ClusterLabel], labels[fleet.WorkspaceLabel], labels[fleet.BundleNamespaceLabel] = f.cluster, f.ns, f.ns
 	maps.Copy(labels, madeFrom[b.Name])
 	return fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: recorded.Name, Labels: labels, Finalizers: []string{fleet.BundleDeploymentFinalizer}}, Spec: recorded.Spec,
@@ -218,7 +218,7 @@ func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
 		testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create, &fleet.BundleDeployment{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 				fleet.ManagedLabel: "true", fleet.BundleNameLabel: name, fleet.BundleNamespaceLabel: s.ns, fleet.ContentNameLabel: packed.Name,
-				fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns,
+				fleet.ClusterLabel: cluster, fleet.WorkspaceLabel: s.ns,
 			}},
 			Spec: fleet.BundleDeploymentSpec{DeploymentID: id, StagedDeploymentID: id, Options: options, StagedOptions: options},
 		})

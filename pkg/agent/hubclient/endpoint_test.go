@@ -30,7 +30,7 @@ func TestPreferred(t *testing.T) {
 		return current{Endpoint{Server: url, CA: []byte("ca"), Mode: mode}, seen}
 	}
 	says := func(url, mode string) *ConfigMapEndpoint {
-		return ParseConfigMap(agenttest.HubConfigMap(url, "ca", mode))
+		return ParseConfigMap(agenttest.AgentHubConfigMap(url, "ca", mode))
 	}
 	aSystem := says(urlA, "system-store")
 	imported := func(mode config.TLSMode) *Endpoint { return &Endpoint{Server: urlB, CA: []byte("ca"), Mode: mode} }
@@ -78,7 +78,7 @@ func TestPreferredDoesNotAlternate(t *testing.T) {
 	var configMaps []*ConfigMapEndpoint
 	for _, url := range []string{urlA, urlB} {
 		for _, mode := range []string{"", "strict", "system-store"} {
-			configMaps = append(configMaps, ParseConfigMap(agenttest.HubConfigMap(url, "ca", mode)))
+			configMaps = append(configMaps, ParseConfigMap(agenttest.AgentHubConfigMap(url, "ca", mode)))
 		}
 	}
 	for _, configMap := range append(configMaps, nil) {
@@ -104,7 +104,7 @@ func TestPreferredDoesNotAlternate(t *testing.T) {
 }
 
 func TestFallback(t *testing.T) {
-	configMap := ParseConfigMap(agenttest.HubConfigMap(urlB, "", "strict"))
+	configMap := ParseConfigMap(agenttest.AgentHubConfigMap(urlB, "", "strict"))
 	at := Endpoint{Server: urlA, Mode: config.TLSModeSystemStore}
 	assert.Nil(t, Candidates{ConfigMap: configMap}.Preferred(at, configMap.Digest))
 	back := Candidates{ConfigMap: configMap}.Fallback(at)
@@ -118,7 +118,7 @@ func TestFallback(t *testing.T) {
 func TestCandidates_registered(t *testing.T) {
 	const plain = "http://hub"
 	says := func(url, mode string) *ConfigMapEndpoint {
-		return ParseConfigMap(agenttest.HubConfigMap(url, "", mode))
+		return ParseConfigMap(agenttest.AgentHubConfigMap(url, "", mode))
 	}
 	strict, system := Protection{config.TLSModeStrict, urlA}, Protection{config.TLSModeSystemStore, urlA}
 	for name, row := range map[string]struct {
@@ -157,20 +157,20 @@ func TestCandidates_registered(t *testing.T) {
 func TestParseConfigMap(t *testing.T) {
 	ca := agenttest.CA(t)
 	assert.Nil(t, ParseConfigMap(nil))
-	good := ParseConfigMap(agenttest.HubConfigMap(urlA+"\n", ca+"\n", " strict "))
+	good := ParseConfigMap(agenttest.AgentHubConfigMap(urlA+"\n", ca+"\n", " strict "))
 	require.NoError(t, good.Err)
 	assert.Equal(t, Endpoint{
 		Server: urlA, CA: []byte(strings.TrimSpace(ca)), Mode: "strict",
 		Source: "ConfigMap fleet-agent-hub", CASource: "key apiServerCA of ConfigMap fleet-agent-hub",
 	}, good.Endpoint)
-	assert.Equal(t, good.Digest, ParseConfigMap(agenttest.HubConfigMap(urlA, ca, "strict")).Digest)
+	assert.Equal(t, good.Digest, ParseConfigMap(agenttest.AgentHubConfigMap(urlA, ca, "strict")).Digest)
 	for name, other := range map[string]*corev1.ConfigMap{
-		"address": agenttest.HubConfigMap(urlB, ca, "strict"), "CA": agenttest.HubConfigMap(urlA, "", "strict"), "mode": agenttest.HubConfigMap(urlA, ca, ""),
+		"address": agenttest.AgentHubConfigMap(urlB, ca, "strict"), "CA": agenttest.AgentHubConfigMap(urlA, "", "strict"), "mode": agenttest.AgentHubConfigMap(urlA, ca, ""),
 	} {
 		assert.NotEqual(t, good.Digest, ParseConfigMap(other).Digest, name)
 	}
 	for want, bad := range map[string]*corev1.ConfigMap{
-		"key apiServerURL": agenttest.HubConfigMap("", ca, ""), "user name": agenttest.HubConfigMap("https://u:p@hub", "", ""), "key apiServerCA": agenttest.HubConfigMap(urlA, "x", ""),
+		"key apiServerURL": agenttest.AgentHubConfigMap("", ca, ""), "user name": agenttest.AgentHubConfigMap("https://u:p@hub", "", ""), "key apiServerCA": agenttest.AgentHubConfigMap(urlA, "x", ""),
 	} {
 		assert.ErrorContains(t, ParseConfigMap(bad).Err, want)
 	}
@@ -226,8 +226,8 @@ func FuzzParseConfigMap(f *testing.F) {
 	f.Add(" https://hub\n", agenttest.CA(f), "", "https://hub/")
 	f.Add("https://u:p@hub", "x", "loose", "")
 	f.Fuzz(func(t *testing.T, url, ca, mode, at string) {
-		e := ParseConfigMap(agenttest.HubConfigMap(url, ca, mode))
-		assert.Equal(t, e.Digest, ParseConfigMap(agenttest.HubConfigMap(url+" ", "\n"+ca, mode+"\n")).Digest, "white space around the values means nothing")
+		e := ParseConfigMap(agenttest.AgentHubConfigMap(url, ca, mode))
+		assert.Equal(t, e.Digest, ParseConfigMap(agenttest.AgentHubConfigMap(url+" ", "\n"+ca, mode+"\n")).Digest, "white space around the values means nothing")
 		if e.Err == nil {
 			assert.NoError(t, Access{Endpoint: e.Endpoint, Token: "t"}.validate())
 		}

@@ -64,7 +64,7 @@ func contentReaders() *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// Ensure creates or corrects the ClusterRoles that agents share and the binding to read Contents. It takes over foreign objects of these
+// Ensure creates or corrects the ClusterRoles that agents share and the binding to read Contents. It adopts foreign objects of these
 // names: a user who may write them has these rights anyway. The label keeps them in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles bool) error {
 	for _, role := range shared(disableBundles) {

@@ -177,9 +177,9 @@ func hasAdopted(status fleet.ClusterStatus) bool {
 // ErrBadCA means that agents could not use the CA in the hub's configuration.
 var ErrBadCA = errors.New("apiServerCA is not a PEM certificate; correct it in the hub's configuration (ConfigMap " + registration.HubConfigMap + ")")
 
-// HubConfigMap returns the ConfigMap with the address, CA and TLS mode of the hub for an agent that a person installed. Agents that the
+// AgentHubConfigMap returns the ConfigMap with the address, CA and TLS mode of the hub for an agent that a person installed. Agents that the
 // hub installs get these with their import.
-func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
+func AgentHubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
 	if len(hub.APIServerCA) > 0 && !registration.IsCABundle(hub.APIServerCA) {
 		return nil, ErrBadCA
 	}

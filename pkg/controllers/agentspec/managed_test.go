@@ -103,8 +103,8 @@ func TestManifestHash(t *testing.T) {
 	assert.NotEqual(t, hash, ManifestHash(agentmanifest.Options{Image: "j", EnvVars: env("1", "a")}))
 }
 
-func TestHubConfigMap(t *testing.T) {
-	made, err := HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: certificate(t)}, "ns")
+func TestAgentHubConfigMap(t *testing.T) {
+	made, err := AgentHubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: certificate(t)}, "ns")
 	require.NoError(t, err)
 	assert.Equal(t, "fleet-agent-hub", made.Name)
 	assert.Equal(t, "ns", made.Namespace)
@@ -112,7 +112,7 @@ func TestHubConfigMap(t *testing.T) {
 		"apiServerURL": "https://hub", "apiServerCA": made.Data["apiServerCA"], "agentTLSMode": "system-store",
 	}, made.Data)
 
-	made, err = HubConfigMap(config.Hub{APIServerURL: "https://hub", AgentTLSMode: config.TLSModeStrict}, "ns")
+	made, err = AgentHubConfigMap(config.Hub{APIServerURL: "https://hub", AgentTLSMode: config.TLSModeStrict}, "ns")
 	require.NoError(t, err)
 	assert.Empty(t, made.Data["apiServerCA"], "the system knows the CA")
 	assert.Equal(t, "strict", made.Data["agentTLSMode"])
@@ -128,7 +128,7 @@ func TestHubConfigMap(t *testing.T) {
 		"no PEM":                                       {[]byte("garbage"), true},
 		"no certificate in it":                         {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}), true},
 	} {
-		made, err := HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: row.ca}, "ns")
+		made, err := AgentHubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: row.ca}, "ns")
 		assert.Equal(t, row.bad, errors.Is(err, ErrBadCA), "%s: %v", name, err)
 		assert.Equal(t, row.bad, !hubclient.ValidCA(row.ca), "%s: the agent's answer", name)
 		assert.Equal(t, row.bad, made == nil, name)

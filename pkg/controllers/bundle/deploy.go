@@ -556,11 +556,11 @@ func desired(
 	}
 	delete(deployment.Labels, fleet.ContentNameLabel) // only the hub sets it
 	maps.Copy(deployment.Labels, map[string]string{
-		fleet.ManagedLabel:          fleet.ManagedValue,
-		fleet.BundleNameLabel:       registration.LabelValue(b.Name),
-		fleet.BundleNamespaceLabel:  b.Namespace,
-		fleet.ClusterLabel:          registration.LabelValue(cluster.Name),
-		fleet.ClusterNamespaceLabel: cluster.Namespace,
+		fleet.ManagedLabel:         fleet.ManagedValue,
+		fleet.BundleNameLabel:      registration.LabelValue(b.Name),
+		fleet.BundleNamespaceLabel: b.Namespace,
+		fleet.ClusterLabel:         registration.LabelValue(cluster.Name),
+		fleet.WorkspaceLabel:       cluster.Namespace,
 	})
 	// As with Fleet's hub, the label has the name of the newest Content, even while an older one is deployed.
 	if name := contentOf(spec.StagedDeploymentID); name != "" && b.Spec.ContentsID == "" {

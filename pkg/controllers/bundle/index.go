@@ -193,5 +193,5 @@ func bundleOf(deployment *fleet.BundleDeployment) key {
 
 // clusterOf returns the Cluster of a BundleDeployment.
 func clusterOf(deployment *fleet.BundleDeployment) key {
-	return key{Namespace: deployment.Labels[fleet.ClusterNamespaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
+	return key{Namespace: deployment.Labels[fleet.WorkspaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
 }

@@ -186,7 +186,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		return
 	}
 	h.Metrics.MembersNotCleaned.WithLabelValues(left.Reason).Inc()
-	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventMemberLeft, fmt.Sprintf(
+	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventLeftOnMember, fmt.Sprintf(
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 

@@ -746,7 +746,7 @@ func TestDeleteRequests(t *testing.T) {
 func TestClusterOfUninstallingAgent(t *testing.T) {
 	asked := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Annotations: map[string]string{fleet.FarewellAnnotation: "x"}}}
 	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.ClusterNamespace("ws", "member"), Annotations: map[string]string{
-		fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws",
+		fleet.ClusterAnnotation: "member", fleet.WorkspaceAnnotation: "ws",
 	}}}
 	h := &handler{namespaces: cachedNamespace{Namespace: own}}
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "member"}}, h.clusterOfUninstallingAgent(asked))

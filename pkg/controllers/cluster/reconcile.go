@@ -42,7 +42,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	if !managedElsewhere(after) {
 		h.subReconcilers.Liveness.Observe(after)
 	}
-	if h.isLockedOut(after) { // a thief of the credential may have written the proof
+	if h.proofIsVoid(after) { // a thief of the credential may have written the proof
 		after.Status.Agent.PossessionProof = ""
 	}
 	transitions := map[string]*result.Transition{}
@@ -322,7 +322,7 @@ func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, n
 	if key == "" && !h.DisableBundles { // it existed when ensureOwnedFields asked
 		return client.Get(ctx, name, metav1.GetOptions{})
 	}
-	annotations := map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
+	annotations := map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.WorkspaceAnnotation: cluster.Namespace}
 	if key != "" {
 		annotations[fleet.NamespaceKeyAnnotation] = key
 	}

@@ -128,7 +128,7 @@ func TestReconcile_statusLater(t *testing.T) {
 // ownNamespace is the cluster namespace of the Cluster of newDeletion.
 func ownNamespace() *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
+		Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.WorkspaceAnnotation: "ws"},
 	}}
 }
 
@@ -285,7 +285,7 @@ func TestReconcile_namespaceOfSomebodyElse(t *testing.T) {
 	digestOf := func(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
 	namespace := func(key string, change ...func(*corev1.Namespace)) *corev1.Namespace {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: memberNamespace, Annotations: map[string]string{
-			fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws",
+			fleet.ClusterAnnotation: "member", fleet.WorkspaceAnnotation: "ws",
 		}}}
 		if key != "" {
 			n.Annotations[fleet.NamespaceKeyAnnotation] = key
@@ -295,7 +295,7 @@ func TestReconcile_namespaceOfSomebodyElse(t *testing.T) {
 		}
 		return n
 	}
-	foreign := func(n *corev1.Namespace) { n.Annotations[fleet.ClusterNamespaceAnnotation] = "other" }
+	foreign := func(n *corev1.Namespace) { n.Annotations[fleet.WorkspaceAnnotation] = "other" }
 	for name, row := range map[string]struct {
 		digest         string // on the Cluster
 		status         string // status.namespace
@@ -527,7 +527,7 @@ func TestEnsureNamespace_ofAnEarlierCluster(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: memberNamespace}}
 			if row.annotated {
-				namespace.Annotations = map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"}
+				namespace.Annotations = map[string]string{fleet.ClusterAnnotation: "member", fleet.WorkspaceAnnotation: "ws"}
 			}
 			if row.deleting {
 				namespace.DeletionTimestamp = &metav1.Time{Time: noon}

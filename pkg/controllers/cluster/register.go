@@ -145,7 +145,7 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 
 // clusterOfNamespace finds the Cluster of a cluster namespace. The annotations of another Namespace may name a Cluster of any workspace.
 func clusterOfNamespace(namespace *corev1.Namespace) []types.NamespacedName {
-	cluster := types.NamespacedName{Namespace: namespace.Annotations[fleet.ClusterNamespaceAnnotation], Name: namespace.Annotations[fleet.ClusterAnnotation]}
+	cluster := types.NamespacedName{Namespace: namespace.Annotations[fleet.WorkspaceAnnotation], Name: namespace.Annotations[fleet.ClusterAnnotation]}
 	if cluster.Name == "" || registration.ClusterNamespace(cluster.Namespace, cluster.Name) != namespace.Name {
 		return nil
 	}

@@ -23,7 +23,8 @@ import (
 const stateWaitCheckIn = "WaitCheckIn"
 
 // registeredResult returns the result for condition Registered. Until the agent has sent a heartbeat, the condition is Unknown, which management servers
-// display as "in progress". It is False, which they display as an error, if a request was refused, or if the agent is locked out or has a clone.
+// display as "in progress". It is False, which they display as an error, if a request was refused, if the agent is quarantined, if its
+// credential was revoked or has expired, or if it has a clone.
 func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 	switch {
 	case cluster.Spec.Quarantined:
@@ -41,12 +42,13 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
-		return lockedOut(cluster, requests, fleet.ReasonCredentialRevoked, fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
-	case requests.HasNoGrantedRequest(cluster):
-		return lockedOut(cluster, requests, fleet.ReasonCredentialRevoked,
+		granted := fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted)
+		return mustRegisterAgain(cluster, requests, fleet.ReasonCredentialRevoked, granted.Message)
+	case requests.LostRegistration(cluster):
+		return mustRegisterAgain(cluster, requests, fleet.ReasonCredentialRevoked,
 			"the agent is not connected and its granted ClusterRegistration does not exist any more; it has to register again")
 	case credentialstatus.Expired(cluster, h.Clock.Now()):
-		return lockedOut(cluster, requests, fleet.ReasonCredentialExpired, fmt.Sprintf(
+		return mustRegisterAgain(cluster, requests, fleet.ReasonCredentialExpired, fmt.Sprintf(
 			"the agent's credential expired at %s while the agent was not connected", cluster.Status.Agent.CredentialExpires.UTC().Format(time.RFC3339)))
 	case !cluster.Status.Agent.LastSeen.IsZero():
 		return result.Done(fleet.ReasonRegistered, "").In(credentialstatus.ExpiryIn(cluster, h.Clock.Now()))
@@ -54,7 +56,7 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 	if refusal, found := h.refusal(cluster); found {
 		return result.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
 	}
-	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and send its first heartbeat"+h.foreignRequest(cluster))
+	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and send its first heartbeat"+h.requestWithOtherClientID(cluster))
 }
 
 // releasesManaged decides condition ReleasesManaged, which exists since the agent first reported kept releases.
@@ -108,9 +110,9 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	h.Metrics.Registered(way, approval, h.Clock.Since(since))
 }
 
-// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. It ignores an error of credentialstatus,
-// which registeredResult reports.
-func (h *handler) isLockedOut(cluster *fleet.Cluster) bool {
+// proofIsVoid reports whether the proof of possession that the agent of the Cluster has written no longer counts: the agent is quarantined, or its
+// credential was revoked. It ignores an error of credentialstatus, which registeredResult reports.
+func (h *handler) proofIsVoid(cluster *fleet.Cluster) bool {
 	requests, err := credentialstatus.Of(h.requests, cluster)
 	return cluster.Spec.Quarantined || err == nil && requests.Revoked != nil
 }
@@ -128,11 +130,11 @@ func setDisplay(cluster *fleet.Cluster) {
 	}
 }
 
-// lockedOut returns the result for an agent whose credential was revoked or has expired. It adds to the message what happens next: the request
+// mustRegisterAgain returns the result for an agent whose credential was revoked or has expired. It adds to the message what happens next: the request
 // with which the agent registers again is decided, the hub installs the agent again if it has a kubeconfig, or a user has to act. The agent's
 // chart cannot be used for that: the hub owns the agent's Deployment since the agent has registered, and Helm does not overwrite the objects of
 // another owner.
-func lockedOut(cluster *fleet.Cluster, requests credentialstatus.Status, reason, message string) result.Result {
+func mustRegisterAgain(cluster *fleet.Cluster, requests credentialstatus.Status, reason, message string) result.Result {
 	if request := requests.NotGranted; request != nil {
 		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
 		message += fmt.Sprintf("; its new ClusterRegistration %s is not granted (%s: %s)", request.Name, granted.Reason, granted.Message)
@@ -172,10 +174,10 @@ func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.Ge
 	return condition, found
 }
 
-// foreignRequest names the newest refused request that names the token of this import and has another clientID than the Cluster: the agent
+// requestWithOtherClientID names the newest refused request that names the token of this import and has another clientID than the Cluster: the agent
 // that the hub installed kept the clientID of an earlier registration, and the Cluster would wait for it without a reason. Everybody who
 // may create requests may name the token, so this adds to the message only.
-func (h *handler) foreignRequest(cluster *fleet.Cluster) string {
+func (h *handler) requestWithOtherClientID(cluster *fleet.Cluster) string {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return ""
 	}

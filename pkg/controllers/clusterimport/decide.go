@@ -161,7 +161,7 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
-	case s.HasNoGrantedRequest(cluster):
+	case s.LostRegistration(cluster):
 		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
 	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))
@@ -176,8 +176,8 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 // registers again. It returns the same ID for the agent of Muster that this import has installed in its place, if the hub was killed before it
 // recorded the import: with another ID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
 //
-// The cause is stored in the status of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register
-// again.
+// The cause is stored in the status of the Cluster, where "way" is an earlier word for endpoint: with another prefix than "way-", an upgrade of
+// the hub would make these agents register again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
 	if agent.LastSeen.IsZero() || sameEndpoint(cluster.Status, info) {

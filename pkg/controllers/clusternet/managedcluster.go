@@ -88,7 +88,7 @@ func (h *handler) ensureManagedCluster(ctx context.Context, cluster *fleet.Clust
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
 			Labels:      map[string]string{v1beta1.ClusterIDLabel: cluster.Spec.ClientID},
-			Annotations: map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace},
+			Annotations: map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.WorkspaceAnnotation: cluster.Namespace},
 		},
 		Spec: v1beta1.ManagedClusterSpec{ClusterID: cluster.Spec.ClientID, SyncMode: "Pull"},
 	}, metav1.CreateOptions{})
@@ -125,7 +125,7 @@ func (h *handler) reportDisconnected(ctx context.Context, cluster *fleet.Cluster
 
 // clusterOf returns the Cluster of a ManagedCluster, nil if there is none.
 func (h *handler) clusterOf(member *v1beta1.ManagedCluster) *fleet.Cluster {
-	cluster, err := h.clusters.Get(member.Annotations[fleet.ClusterNamespaceAnnotation], member.Annotations[fleet.ClusterAnnotation])
+	cluster, err := h.clusters.Get(member.Annotations[fleet.WorkspaceAnnotation], member.Annotations[fleet.ClusterAnnotation])
 	if err != nil || member.Namespace != registration.ClusterNamespace(cluster.Namespace, cluster.Name) || member.Name != memberNameOf(cluster.Spec.ClientID) {
 		return nil
 	}

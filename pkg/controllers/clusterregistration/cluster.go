@@ -116,7 +116,7 @@ func (h *handler) createCluster(
 		return waitingForNamespace(name)
 	}
 	hub := h.Config.Get()
-	allowed, _ := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, hub.Registration.AcceptsAgentLabels())
+	allowed, _ := registration.AllowedLabels(request.Spec.ClusterLabels, token.Spec, hub.Registration.AllowsAnyLabel())
 	labels := registration.NewClusterLabels(name, allowed, hub.IgnoreClusterRegistrationLabels)
 	registration.ImposeLabels(labels, token.Spec.Labels)
 	if registration.IsForClusternet(request, h.HubUser) {

@@ -46,7 +46,7 @@ func (h *handler) ensureCredential(
 			return out
 		}
 		if _, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
-			h.createdCredentials.Expect(string(request.UID))
+			h.createdAnswers.Expect(string(request.UID))
 			return done
 		} else if !apierrors.IsAlreadyExists(err) {
 			return failed(fmt.Errorf("creating answer Secret %s/%s: %w", secret.Namespace, secret.Name, err))
@@ -267,8 +267,8 @@ func isRefusal(secret *corev1.Secret) bool {
 // secretsByRequest finds answer Secrets by the key of their request.
 var secretsByRequest = index.Bucketed[*corev1.Secret]{Name: "muster.fleet.cattle.io/secret-by-request", Keys: requestOfSecret}
 
-// credentialsOf returns the answer Secrets of a request.
-func (h *handler) credentialsOf(request string) ([]*corev1.Secret, error) {
+// answersOf returns the answer Secrets of a request.
+func (h *handler) answersOf(request string) ([]*corev1.Secret, error) {
 	found, err := secretsByRequest.Find(h.secrets, request)
 	return slices.DeleteFunc(found, func(secret *corev1.Secret) bool { return secret.Namespace != h.RegistrationNamespace() }), err
 }

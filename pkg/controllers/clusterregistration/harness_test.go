@@ -106,7 +106,7 @@ func newScene(t *testing.T) *scene {
 	}
 	s.changedTokens = &enqueue.Changes[changedTokens]{Queue: s.queue}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
-	s.createdCredentials.Clock = clock
+	s.createdAnswers.Clock = clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
 	s.Backlog = backlog.New(s.requests, s.clusters, clock, s.OriginPolicies)
 	s.server(s.request, s.cluster)
@@ -303,7 +303,7 @@ func (s *scene) haveNamespace(key string) *corev1.Namespace {
 	s.cluster.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: hex.EncodeToString(digest[:])}
 	s.cluster.Status.Namespace = ""
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace(s.cluster), Annotations: map[string]string{
-		fleet.ClusterAnnotation: s.cluster.Name, fleet.ClusterNamespaceAnnotation: s.cluster.Namespace, fleet.NamespaceKeyAnnotation: key,
+		fleet.ClusterAnnotation: s.cluster.Name, fleet.WorkspaceAnnotation: s.cluster.Namespace, fleet.NamespaceKeyAnnotation: key,
 	}}}
 	s.namespaces = namespaceOf{Namespace: namespace}
 	return namespace

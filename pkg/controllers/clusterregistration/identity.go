@@ -95,13 +95,14 @@ func (h *handler) isClusternetReentry(
 // that does not renew its credential and the Cluster has no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// isHeldByAgent reports whether an agent holds the identity of the Cluster, perhaps the one that sent this request: it has sent a heartbeat, or the answer Secret of a granted
-// request still exists on the hub. Such a Secret counts until the hub deletes it (answerLifetime). If the request may come from the agent that sent
-// the earlier one (mayBeSameAgent), it counts only until it is unusedAfter old; freeIn is then the rest of that time, and otherwise 0.
-func (h *handler) isHeldByAgent(
+// hasAgentOrUnreadCredential reports whether an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster, or the answer
+// Secret of a granted request still exists on the hub. Such a Secret counts until the hub deletes it (answerLifetime). If the request may come
+// from the agent that sent the earlier one (mayBeSameAgent), it counts only until it is unusedAfter old; freeIn is then the rest of that time,
+// and otherwise 0. A kubeconfig Secret, with which a Cluster is held too, is a fact that registration.Judge reads from the Cluster itself.
+func (h *handler) hasAgentOrUnreadCredential(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
-) (held bool, freeIn time.Duration, err error) {
+) (has bool, freeIn time.Duration, err error) {
 	if !cluster.Status.Agent.LastSeen.IsZero() && !h.isHeartbeatOf(request, cluster, sameClientID) {
 		return true, 0, nil
 	}
@@ -169,7 +170,7 @@ func (h *handler) mayBeSameAgent(
 }
 
 // isProverRevoked reports whether the credential with which the agent proved possession of the request was revoked. Agents report the request
-// with which they have registered. An agent that has taken over the credential of an agent of Fleet does not; that credential belongs to a
+// with which they have registered. An agent that uses the stored credential of an agent of Fleet does not; that credential belongs to a
 // granted request whose agent does not renew. If there is no granted request that can be the prover's, its credential counts as revoked.
 func (h *handler) isProverRevoked(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,

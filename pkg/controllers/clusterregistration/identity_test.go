@@ -23,11 +23,11 @@ func TestIsHeld(t *testing.T) {
 		delete(earlier.Annotations, registration.RenewalAnnotation)
 	}
 	for _, row := range []struct {
-		name   string
-		age    time.Duration // of the credential of the earlier request
-		change func(s *scene, earlier *fleet.ClusterRegistration, secret *corev1.Secret)
-		held   bool
-		freeIn time.Duration
+		name     string
+		age      time.Duration // of the credential of the earlier request
+		change   func(s *scene, earlier *fleet.ClusterRegistration, secret *corev1.Secret)
+		hasAgent bool
+		freeIn   time.Duration
 	}{
 		{"by an agent that has sent a heartbeat", 0, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			s.cluster.Status.Agent.LastSeen, earlier.Status.Granted = metav1.NewTime(noon), false
@@ -90,9 +90,9 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			held, freeIn, err := s.isHeldByAgent(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
+			hasAgent, freeIn, err := s.hasAgentOrUnreadCredential(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
-			assert.Equal(t, row.held, held)
+			assert.Equal(t, row.hasAgent, hasAgent)
 			assert.Equal(t, row.freeIn, freeIn)
 		})
 	}
@@ -201,7 +201,7 @@ func TestMayReenter(t *testing.T) {
 		"it is connected":             {func(s *scene, _ *fleet.ClusterRegistration) { disconnected(s.cluster, corev1.ConditionTrue) }, false},
 		"its connection is not known": {func(s *scene, _ *fleet.ClusterRegistration) { s.cluster.Status.Conditions = nil }, false},
 		"it has another token":        {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.TokenUID = "other" }, false},
-		"an agent of Muster has taken over": {func(_ *scene, earlier *fleet.ClusterRegistration) {
+		"an agent of Muster uses its credential": {func(_ *scene, earlier *fleet.ClusterRegistration) {
 			delete(earlier.Annotations, fleet.RequesterAnnotation)
 		}, false},
 		"the earlier request is not granted": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.Granted = false }, false},

@@ -84,8 +84,8 @@ type handler struct {
 	grantAttempts expectations.Expectations
 	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
 	createdClusters expectations.Expectations
-	// createdCredentials has the UIDs of requests whose answer Secret the cache may lack.
-	createdCredentials expectations.Expectations
+	// createdAnswers has the UIDs of requests whose answer Secret with a credential the cache may lack.
+	createdAnswers expectations.Expectations
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
@@ -110,13 +110,13 @@ func Register(ctx context.Context, c *app.Context) {
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
-		changedTokens:      &enqueue.Changes[changedTokens]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedTokens).MarkAll},
-		written:            expectations.Expectations{Clock: c.Clock},
-		writtenGrants:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
-		grantAttempts:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
-		createdClusters:    expectations.Expectations{Clock: c.Clock},
-		createdCredentials: expectations.Expectations{Clock: c.Clock},
-		givenRights:        expectations.Expectations{Clock: c.Clock},
+		changedTokens:   &enqueue.Changes[changedTokens]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedTokens).MarkAll},
+		written:         expectations.Expectations{Clock: c.Clock},
+		writtenGrants:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		createdClusters: expectations.Expectations{Clock: c.Clock},
+		createdAnswers:  expectations.Expectations{Clock: c.Clock},
+		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
 	h.uninstalling = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	secretsByRequest.AddTo(h.secrets)
@@ -142,8 +142,8 @@ func (h *handler) watch() {
 	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
 	enqueue.OnEvent(tokens, h.onToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.requestOfAccountToken)
-	enqueue.OnEvent(secrets, h.observeCredential)
-	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
+	enqueue.OnEvent(secrets, h.observeAnswer)
+	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfAnswer)
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedRequestOf)
 	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
 		enqueue.OnAnyChange(kind, h.queue, h.deletedRequestOf)
@@ -198,7 +198,7 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !registration.Renews(r) {
 			continue
 		}
-		secrets, _ := h.credentialsOf(index.Key(r.Namespace, r.Name))
+		secrets, _ := h.answersOf(index.Key(r.Namespace, r.Name))
 		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
@@ -211,7 +211,7 @@ func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types
 	if before != nil || after.Annotations[fleet.ClusterAnnotation] == "" {
 		return nil
 	}
-	cluster, err := h.clusterNamed(after.Annotations[fleet.ClusterNamespaceAnnotation], after.Annotations[fleet.ClusterAnnotation])
+	cluster, err := h.clusterNamed(after.Annotations[fleet.WorkspaceAnnotation], after.Annotations[fleet.ClusterAnnotation])
 	if err != nil || cluster == nil || after.Name != clusterNamespace(cluster) {
 		return nil // the event of the Cluster enqueues its requests
 	}
@@ -288,17 +288,17 @@ func (h *handler) requestOfAccountToken(secret *corev1.Secret) []types.Namespace
 	return h.requestOfManaged(account)
 }
 
-// observeCredential ends the expectation that the cache lacks the credential of a request.
-func (h *handler) observeCredential(before, after *corev1.Secret) {
+// observeAnswer ends the expectation that the cache lacks the answer Secret of a request.
+func (h *handler) observeAnswer(before, after *corev1.Secret) {
 	if answered := h.answeredBy(cmp.Or(after, before)); answered != nil {
-		h.createdCredentials.Observed(string(answered.UID))
+		h.createdAnswers.Observed(string(answered.UID))
 	}
 }
 
-// dependentsOfCredential returns the other requests of an agent whose answer Secret is created or deleted: until an agent has used the
+// dependentsOfAnswer returns the other requests of an agent whose answer Secret is created or deleted: until an agent has used the
 // credential, the Secret decides whether the identity is held. If the request of the Secret is gone, dependentsOfRequest has returned them. A
 // granted request itself is included: the right to read the Secret exists as long as the Secret.
-func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
+func (h *handler) dependentsOfAnswer(secret *corev1.Secret) []types.NamespacedName {
 	answered := h.answeredBy(secret)
 	if answered == nil {
 		return nil

@@ -138,7 +138,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		return failed(err)
 	}
 	if token != nil {
-		found.token, found.origin = token, found.origin.For(request.Namespace, asToken(token, h.usersOf(token)...))
+		found.token, found.origin = token, found.origin.For(request.Namespace, asToken(token, h.bootstrapUsersOf(token)...))
 	}
 	setOriginProved(&found.status.Conditions, found.origin, h.Clock.Now())
 	if refusal != nil {
@@ -146,13 +146,13 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 	}
 
 	// Judge with the facts about the identity.
-	var held, proverRevoked, clusternetReentry bool
+	var hasAgent, proverRevoked, clusternetReentry bool
 	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameClientID) {
 			return result.Skip().In(cacheDelay)
 		}
-		if held, freeIn, err = h.isHeldByAgent(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
+		if hasAgent, freeIn, err = h.hasAgentOrUnreadCredential(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
@@ -170,7 +170,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		return refused(refusal)
 	}
 	judgement := registration.Judge(registration.Case{
-		Request: request, Token: token, Cluster: cluster, HeldByAgent: held, ProverRevoked: proverRevoked, Origin: found.origin,
+		Request: request, Token: token, Cluster: cluster, HasAgentOrUnreadCredential: hasAgent, ProverRevoked: proverRevoked, Origin: found.origin,
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: found.origin.AssumesToken(request), Cluster: cluster,
 		}),
@@ -280,8 +280,8 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 
 	// The message of condition Granted names the labels of the agent that a new Cluster would not get.
 	found.status.Granted, found.status.ClusterName = true, cluster.Name
-	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, h.Config.Get().Registration.AcceptsAgentLabels())
-	_, dropped := registration.AcceptLabels(allowed)
+	allowed, notAllowed := registration.AllowedLabels(request.Spec.ClusterLabels, token.Spec, h.Config.Get().Registration.AllowsAnyLabel())
+	_, dropped := registration.ValidLabels(allowed)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed))
 }
 
@@ -355,7 +355,7 @@ func stillGranted(request *fleet.ClusterRegistration) result.Result {
 	if c := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted); c.Status == corev1.ConditionTrue {
 		return result.Done(fleet.ReasonGranted, c.Message)
 	}
-	_, dropped := registration.AcceptLabels(request.Spec.ClusterLabels)
+	_, dropped := registration.ValidLabels(request.Spec.ClusterLabels)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, nil))
 }
 

@@ -163,7 +163,7 @@ func TestGrant(t *testing.T) {
 		}, "Unknown WaitingForCluster", " ", nil},
 		{"the status names a namespace that the cache does not have: waits", func(s *scene) { s.namespaces = namespaceOf{} }, "Unknown WaitingForCluster", " ", nil},
 		{"the status names the namespace of another Cluster: waits", func(s *scene) {
-			s.haveNamespace("key").Annotations[fleet.ClusterNamespaceAnnotation] = "another workspace"
+			s.haveNamespace("key").Annotations[fleet.WorkspaceAnnotation] = "another workspace"
 			s.cluster.Status.Namespace = clusterNamespace(s.cluster)
 		}, "Unknown WaitingForCluster", " ", nil},
 		{"Fleet's own controllers created the namespace, without a key: granted", func(s *scene) {

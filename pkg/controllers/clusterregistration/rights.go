@@ -93,7 +93,7 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	if cluster.Spec.Quarantined {
 		return objects
 	}
-	if isOfClusternet := request.Annotations[fleet.RequesterAnnotation] != ""; isOfClusternet {
+	if claimsClusternet := request.Annotations[fleet.RequesterAnnotation] != ""; claimsClusternet {
 		if registration.IsForClusternet(request, h.HubUser) {
 			objects = append(objects, clusternet.Rights(request.Spec.ClientID, namespace, account)...)
 		}
@@ -103,7 +103,7 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	// The heartbeat of the agent: to its own Lease, or to the status of its own Cluster.
 	if h.usesLease(request) {
 		lease := desiredset.Managed(namespace, account)
-		lease.Annotations = map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
+		lease.Annotations = map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.WorkspaceAnnotation: cluster.Namespace}
 		objects = append(objects, &coordinationv1.Lease{ObjectMeta: lease})
 	} else {
 		heartbeat := desiredset.Managed(request.Namespace, request.Name)
@@ -159,7 +159,7 @@ func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.
 	if token == nil || request.Annotations[fleet.RequesterAnnotation] != "" {
 		return nil
 	}
-	if request.Status.Granted && !h.createdCredentials.IsExpected(string(request.UID)) {
+	if request.Status.Granted && !h.createdAnswers.IsExpected(string(request.UID)) {
 		if existing, err := h.cachedSecret(request); err == nil && (existing == nil || !isFor(existing, request)) {
 			return nil
 		}
@@ -233,7 +233,7 @@ func (h *handler) removeObjects(ctx context.Context, key string) error {
 			return fmt.Errorf("deleting the rights of ClusterRegistration %s: %w", key, err)
 		}
 	}
-	secrets, err := h.credentialsOf(key)
+	secrets, err := h.answersOf(key)
 	if err != nil {
 		return err
 	}

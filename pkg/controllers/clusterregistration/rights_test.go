@@ -50,12 +50,12 @@ func TestRights(t *testing.T) {
 		s := newScene(t)
 		all := len(s.rights(s.request, s.cluster, s.token))
 		s.request.Status.Granted = true
-		s.createdCredentials.Expect(string(s.request.UID))
+		s.createdAnswers.Expect(string(s.request.UID))
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all, "the cache may lack it")
 		secret := s.credentialOf(s.request, "bearer")
 		s.haveCached()
-		s.observeCredential(nil, secret)
-		assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, s.dependentsOfCredential(secret))
+		s.observeAnswer(nil, secret)
+		assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, s.dependentsOfAnswer(secret))
 		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)
 		s.secrets = secretsOf{}

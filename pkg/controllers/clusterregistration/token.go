@@ -39,7 +39,7 @@ func (h *handler) findToken(
 	for _, token := range tokens {
 		if registration.Usable(token, h.Clock.Now()) {
 			usable[token.Name] = token
-			candidates = append(candidates, asToken(token, h.usersOf(token)...))
+			candidates = append(candidates, asToken(token, h.bootstrapUsersOf(token)...))
 		}
 	}
 
@@ -171,7 +171,7 @@ func asToken(token *fleet.ClusterRegistrationToken, users ...string) registratio
 	return registration.KnownToken{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID)), Users: users}
 }
 
-// usersOf returns the users of the bootstrap tokens of Kubernetes that stand for the token.
-func (h *handler) usersOf(token *fleet.ClusterRegistrationToken) []string {
+// bootstrapUsersOf returns the users of the bootstrap tokens of Kubernetes that stand for the token.
+func (h *handler) bootstrapUsersOf(token *fleet.ClusterRegistrationToken) []string {
 	return h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)
 }

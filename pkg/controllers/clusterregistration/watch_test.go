@@ -246,21 +246,21 @@ func TestObjectsOfAnotherWorkspace(t *testing.T) {
 	assert.Empty(t, s.deletedRequestOf(gone("mallory")))
 
 	secret := s.credentialOf(s.request, "bearer")
-	s.createdCredentials.Expect(string(s.request.UID))
+	s.createdAnswers.Expect(string(s.request.UID))
 	secret.Namespace = "mallory"
-	s.observeCredential(nil, secret)
-	assert.True(t, s.createdCredentials.IsExpected(string(s.request.UID)), "the event of the credential has not arrived")
-	assert.Empty(t, s.dependentsOfCredential(secret))
+	s.observeAnswer(nil, secret)
+	assert.True(t, s.createdAnswers.IsExpected(string(s.request.UID)), "the event of the credential has not arrived")
+	assert.Empty(t, s.dependentsOfAnswer(secret))
 	s.secrets = secretsOf{all: []*corev1.Secret{secret}}
-	found, err := s.credentialsOf(requestKey.String())
+	found, err := s.answersOf(requestKey.String())
 	require.NoError(t, err)
 	assert.Empty(t, found)
 
 	secret.Namespace = s.RegistrationNamespace()
-	s.observeCredential(nil, secret)
-	assert.False(t, s.createdCredentials.IsExpected(string(s.request.UID)))
-	assert.NotEmpty(t, s.dependentsOfCredential(secret))
-	found, err = s.credentialsOf(requestKey.String())
+	s.observeAnswer(nil, secret)
+	assert.False(t, s.createdAnswers.IsExpected(string(s.request.UID)))
+	assert.NotEmpty(t, s.dependentsOfAnswer(secret))
+	found, err = s.answersOf(requestKey.String())
 	require.NoError(t, err)
 	assert.Len(t, found, 1)
 }

@@ -163,7 +163,7 @@ func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (key
 // onConfigChange enqueues every token if a change of the configuration affects the values Secrets, tokens without a TTL, the labels that agents
 // choose, or the bootstrap tokens that stand for a token.
 func (h *handler) onConfigChange(before, after config.Hub) {
-	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) &&
+	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && copiesUnmentionedLabels(before) == copiesUnmentionedLabels(after) &&
 		reflect.DeepEqual(before.Clusternet.BootstrapTokens, after.Clusternet.BootstrapTokens) {
 		return
 	}

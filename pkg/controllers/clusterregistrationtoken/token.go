@@ -182,8 +182,8 @@ func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
 	}
 }
 
-// rights let the holder of the token create ClusterRegistrations, and nothing else. The right to read a credential is created with each
-// granted request.
+// rights let the holder of the token create ClusterRegistrations, and nothing else. The right to read an answer Secret is created with each granted
+// request, and with each refused one whose agent is told the reason.
 func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	account, group := accountOf(token).Name, []string{fleet.SchemeGroupVersion.Group}
 	named := func(name string) metav1.ObjectMeta { return desiredset.Managed(token.Namespace, name) }
@@ -230,7 +230,7 @@ func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
 // setLabelsLimited causes no event: the creator of the token, or the configuration, has chosen that agents choose their labels.
 func (h *handler) setLabelsLimited(token *fleet.ClusterRegistrationToken) {
 	reason, message := "", ""
-	if registration.AgentsChooseLabels(token, agentsChooseLabels(h.Config.Get())) {
+	if registration.ManyMayChooseLabels(token, copiesUnmentionedLabels(h.Config.Get())) {
 		reason, message = fleet.ReasonAgentLabelsAccepted, fmt.Sprintf(
 			"each holder of this token can register a Cluster with labels of its choice, and so obtains everything, Secrets included, that "+
 				"Bundles of namespace %s deploy to Clusters selected by label; set spec.allowedLabelKeys to the keys that agents may use "+
@@ -239,9 +239,9 @@ func (h *handler) setLabelsLimited(token *fleet.ClusterRegistrationToken) {
 	h.setProblem(&token.Status.Conditions, fleet.ConditionLabelsLimited, reason, message, fleet.ReasonLabelsLimited)
 }
 
-// agentsChooseLabels reports whether the configuration copies labels of agents that their token does not mention.
-func agentsChooseLabels(hub config.Hub) bool {
-	return hub.Registration.AcceptsAgentLabels() && !hub.IgnoreClusterRegistrationLabels
+// copiesUnmentionedLabels reports whether the configuration copies labels of agents that their token does not mention.
+func copiesUnmentionedLabels(hub config.Hub) bool {
+	return hub.Registration.AllowsAnyLabel() && !hub.IgnoreClusterRegistrationLabels
 }
 
 // setWithinLimits sets the condition about the limits of the requests of the token, or of its namespace.

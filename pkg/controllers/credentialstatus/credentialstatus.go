@@ -1,5 +1,5 @@
 // Package credentialstatus reports the status of the credential of a Cluster's agent: whether a request was granted, and whether the agent
-// is locked out, so that the hub must import the cluster again.
+// has to register again, so that the hub imports a Cluster with a kubeconfig again.
 package credentialstatus
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// expiryMargin is the time after the expiry of a credential at which its agent counts as locked out: credentials expire by the clock
+// expiryMargin is the time after the expiry of a credential at which it counts as expired: credentials expire by the clock
 // of the API server, which may differ from that of the hub.
 const expiryMargin = time.Minute
 
@@ -61,29 +61,29 @@ func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	return a
 }
 
-// HasNoGrantedRequest reports whether the agent of the Cluster has stopped sending heartbeats and no longer has a granted request: it cannot
+// LostRegistration reports whether the agent of the Cluster has stopped sending heartbeats and no longer has a granted request: it cannot
 // come back with its credential.
-func (s Status) HasNoGrantedRequest(cluster *fleet.Cluster) bool {
+func (s Status) LostRegistration(cluster *fleet.Cluster) bool {
 	return !s.Granted && !cluster.Status.Agent.LastSeen.IsZero() && agentspec.Disconnected(cluster)
 }
 
 // Expired reports whether the agent of the Cluster was disconnected until the credential that it reported last had expired: it cannot come back
 // by itself. An agent that sends heartbeats has renewed its credential, whatever it reported. An agent in quarantine is meant to be disconnected.
 func Expired(cluster *fleet.Cluster, now time.Time) bool {
-	moment, limited := lockedOutAt(cluster)
+	moment, limited := expiredAt(cluster)
 	return limited && !now.Before(moment)
 }
 
 // ExpiryIn is the time until Expired becomes true if the agent sends no heartbeat; 0 for never, or already.
 func ExpiryIn(cluster *fleet.Cluster, now time.Time) time.Duration {
-	moment, limited := lockedOutAt(cluster)
+	moment, limited := expiredAt(cluster)
 	if !limited {
 		return 0
 	}
 	return max(moment.Sub(now), 0)
 }
 
-func lockedOutAt(cluster *fleet.Cluster) (moment time.Time, limited bool) {
+func expiredAt(cluster *fleet.Cluster) (moment time.Time, limited bool) {
 	agent := cluster.Status.Agent
 	if cluster.Spec.Quarantined || agent.CredentialExpires == nil || agent.LastSeen.IsZero() || !agentspec.Disconnected(cluster) {
 		return time.Time{}, false

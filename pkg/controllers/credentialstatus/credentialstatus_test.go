@@ -103,6 +103,6 @@ func TestLost(t *testing.T) {
 		if row.seen {
 			c.Status.Agent.LastSeen = metav1.Now()
 		}
-		assert.Equal(t, row.want, Status{Granted: row.granted}.HasNoGrantedRequest(c), row.name)
+		assert.Equal(t, row.want, Status{Granted: row.granted}.LostRegistration(c), row.name)
 	}
 }

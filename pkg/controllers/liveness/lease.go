@@ -38,7 +38,7 @@ func Reduce(object any) (any, error) {
 	maps.DeleteFunc(lease.Labels, func(key, _ string) bool { return key != fleet.ManagedLabel && key != apply.LabelHash })
 	maps.DeleteFunc(lease.Annotations, func(key, value string) bool {
 		switch key {
-		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.ClusterNamespaceAnnotation,
+		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.WorkspaceAnnotation,
 			registration.LeaseProof:
 			return len(value) > maxRequestName
 		case registration.LeaseReport:
@@ -63,7 +63,7 @@ func Reduce(object any) (any, error) {
 
 // clusterOf returns the Cluster of a Lease. An agent may write the annotations, but the name of the namespace is a hash of them.
 func clusterOf(lease *coordinationv1.Lease) (key types.NamespacedName, ok bool) {
-	key = types.NamespacedName{Namespace: lease.Annotations[fleet.ClusterNamespaceAnnotation], Name: lease.Annotations[fleet.ClusterAnnotation]}
+	key = types.NamespacedName{Namespace: lease.Annotations[fleet.WorkspaceAnnotation], Name: lease.Annotations[fleet.ClusterAnnotation]}
 	return key, key.Name != "" && registration.ClusterNamespace(key.Namespace, key.Name) == lease.Namespace
 }
 

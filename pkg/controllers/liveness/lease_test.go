@@ -54,7 +54,7 @@ func (d *day) renewedLease(identity, report string) *coordinationv1.Lease {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: registration.ClusterNamespace(member.Namespace, member.Name), Name: identity, ResourceVersion: time.Duration(version).String(),
 			Annotations: map[string]string{
-				fleet.ClusterAnnotation: member.Name, fleet.ClusterNamespaceAnnotation: member.Namespace, registration.LeaseReport: report,
+				fleet.ClusterAnnotation: member.Name, fleet.WorkspaceAnnotation: member.Namespace, registration.LeaseReport: report,
 			},
 		},
 		Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(d.clock.Now())), HolderIdentity: ptr.To("i")},
@@ -585,7 +585,7 @@ func FuzzReportOf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, proof string) {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 			Namespace: registration.ClusterNamespace(member.Namespace, member.Name), Annotations: map[string]string{
-				fleet.ClusterAnnotation: member.Name, fleet.ClusterNamespaceAnnotation: member.Namespace,
+				fleet.ClusterAnnotation: member.Name, fleet.WorkspaceAnnotation: member.Namespace,
 				registration.LeaseReport: text, registration.LeaseProof: proof,
 			},
 		}}

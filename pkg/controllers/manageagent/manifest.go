@@ -56,7 +56,7 @@ func (m *manifests) render(in manifestInputs) (made agentManifest, err error) {
 		return made, err
 	}
 	if in.Hub != nil && in.Hub.APIServerURL != "" {
-		hub, err := agentspec.HubConfigMap(*in.Hub, in.Agent.Namespace)
+		hub, err := agentspec.AgentHubConfigMap(*in.Hub, in.Agent.Namespace)
 		if err != nil {
 			return made, err
 		}

@@ -124,7 +124,7 @@ func (c FleetCollector) Collect(into chan<- prometheus.Metric) {
 	})
 	collectEach(c.BundleDeployments, fleetDeployment, into, func(d *fleet.BundleDeployment) {
 		fleetDeployment.collect(into, nil, fleetstatus.BundleState(d.Spec, d.Status), d.Name, d.Namespace,
-			d.Labels[fleet.ClusterLabel], d.Labels[fleet.ClusterNamespaceLabel], d.Labels[fleet.RepoLabel], d.Labels[fleet.CommitLabel],
+			d.Labels[fleet.ClusterLabel], d.Labels[fleet.WorkspaceLabel], d.Labels[fleet.RepoLabel], d.Labels[fleet.CommitLabel],
 			d.Labels[fleet.BundleNameLabel], d.Labels[fleet.BundleNamespaceLabel], generation(d.Generation))
 	})
 }

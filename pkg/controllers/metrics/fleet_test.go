@@ -41,7 +41,7 @@ func TestFleetCollector(t *testing.T) {
 	b := &fleet.Bundle{ObjectMeta: meta("b", madeFrom)}
 	b.Status.Summary, b.Status.Display.State = summary, "Modified"
 	d := &fleet.BundleDeployment{ObjectMeta: meta("b", map[string]string{
-		fleet.RepoLabel: "r", fleet.CommitLabel: "f00", fleet.ClusterLabel: "c", fleet.ClusterNamespaceLabel: "ws",
+		fleet.RepoLabel: "r", fleet.CommitLabel: "f00", fleet.ClusterLabel: "c", fleet.WorkspaceLabel: "ws",
 		fleet.BundleNameLabel: "b", fleet.BundleNamespaceLabel: "ws",
 	})}
 	d.Namespace, d.Spec.DeploymentID = "cluster-c", "s-1:1"

@@ -34,7 +34,7 @@ var none ownerKey
 // ownerOfNamespace returns the Cluster of a cluster namespace. The namespace must have the name that registration.ClusterNamespace returns for the Cluster.
 func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	a := namespace.Annotations
-	o := ownerKey{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
+	o := ownerKey{kindCluster, a[fleet.WorkspaceAnnotation], a[fleet.ClusterAnnotation]}
 	if !isManaged(namespace) || o.namespace == "" || o.name == "" ||
 		registration.ClusterNamespace(o.namespace, o.name) != namespace.Name {
 		return none

@@ -22,7 +22,7 @@ func TestOwnerOfNamespace(t *testing.T) {
 	of := func(change func(*corev1.Namespace)) ownerKey {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: registration.ClusterNamespace("ws", "member"), Labels: managed(),
-			Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
+			Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.WorkspaceAnnotation: "ws"},
 		}}
 		change(n)
 		return ownerOfNamespace(n)
@@ -32,7 +32,7 @@ func TestOwnerOfNamespace(t *testing.T) {
 		"no label":                         func(n *corev1.Namespace) { n.Labels = nil },
 		"another value":                    func(n *corev1.Namespace) { n.Labels[fleet.ManagedLabel] = "false" },
 		"no annotations":                   func(n *corev1.Namespace) { n.Annotations = nil },
-		"no namespace":                     func(n *corev1.Namespace) { delete(n.Annotations, fleet.ClusterNamespaceAnnotation) },
+		"no namespace":                     func(n *corev1.Namespace) { delete(n.Annotations, fleet.WorkspaceAnnotation) },
 		"another name":                     func(n *corev1.Namespace) { n.Name = "kube-system" },
 		"the name of another":              func(n *corev1.Namespace) { n.Annotations[fleet.ClusterAnnotation] = "other" },
 		"made by a person, with the label": func(n *corev1.Namespace) { n.Name, n.Annotations = "mine", nil },

@@ -27,7 +27,7 @@ type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by the owner of the cluster. The hub writes only an empty clientID.
+	// Spec is set by the owner of the cluster. The hub sets clientID if it is empty, and removes an empty agentSchedulingCustomization.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec ClusterSpec `json:"spec,omitempty"`
@@ -398,8 +398,9 @@ type AgentStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	PossessionProof string `json:"vouches,omitempty"`
 
-	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. The hub deletes earlier
-	// requests of the agent only after that, so that the agent keeps a working credential if the new one is lost.
+	// Registration is the name of the ClusterRegistration whose credential the agent uses. The hub sets it for an agent with a Lease; another
+	// agent sets it itself. The hub deletes earlier requests of the agent only after that, so that the agent keeps a working credential
+	// if the new one is lost.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Registration string `json:"registration,omitempty"`

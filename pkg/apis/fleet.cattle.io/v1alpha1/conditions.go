@@ -8,12 +8,12 @@ const (
 	ConditionProcessed = "Processed"
 
 	// ConditionImported is True when the last attempt to install the agent with a kubeconfig succeeded or had no
-	// work to do. If False, its message gives the error, and the hub retries.
+	// work to do. If False, its message gives the error. The hub retries where no person has to act.
 	ConditionImported = "Imported"
 
 	// ConditionRegistered is True once the agent of the cluster has registered and sent a heartbeat. It is Unknown, with a
-	// reason, while the hub waits for that, and False if a registration was refused, or if the agent is locked out or has a
-	// clone: management servers show a cluster with a False condition as broken.
+	// reason, while the hub waits for that, and False if a registration was refused, if the agent is quarantined or has a clone, or
+	// if its credential was revoked or has expired: management servers show a cluster with a False condition as broken.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while the agent's last heartbeat is younger than the hub's grace period, and False

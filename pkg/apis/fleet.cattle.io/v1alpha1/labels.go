@@ -15,17 +15,16 @@ const (
 	// ClusterAnnotation is ClusterLabel where it is an annotation.
 	ClusterAnnotation = ClusterLabel
 
-	// ClusterNamespaceLabel has the workspace of a Cluster, as a label on BundleDeployments. Fleet calls it the namespace of the Cluster; what
-	// this project calls the cluster namespace is another one.
-	ClusterNamespaceLabel = "fleet.cattle.io/cluster-namespace"
-	// ClusterNamespaceAnnotation is ClusterNamespaceLabel as an annotation on the cluster namespace.
-	ClusterNamespaceAnnotation = ClusterNamespaceLabel
+	// WorkspaceLabel has the workspace of a Cluster, as a label on BundleDeployments. Its key has Fleet's word for the workspace: the namespace
+	// of the Cluster. What this project calls the cluster namespace is another one.
+	WorkspaceLabel = "fleet.cattle.io/cluster-namespace"
+	// WorkspaceAnnotation is WorkspaceLabel as an annotation on the cluster namespace and on the Lease of an agent.
+	WorkspaceAnnotation = WorkspaceLabel
 
-	// ClusterRegistrationAnnotation, on the ServiceAccount of an agent, has the name of the ClusterRegistration it was
+	// ClusterRegistrationAnnotation, on the ServiceAccount of an agent and on answer Secrets, has the name of the ClusterRegistration they were
 	// made for.
 	ClusterRegistrationAnnotation = "fleet.cattle.io/cluster-registration"
-	// ClusterRegistrationNamespaceAnnotation, on the ServiceAccount of an agent, has the namespace of that
-	// ClusterRegistration.
+	// ClusterRegistrationNamespaceAnnotation, on the same objects, has the namespace of that ClusterRegistration.
 	ClusterRegistrationNamespaceAnnotation = "fleet.cattle.io/cluster-registration-namespace"
 
 	// RegistrationTokenLabel, on a ClusterRegistration, has the name of the ClusterRegistrationToken with which the agent claims to
@@ -86,8 +85,8 @@ const (
 // ManagedValue is the value of ManagedLabel.
 const ManagedValue = "true"
 
-// Finalizers. ClusterRegistrations and ClusterRegistrationTokens have none: everything made for them either has an owner
-// reference or is deleted with the cluster namespace.
+// Finalizers. ClusterRegistrations and ClusterRegistrationTokens have none: what is made for them has an owner
+// reference, is deleted with the cluster namespace, or is deleted by their controllers when the object is gone.
 const (
 	// ClusterFinalizer is put on Clusters by the hub.
 	ClusterFinalizer = "fleet.cattle.io/cluster-finalizer"

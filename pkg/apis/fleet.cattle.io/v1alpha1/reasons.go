@@ -84,15 +84,17 @@ const (
 	ReasonTokenNotFound = "TokenNotFound"
 	// ReasonTokenUnknown: the request names no token and the hub cannot tell which one was used.
 	ReasonTokenUnknown = "TokenUnknown"
-	// ReasonCredentialRevoked: the ServiceAccount of a granted request was deleted; the agent must register again.
+	// ReasonCredentialRevoked: the ServiceAccount of a granted request was deleted, or the request itself, and then the agent is disconnected. The
+	// agent must register again.
 	ReasonCredentialRevoked = "CredentialRevoked"
 )
 
 // Reasons of the conditions Granted, Approved and Registered that decide who may have an identity. CredentialExpired and CloneDetected are
 // reasons of Registered only.
 const (
-	// ReasonClientIDInUse (False): the clientID belongs to a Cluster whose agent has registered. The request does not prove that it
-	// comes from that agent or was created with the token of that Cluster, and nobody has approved it.
+	// ReasonClientIDInUse (False): the clientID belongs to a Cluster that another agent holds, see Terms in docs/architecture.md. The request does
+	// not prove that it comes from that agent or was created with the token of that Cluster, and nobody has approved it. Or the request names
+	// no token and is for a long-lived credential, and too many of that kind are granted with this clientID.
 	ReasonClientIDInUse = "ClientIDInUse"
 	// ReasonWaitingForApproval (Unknown): the token, or the hub's configuration, requires that a person decides.
 	ReasonWaitingForApproval = "WaitingForApproval"
@@ -233,7 +235,7 @@ const (
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and of events about objects that may be left on its member.
 const (
-	// ReasonCheckingTakeover (Unknown): another Cluster may take the agent over; nothing is removed from the member yet.
+	// ReasonCheckingTakeover (Unknown): the agent may be handed over to another Cluster; nothing is removed from the member yet.
 	ReasonCheckingTakeover = "CheckingTakeover"
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
@@ -275,5 +277,6 @@ const (
 	ReasonFarewellFailed = "FarewellFailed"
 )
 
-// EventMemberLeft is the reason of the event about a deleted Cluster on whose member something may be left: the hub could not clean it.
-const EventMemberLeft = "MemberLeft"
+// EventLeftOnMember is the reason of the event about a deleted Cluster on whose member objects may be left, because neither the agent nor the hub
+// could remove them. It does not mean that the member has left.
+const EventLeftOnMember = "MemberLeft"

@@ -74,7 +74,7 @@ func IsFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 // Names reports whether the annotations of the Namespace name the Cluster. Everybody who may create Namespaces can write them.
 func Names(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 	return namespace.Annotations[fleet.ClusterAnnotation] == cluster.Name &&
-		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace
+		namespace.Annotations[fleet.WorkspaceAnnotation] == cluster.Namespace
 }
 
 // fits reports whether the Namespace has the key whose digest is on the Cluster. The namespace of a Cluster without a digest was created

@@ -73,7 +73,7 @@ func Retry(reason string, err error) Result {
 	return Result{outcome: outcomeRetry, Reason: reason, Message: err.Error(), Err: err}
 }
 
-// Skip stops a pass and leaves the condition as it is.
+// Skip means that no further step follows, and that the condition stays as it is.
 func Skip() Result { return Result{outcome: outcomeSkip} }
 
 // WithEvent records an event for a transition to this wait.
