@@ -16,6 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -24,9 +25,9 @@ import (
 )
 
 const (
-	// takeoverWait is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
-	// and then creates another.
-	takeoverWait = 10 * time.Second
+	// handoverWait is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
+	// and then creates another, to which the agent is handed over.
+	handoverWait = 10 * time.Second
 	// pollInterval is the interval at which the hub checks for changes that it does not watch.
 	pollInterval = 2 * time.Second
 )
@@ -48,16 +49,16 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
-	began := h.finalizing.record(cluster, h.Clock.Now())
+	began := h.deletions.record(cluster, h.Clock.Now())
 	deadline := began.Add(h.FarewellGrace)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
 		agentDeadline = began.Add(h.FarewellGrace * 2 / 3)
 	}
 
-	// On the member: nothing is removed if another Cluster takes the agent over. Otherwise the agent is asked to remove itself, and then the
+	// On the member: nothing is removed if the agent is handed over to another Cluster. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	leaves, undecided, err := h.leavesAgent(ctx, cluster, began)
+	notNeeded, undecided, err := h.needsNoFarewell(ctx, cluster, began)
 	switch {
 	case err != nil:
 		return cluster, err
@@ -65,17 +66,17 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonCheckingTakeover,
 			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
-	byAgent, byHub := result.Skip(), result.Skip()
-	if !leaves {
-		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.Err != nil {
-			return cluster, byAgent.Err
-		} else if byAgent.IsWait() {
-			return h.waitFinalizing(ctx, cluster, byAgent)
+	byAgent, byHub := finalizing.NotNeeded(), finalizing.NotNeeded()
+	if !notNeeded {
+		if byAgent, err = h.askAgent(ctx, cluster, agentDeadline); err != nil {
+			return cluster, err
+		} else if byAgent.IsWaiting() {
+			return h.waitFinalizing(ctx, cluster, result.Wait(byAgent.Reason, byAgent.Message).In(byAgent.After))
 		}
-		if byHub = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); byHub.Err != nil {
-			return cluster, byHub.Err
-		} else if byHub.IsWait() {
-			return h.waitFinalizing(ctx, cluster, byHub)
+		if byHub, err = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); err != nil {
+			return cluster, err
+		} else if byHub.IsWaiting() {
+			return h.waitFinalizing(ctx, cluster, result.Wait(byHub.Reason, byHub.Message).In(byHub.After))
 		}
 	}
 
@@ -177,12 +178,12 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Result) {
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.Farewell) {
 	left := byHub
-	if !left.IsStalled() {
+	if !left.IsGivenUp() {
 		left = byAgent
 	}
-	if byAgent.IsDone() || byHub.IsDone() || !left.IsStalled() || !h.finalizing.claimReport(cluster) {
+	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsGivenUp() || !h.deletions.claimReport(cluster) {
 		return
 	}
 	h.Metrics.MembersNotCleaned.WithLabelValues(left.Reason).Inc()
@@ -190,11 +191,11 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// leavesAgent decides whether the hub removes nothing from the member: because another Cluster takes the agent over, another controller manages
-// the Cluster, or the configuration disables the agent of the hub's own cluster, which an import has removed. A Cluster that takes the agent over
-// gives it a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
+// needsNoFarewell decides whether the hub removes nothing from the member: because the agent is handed over to another Cluster, another controller
+// manages the Cluster, or the configuration disables the agent of the hub's own cluster, which an import has removed. The other Cluster gives
+// the agent a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
 // after that time.
-func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began time.Time) (leaves bool, undecided time.Duration, err error) {
+func (h *handler) needsNoFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time) (notNeeded bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
@@ -202,18 +203,18 @@ func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began
 	if managedElsewhere(cluster) || agentspec.LocalDisabled(hub, cluster) || localMoved {
 		return true, 0, nil
 	}
-	claims, err := h.takeoverClaims(cluster)
+	claims, err := h.handoverClaims(cluster)
 	if err != nil {
 		return false, 0, err
 	}
-	if leaves, err = h.confirmsTakeover(ctx, cluster, claims); leaves || err != nil {
-		return leaves, 0, err
+	if isConfirmed, err := h.confirmsHandover(ctx, cluster, claims); isConfirmed || err != nil {
+		return isConfirmed, 0, err
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
 	claimed, longest := len(claims) > 0, h.FarewellGrace/3
 	if !claimed {
-		longest = min(takeoverWait, longest)
+		longest = min(handoverWait, longest)
 	}
 	remaining := began.Add(longest).Sub(h.Clock.Now())
 	mayMove := claimed || cluster.Labels[fleet.ManagementClusterLabel] != ""
@@ -226,9 +227,9 @@ func (h *handler) leavesAgent(ctx context.Context, cluster *fleet.Cluster, began
 	return false, remaining, nil
 }
 
-// takeoverClaims are the Clusters that may take over the agent: Clusters with the same kubeconfig, or with the same cluster ID of a
+// handoverClaims are the Clusters to which the agent may be handed over: Clusters with the same kubeconfig, or with the same cluster ID of a
 // management server, whose agent runs in the same namespace of the member.
-func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluster, err error) {
+func (h *handler) handoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluster, err error) {
 	if name := cluster.Labels[fleet.ManagementClusterLabel]; name != "" {
 		found, err := h.clusterCache.GetByIndex(index.ByManagementName, name)
 		if err != nil {
@@ -249,12 +250,12 @@ func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluste
 	}), nil
 }
 
-// confirmsTakeover reports whether the claim of one of the Clusters to the agent is confirmed. Otherwise any user who may create Clusters could
+// confirmsHandover reports whether the claim of one of the Clusters to the agent is confirmed. Otherwise any user who may create Clusters could
 // keep the agents of other Clusters from being removed. A Cluster that names the same kubeconfig must have the right to use it. A Cluster that
 // names the same cluster of a management server must own the agent that is on the member of the deleted Cluster: a user can register any
 // other cluster with that name. If the kubeconfig of the deleted Cluster is gone, the hub cannot ask the member; then it is enough that
 // the other Cluster has an agent.
-func (h *handler) confirmsTakeover(ctx context.Context, cluster *fleet.Cluster, claims []*fleet.Cluster) (bool, error) {
+func (h *handler) confirmsHandover(ctx context.Context, cluster *fleet.Cluster, claims []*fleet.Cluster) (bool, error) {
 	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
 	if name == "" { // a management server has a kubeconfig of each cluster that it moves
 		return false, nil
@@ -295,44 +296,44 @@ func hadAgent(cluster *fleet.Cluster) bool {
 	return !cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.AgentDeployedGeneration != nil
 }
 
-// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. It returns Done when
-// the agent has answered that it did so, Stalled if it cannot be asked, and Skip if there never was an agent. After the deadline it does not
-// return Wait.
-func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. The farewell is removed when
+// the agent has answered that it did so, given up if it cannot be asked or did not answer before the deadline, and not needed if there never
+// was an agent.
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
 	switch {
 	case !hadAgent(cluster):
-		return result.Skip()
+		return finalizing.NotNeeded(), nil
 	case cluster.Spec.Quarantined:
-		return result.Stalled(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed")
+		return finalizing.GivenUp(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed"), nil
 	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
-		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
+		return finalizing.GivenUp(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed"), nil
 	case agentspec.IsOfFleet(cluster.Status.Agent):
-		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed")
+		return finalizing.GivenUp(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed"), nil
 	}
 
 	remaining := deadline.Sub(h.Clock.Now())
 	deployment, err := h.ensureAsked(ctx, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return result.Stalled(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed")
+		return finalizing.GivenUp(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed"), nil
 	case err != nil && remaining > 0:
-		return result.Retry(fleet.ReasonError, err)
+		return finalizing.Farewell{}, err
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error())
+		return finalizing.GivenUp(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error()), nil
 	}
 	answer := fleetstatus.Condition(deployment.Status.Conditions, fleet.ConditionFarewell)
 	switch {
 	case answer.Status == corev1.ConditionTrue:
-		return result.Done("", "")
+		return finalizing.Removed(), nil
 	case remaining <= 0:
 		message := "the agent did not confirm in time that it has removed what it deployed"
 		if answer.Message != "" {
 			message += ": " + answer.Message
 		}
-		return result.Stalled(fleet.ReasonFarewellTimeout, message)
+		return finalizing.GivenUp(fleet.ReasonFarewellTimeout, message), nil
 	}
-	return result.Wait(fleet.ReasonFarewell,
-		fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339))).In(remaining)
+	return finalizing.Waiting(fleet.ReasonFarewell,
+		fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339)), remaining), nil
 }
 
 // ensureAsked returns the agent's BundleDeployment with the annotation that asks the agent.

@@ -28,6 +28,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -108,7 +109,7 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 type uninstaller struct {
 	countingSubReconciler
 	deadline time.Time
-	state    result.Result
+	state    finalizing.Farewell
 	err      error        // of Uninstall
 	answer   memberAnswer // of AgentBelongsTo
 	askedFor int          // the number of Clusters in the last call of AgentBelongsTo
@@ -127,13 +128,10 @@ func (u *uninstaller) AgentBelongsTo(_ context.Context, _ *fleet.Cluster, others
 	return u.answer.belongs, !u.answer.cannotBeAsked, u.answer.err
 }
 
-func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) result.Result {
+func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
 	u.deadline = deadline
 	u.passes++
-	if u.err != nil {
-		return result.Retry(fleet.ReasonError, u.err)
-	}
-	return u.state
+	return u.state, u.err
 }
 
 // deletion is a handler and a deleted Cluster with a connected agent. The clock stands at the deletion, ten minutes after the start
@@ -155,7 +153,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1", Generation: "managed/0"}
 	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
 	d := &deletion{
-		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{state: result.Skip()},
+		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{},
 		fleet: fleetfake.NewSimpleClientset(
 			&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: memberNamespace, Name: agentBundle}}, cluster.DeepCopy()),
 	}
@@ -227,19 +225,19 @@ func TestFinalize_member(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(*deletion)
-		hub      result.Result // of Uninstall
+		hub      finalizing.Farewell // of Uninstall
 		waits    bool
 		reported string
 	}{
-		{name: "hub removed the agent", change: agentFails, hub: result.Done("", "")},
-		{name: "hub is removing the agent", change: agentFails, hub: result.Wait("", "").In(time.Second), waits: true},
-		{name: "hub cannot remove the agent", change: agentFails, hub: result.Stalled(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
-		{name: "hub has no access to the member", change: agentFails, hub: result.Skip(), reported: "Disconnected"},
-		{name: "agent has not answered", change: agentAsked, waits: true, hub: result.Skip()},
-		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Skip()},
+		{name: "hub removed the agent", change: agentFails, hub: finalizing.Removed()},
+		{name: "hub is removing the agent", change: agentFails, hub: finalizing.Waiting("", "", time.Second), waits: true},
+		{name: "hub cannot remove the agent", change: agentFails, hub: finalizing.GivenUp(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
+		{name: "hub has no access to the member", change: agentFails, hub: finalizing.NotNeeded(), reported: "Disconnected"},
+		{name: "agent has not answered", change: agentAsked, waits: true, hub: finalizing.NotNeeded()},
+		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: finalizing.NotNeeded()},
 		{
 			name: "there never was an agent, and the hub cannot remove it", reported: "Unreachable: no route",
-			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Stalled(fleet.ReasonUnreachable, "no route"),
+			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: finalizing.GivenUp(fleet.ReasonUnreachable, "no route"),
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -284,7 +282,7 @@ func TestFinalize_member(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		require.False(t, d.finalized(t))
 		d.answer(t, result.Done("", ""))
-		d.importer.state = result.Stalled(fleet.ReasonUnreachable, "no route")
+		d.importer.state = finalizing.GivenUp(fleet.ReasonUnreachable, "no route")
 		assert.True(t, d.finalized(t))
 		assert.Empty(t, d.events.Events)
 	})
@@ -440,8 +438,8 @@ func TestLeavesMember(t *testing.T) {
 			if row.this != nil {
 				row.this(d.cluster)
 			}
-			d.clock.Step(takeoverWait)
-			keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
+			d.clock.Step(handoverWait)
+			keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
 			require.NoError(t, err)
 			assert.Zero(t, undecided)
 			assert.Equal(t, row.keeps, keeps)
@@ -465,7 +463,7 @@ func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Zero(t, undecided)
 		assert.Equal(t, allowed, keeps)
@@ -477,7 +475,7 @@ func TestLeavesMember_patience(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
-		keeps, undecided, err := d.leavesAgent(t.Context(), d.cluster, noon)
+		keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.False(t, keeps)
 		return undecided
@@ -488,15 +486,15 @@ func TestLeavesMember_patience(t *testing.T) {
 		latest, err := d.finalize(t.Context(), d.cluster)
 		require.NoError(t, err)
 		assert.Equal(t, fleet.ReasonCheckingTakeover, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed).Reason)
-		assert.Equal(t, takeoverWait, waits(t, d))
-		d.clock.Step(takeoverWait)
+		assert.Equal(t, handoverWait, waits(t, d))
+		d.clock.Step(handoverWait)
 		assert.Zero(t, waits(t, d))
 
 		d = newDeletion(config.Hub{})
 		d.cluster.Labels, d.cluster.Status.Agent.LastSeen = label, metav1.Time{}
 		assert.Zero(t, waits(t, d), "there is no agent")
 		d.cluster.Status.AgentDeployedGeneration = new(int64)
-		assert.Equal(t, takeoverWait, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
+		assert.Equal(t, handoverWait, waits(t, d), "the hub has installed an agent, which has not sent a heartbeat since")
 	})
 	t.Run("for the proof of a claim", func(t *testing.T) {
 		other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
@@ -520,7 +518,7 @@ func TestLeavesMember_claimEnds(t *testing.T) {
 	for _, claims := range []int{1, 0} {
 		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
 		d.importer.askedFor = -1
-		_, _, err := d.leavesAgent(t.Context(), d.cluster, noon)
+		_, _, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Equal(t, claims, d.importer.askedFor)
 	}
@@ -528,41 +526,41 @@ func TestLeavesMember_claimEnds(t *testing.T) {
 
 func TestAskAgent(t *testing.T) {
 	deadline := noon.Add(grace)
-	asks := func(t *testing.T, d *deletion) result.Result {
+	asks := func(t *testing.T, d *deletion) finalizing.Farewell {
 		t.Helper()
-		out := d.askAgent(t.Context(), d.cluster, deadline)
-		require.NoError(t, out.Err)
+		out, err := d.askAgent(t.Context(), d.cluster, deadline)
+		require.NoError(t, err)
 		return out
 	}
 	t.Run("the agent is asked once and waited for", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		for range 2 {
 			out := asks(t, d)
-			assert.True(t, out.IsWait())
+			assert.True(t, out.IsWaiting())
 			assert.Equal(t, "waiting until 2026-01-02T12:00:30Z for the agent to remove what it deployed", out.Message)
 			assert.Equal(t, grace, out.After, "the answer is an event")
 		}
 		assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, d.patches())
 		d.answer(t, result.Done("", ""))
-		assert.True(t, asks(t, d).IsDone())
+		assert.True(t, asks(t, d).IsRemoved())
 	})
 	t.Run("the answer is read from the cache", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		out := asks(t, d)
-		require.True(t, out.IsWait(), "a BundleDeployment that the cache does not contain is read from the API server")
+		require.True(t, out.IsWaiting(), "a BundleDeployment that the cache does not contain is read from the API server")
 		assert.Equal(t, grace, out.After)
 		d.fail("*", "bundledeployments", errCause) // no further request
 		answered := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.FarewellAnnotation: "asked"}}}
 		d.handler.deployments = cachedDeployment{agent: answered}
-		assert.True(t, asks(t, d).IsWait())
+		assert.True(t, asks(t, d).IsWaiting())
 		result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
-		assert.True(t, asks(t, d).IsDone())
+		assert.True(t, asks(t, d).IsRemoved())
 	})
 	t.Run("the agent's error is reported at the deadline", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		asks(t, d)
 		d.answer(t, result.Stalled("R", "a finalizer hangs"))
-		assert.True(t, asks(t, d).IsWait())
+		assert.True(t, asks(t, d).IsWaiting())
 		d.clock.Step(grace)
 		out := asks(t, d)
 		assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
@@ -572,10 +570,11 @@ func TestAskAgent(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.fail("patch", "bundledeployments", errCause)
 		d.clock.Step(grace - time.Nanosecond)
-		require.ErrorIs(t, d.askAgent(t.Context(), d.cluster, deadline).Err, errCause)
+		_, err := d.askAgent(t.Context(), d.cluster, deadline)
+		require.ErrorIs(t, err, errCause)
 		d.clock.Step(time.Nanosecond)
 		out := asks(t, d)
-		assert.True(t, out.IsStalled())
+		assert.True(t, out.IsGivenUp())
 		assert.Contains(t, out.Message, "the agent could not be asked")
 	})
 	for _, row := range []struct {
@@ -602,14 +601,14 @@ func TestAskAgent(t *testing.T) {
 			row.change(d)
 			out := asks(t, d)
 			assert.Equal(t, row.reason, out.Reason)
-			assert.Equal(t, row.reason == "", out == result.Skip())
+			assert.Equal(t, row.reason == "", out == finalizing.NotNeeded())
 			assert.Empty(t, d.patches())
 		})
 	}
 	t.Run("an agent that a chart installed is asked before it has adopted its Bundle", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1"}
-		assert.True(t, asks(t, d).IsWait())
+		assert.True(t, asks(t, d).IsWaiting())
 		assert.Len(t, d.patches(), 1)
 	})
 }
@@ -644,7 +643,7 @@ func TestFinalize_deadlines(t *testing.T) {
 		d.cluster.UID = "the next"
 		require.False(t, d.finalized(t))
 		d.clock.Step(grace)
-		d.finalizing.forget("ws/member")
+		d.deletions.forget("ws/member")
 		require.False(t, d.finalized(t))
 	})
 }

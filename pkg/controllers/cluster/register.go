@@ -20,6 +20,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -41,7 +42,7 @@ type handler struct {
 	subReconcilers SubReconcilers
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
-	finalizing     seenDeletions
+	deletions      seenDeletions
 	changedSecrets *enqueue.Changes[changedSecrets]
 }
 
@@ -108,7 +109,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
 			sub.Forget(key)
 		}
-		h.finalizing.forget(key)
+		h.deletions.forget(key)
 		if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
 			h.NamespaceKeys.Forget(namespace, name)
 		}
@@ -179,10 +180,9 @@ type SubReconciler interface {
 // AgentInstaller is the sub-reconciler that installs the agent on the member.
 type AgentInstaller interface {
 	SubReconciler
-	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. It returns Done if nothing is left there, Stalled
-	// if something may be left and it does not try again, and Skip if the Cluster names no kubeconfig. After the deadline it does not return
-	// Wait. It may be called again after each result.
-	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. The farewell is not needed if the Cluster names no
+	// kubeconfig. After the deadline it is not waiting. Uninstall may be called again after each result.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error)
 	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
 	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
 	// Secret in the same namespace is gone.
@@ -192,7 +192,8 @@ type AgentInstaller interface {
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
-	// Observe records a heartbeat in the status, or copies what the agent has written to its Lease there, before the SubReconcilers are called.
+	// Observe notes a heartbeat that the agent has written to the status, or copies what it has written to its Lease to the status, before the
+	// SubReconcilers are called.
 	Observe(cluster *fleet.Cluster)
 	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool

@@ -205,7 +205,7 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 // the pass could not prepare them, because it returned early or panicked. It also withdraws calls that wait for a slot, or have been offered
 // one, if the pass did not ask for them: the Cluster no longer needs them. After a pass that failed they stay, because its repetition may ask
 // for them.
-func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Result {
+func (c *memberCalls) pass(run func() error, keys ...callKey) error {
 	c.mu.Lock()
 	for _, key := range keys {
 		if call := c.byKey[key]; call != nil {
@@ -219,9 +219,9 @@ func (c *memberCalls) pass(run func() result.Result, keys ...callKey) result.Res
 			c.endPass(key, failed)
 		}
 	}()
-	out := run()
-	failed = out.Err != nil
-	return out
+	err := run()
+	failed = err != nil
+	return err
 }
 
 func (c *memberCalls) endPass(key callKey, failed bool) {

@@ -19,7 +19,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // patience is how long a test waits for what must happen, and pause the time between two looks.
@@ -337,7 +336,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 	})
 	// pass is a pass that does this and returns.
 	pass := func(c *testCalls, do func()) {
-		c.pass(func() result.Result { do(); return result.Skip() }, keyOf("c"))
+		_ = c.pass(func() error { do(); return nil }, keyOf("c"))
 	}
 	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
 		c := newTestCalls(t)
@@ -367,7 +366,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 					free()
 					offeredTo(t, c, "c")
 				}
-				require.Error(t, c.pass(func() result.Result { return result.Retry("", errors.New("out")) }, keyOf("c")).Err)
+				require.Error(t, c.pass(func() error { return errors.New("out") }, keyOf("c")))
 				require.True(t, c.state(keyOf("c")).isPending(), "the repetition of a pass that failed may ask for it")
 				require.Equal(t, hasOffer, c.isOffered(keyOf("c")))
 				pass(c, func() {})

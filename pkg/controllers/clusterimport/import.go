@@ -44,7 +44,11 @@ func (i *Importer) Forget(key string) {
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	install, removal := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}
-	out := i.calls.pass(func() result.Result { return i.reconcile(ctx, cluster) }, install, removal)
+	var out result.Result
+	_ = i.calls.pass(func() error {
+		out = i.reconcile(ctx, cluster)
+		return out.Err
+	}, install, removal)
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
 	if !underWay && !i.calls.state(install).isPending() {
 		i.kubeconfigs.drop(nameOf(cluster))

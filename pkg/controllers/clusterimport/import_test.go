@@ -457,9 +457,10 @@ func TestForeignSecretIsNotRevealed(t *testing.T) {
 		case "new image pull Secrets":
 			c.Status.Import.KubeConfigSecretVersion, c.Status.Import.PullSecretsHash = "", "changed"
 		case "a removal":
-			out := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
-			assert.True(t, out.IsStalled())
-			return out, c
+			out, err := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+			require.NoError(t, err)
+			assert.True(t, out.IsGivenUp())
+			return result.Stalled(out.Reason, out.Message), c
 		case "a question to the member":
 			belongs, canAsk, err := h.AgentBelongsTo(t.Context(), c, []*fleet.Cluster{c})
 			require.NoError(t, err)

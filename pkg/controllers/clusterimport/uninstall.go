@@ -19,8 +19,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -28,16 +28,20 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
-	return i.calls.pass(func() result.Result { return i.uninstall(ctx, cluster, deadline) }, callKey{nameOf(cluster), removing})
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (farewell finalizing.Farewell, err error) {
+	err = i.calls.pass(func() error {
+		farewell, err = i.uninstall(ctx, cluster, deadline)
+		return err
+	}, callKey{nameOf(cluster), removing})
+	return farewell, err
 }
 
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
 	if cluster.Spec.KubeConfigSecret == "" {
-		return result.Skip()
+		return finalizing.NotNeeded(), nil
 	}
 	if !i.mayHaveTouched(cluster) {
-		return result.Done("", "")
+		return finalizing.Removed(), nil
 	}
 
 	// Find the removal that an earlier pass has asked for. It must be prepared if there is none, or when it is offered a slot.
@@ -49,21 +53,21 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
 	if isUnprepared && remaining <= 0 {
 		i.calls.drop(install)
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time")
+		return finalizing.GivenUp(fleet.ReasonFarewellTimeout, "the hub did not begin to remove the agent in time"), nil
 	}
 
 	// Prepare the removal, or its next attempt, and begin it if there is a slot.
 	if isUnprepared || mayRepeat() && call.due(now) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return out // do not drop the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
+			return finalizing.Farewell{}, out.Err // do not drop the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
 		i.calls.drop(install)              // it would install the agent again
 		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
-			return result.Stalled(out.Reason,
-				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret))
+			return finalizing.GivenUp(out.Reason,
+				fmt.Sprintf("kubeconfig Secret %s/%s does not exist any more", index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)), nil
 		} else if member == nil {
-			return result.Stalled(out.Reason, out.Message)
+			return finalizing.GivenUp(out.Reason, out.Message), nil
 		}
 		u := removal{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
@@ -86,20 +90,20 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	isPending := call.state.isPending()
 	switch {
 	case isPending && remaining > 0:
-		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
-			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
+		return finalizing.Waiting(fleet.ReasonFarewell, fmt.Sprintf(
+			"removing the agent and its Helm releases from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339)), remaining), nil
 	case isPending && call.state != running && call.failure == nil:
-		return result.Stalled(fleet.ReasonFarewellTimeout,
-			"the hub did not begin to remove the agent in time: it was removing those of other Clusters")
+		return finalizing.GivenUp(fleet.ReasonFarewellTimeout,
+			"the hub did not begin to remove the agent in time: it was removing those of other Clusters"), nil
 	case isPending && call.failure == nil:
-		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+		return finalizing.GivenUp(fleet.ReasonFarewellTimeout, "the member did not answer in time"), nil
 	case mayRepeat():
-		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
-			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339))).In(min(call.retryAt.Sub(now), remaining))
+		return finalizing.Waiting(fleet.ReasonFarewell, fmt.Sprintf(
+			"%s; retrying until %s at the latest", call.failure.message, deadline.UTC().Format(time.RFC3339)), min(call.retryAt.Sub(now), remaining)), nil
 	case call.failure != nil:
-		return result.Stalled(call.failure.reason, call.failure.message)
+		return finalizing.GivenUp(call.failure.reason, call.failure.message), nil
 	}
-	return result.Done("", "")
+	return finalizing.Removed(), nil
 }
 
 // AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the
@@ -109,15 +113,14 @@ func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 		i.calls.drop(callKey{nameOf(cluster), checkingOwner})
 		return false, true, nil
 	}
-	out := i.calls.pass(func() (out result.Result) {
-		belongs, out = i.agentBelongsTo(ctx, cluster, others)
-		return out
+	err = i.calls.pass(func() error {
+		belongs, canAsk, err = i.agentBelongsTo(ctx, cluster, others)
+		return err
 	}, callKey{nameOf(cluster), checkingOwner})
-	return belongs, !out.IsWait(), out.Err
+	return belongs, canAsk, err
 }
 
-// agentBelongsTo returns Skip, or the reason why it cannot connect to the member: it waits for a kubeconfig that was deleted.
-func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs bool, out result.Result) {
+func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
 	var uids []string
 	for _, other := range others {
 		uids = append(uids, string(other.UID))
@@ -127,8 +130,8 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	call := i.calls.want(key, inputs)
 	if call.state == absent || call.state == offered || call.due(i.Clock.Now()) {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
-		if member == nil {
-			return false, out
+		if member == nil { // a wait is for a kubeconfig that was deleted
+			return false, !out.IsWait(), out.Err
 		}
 		call = i.calls.reserve(key, inputs)
 		i.calls.begin(key, func(ctx context.Context) *failure {
@@ -144,7 +147,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 			})
 		})
 	}
-	return call.state == ended && call.failure == nil, result.Skip()
+	return call.state == ended && call.failure == nil, true, nil
 }
 
 // unreportedFor is much longer than the time for which the controller of Clusters delays the first status of a Cluster, so that a difference

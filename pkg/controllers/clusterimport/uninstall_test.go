@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -224,10 +225,10 @@ func TestUninstallation_failure(t *testing.T) {
 	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
 }
 
-func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) result.Result {
+func (h *harness) uninstalls(t *testing.T, cluster *fleet.Cluster, deadline time.Time) finalizing.Farewell {
 	t.Helper()
-	out := h.Uninstall(t.Context(), cluster, deadline)
-	require.NoError(t, out.Err)
+	out, err := h.Uninstall(t.Context(), cluster, deadline)
+	require.NoError(t, err)
 	return out
 }
 
@@ -261,14 +262,14 @@ func TestUninstall_failures(t *testing.T) {
 			generation := int64(0)
 			c.Status.AgentDeployedGeneration = &generation
 			until := h.clock.Now().Add(5 * time.Second)
-			var out result.Result
+			var out finalizing.Farewell
 			for attempt := range row.attempts {
 				out = h.uninstalls(t, c, until)
-				assert.True(t, out.IsWait(), out.Message)
+				assert.True(t, out.IsWaiting(), out.Message)
 				h.Wait()
 				out = h.uninstalls(t, c, until)
 				if attempt+1 < row.attempts {
-					assert.True(t, out.IsWait(), out.Message)
+					assert.True(t, out.IsWaiting(), out.Message)
 					assert.Contains(t, out.Message, "500 Internal Server Error; retrying until")
 					h.clock.Step(out.After)
 				}
@@ -276,7 +277,7 @@ func TestUninstall_failures(t *testing.T) {
 			h.clock.Step(10 * time.Second)
 			for range 2 {
 				out = h.uninstalls(t, c, until)
-				assert.True(t, out.IsStalled())
+				assert.True(t, out.IsGivenUp())
 				assert.Equal(t, row.reason, out.Reason)
 				h.clock.Step(10 * time.Second)
 			}
@@ -303,10 +304,10 @@ func TestUninstall_podOnDeadNode(t *testing.T) {
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until := h.clock.Now().Add(2 * time.Second)
-	require.True(t, h.uninstalls(t, c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	h.Wait()
 	out := h.uninstalls(t, c, until)
-	assert.True(t, out.IsDone(), out.Message)
+	assert.True(t, out.IsRemoved(), out.Message)
 	assert.NotContains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent-bootstrap")
 }
 
@@ -320,7 +321,7 @@ func waitingRemoval(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster, 
 	}
 	c.Status.AgentDeployedGeneration = new(int64)
 	until = h.clock.Now().Add(30 * time.Second)
-	require.True(t, h.uninstalls(t, c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	return h, m, c, until
 }
 
@@ -451,12 +452,12 @@ func TestUninstall_notStarted(t *testing.T) {
 		name      string
 		change    func(*fleet.Cluster)
 		remaining time.Duration
-		want      result.Result // without a message
+		want      finalizing.Farewell // without a message
 	}{
-		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, result.Skip()},
-		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, result.Done("", "")},
-		{"the kubeconfig was deleted", deployed, time.Minute, result.Stalled(fleet.ReasonWaitingForKubeconfig, "")},
-		{"the deadline has passed", deployed, 0, result.Stalled(fleet.ReasonFarewellTimeout, "")},
+		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, finalizing.NotNeeded()},
+		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, finalizing.Removed()},
+		{"the kubeconfig was deleted", deployed, time.Minute, finalizing.GivenUp(fleet.ReasonWaitingForKubeconfig, "")},
+		{"the deadline has passed", deployed, 0, finalizing.GivenUp(fleet.ReasonFarewellTimeout, "")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			h, c := newHarness(t), deletedCluster()
@@ -488,7 +489,7 @@ func TestUninstall_tokenDeleted(t *testing.T) {
 			if row.reason != "" {
 				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), h.clock.Now())
 			}
-			require.Equal(t, row.touched, h.uninstalls(t, c, h.clock.Now().Add(time.Minute)).IsWait())
+			require.Equal(t, row.touched, h.uninstalls(t, c, h.clock.Now().Add(time.Minute)).IsWaiting())
 			h.Wait()
 			assert.Equal(t, row.touched, len(m.requests) > 0)
 		})
@@ -501,13 +502,13 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	delete(h.tokens, "import-token-c") // and the status does not say yet that there is a call
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.uninstalls(t, c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	removal := callKey{clusterKey("c"), removing}
 	for h.calls.state(removal).isPending() {
-		require.True(t, h.uninstalls(t, c, until).IsWait() || !h.calls.state(removal).isPending())
+		require.True(t, h.uninstalls(t, c, until).IsWaiting() || !h.calls.state(removal).isPending())
 	}
 	h.Wait()
-	require.True(t, h.uninstalls(t, c, until).IsDone())
+	require.True(t, h.uninstalls(t, c, until).IsRemoved())
 }
 
 func TestUninstall_unreportedImport(t *testing.T) {
@@ -547,12 +548,12 @@ func TestUninstall_unreportedImport(t *testing.T) {
 			if row.change != nil {
 				row.change(h)
 			}
-			var out result.Result
+			var out finalizing.Farewell
 			for range 3 {
-				out = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+				out, _ = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
 				h.Wait()
 			}
-			assert.True(t, out.IsDone(), out.Message)
+			assert.True(t, out.IsRemoved(), out.Message)
 			assert.Equal(t, row.touched, m.state(t)[agent] == nil)
 		})
 	}
@@ -571,13 +572,13 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	}
 	until := h.clock.Now().Add(time.Minute)
 	for range 3 {
-		require.True(t, h.uninstalls(t, c, until).IsWait())
+		require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	}
 	h.calls.removals.release(c.Namespace)
 	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
-	require.True(t, h.uninstalls(t, c, until).IsWait(), "nothing but the first pass knows that a call has touched the member")
+	require.True(t, h.uninstalls(t, c, until).IsWaiting(), "nothing but the first pass knows that a call has touched the member")
 	h.Wait()
-	assert.True(t, h.uninstalls(t, c, until).IsDone())
+	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
 	assert.NotContains(t, m.state(t), agent)
 }
 
@@ -603,9 +604,9 @@ func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
 	until := h.clock.Now().Add(time.Minute)
-	require.True(t, h.uninstalls(t, c, until).IsWait())
+	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	h.Wait()
-	assert.True(t, h.uninstalls(t, c, until).IsDone())
+	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
 	assert.NotEmpty(t, m.requests)
 	assert.NotContains(t, m.transcript(), "PATCH")
 }

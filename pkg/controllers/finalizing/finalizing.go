@@ -1,5 +1,5 @@
 // Package finalizing decides which Clusters are being finalized. Until the finalizer is removed, the objects with which the agent
-// reaches the hub must remain, even if Kubernetes deletes them in another order.
+// reaches the hub must remain, even if Kubernetes deletes them in another order. It also has the result of a farewell.
 package finalizing
 
 import (
