@@ -191,7 +191,7 @@ func agentBootstrap(_ context.Context, k *knowledge) Finding {
 	if problem := hubclient.CheckServer(identity.Server); problem != "" {
 		return fail("Secret %s: %s", registration.BootstrapSecret, problem)
 	}
-	return pass("for namespace %s", identity.Namespace)
+	return pass("for namespace %s", identity.Workspace())
 }
 
 func agentToken(_ context.Context, k *knowledge) Finding {

@@ -239,7 +239,7 @@ func tokenExists(ctx context.Context, k *knowledge) Finding {
 		case k.registered() || granted:
 			return doesNotApply()
 		case k.identity != nil:
-			name, namespace = k.identity.TokenName, k.identity.Namespace
+			name, namespace = k.identity.TokenName, k.identity.Workspace()
 		case k.request != nil:
 			name = k.request.Labels[fleet.RegistrationTokenLabel]
 		}

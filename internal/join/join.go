@@ -94,9 +94,9 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err er
 	stored, d := check.Credential(ctx, m.inputs)
 	if stored != nil {
 		cluster := stored.Workspace + "/" + stored.ClusterName
-		if strings.TrimRight(stored.Server, "/") != strings.TrimRight(m.identity.Server, "/") || stored.Workspace != m.identity.Namespace {
+		if strings.TrimRight(stored.Server, "/") != strings.TrimRight(m.identity.Server, "/") || stored.Workspace != m.identity.Workspace() {
 			return "", "", fmt.Errorf("the member is registered as Cluster %s with the hub at %s, and the values are for namespace %s of the hub at %s: "+
-				"remove the Cluster there first (muster remove), or use values of that hub and namespace", cluster, stored.Server, m.identity.Namespace, m.identity.Server)
+				"remove the Cluster there first (muster remove), or use values of that hub and namespace", cluster, stored.Server, m.identity.Workspace(), m.identity.Server)
 		}
 		accepted, _ := d.Line("way-authenticated")
 		lives, _ := d.Line("agent-credential-lives")
@@ -134,7 +134,7 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err er
 // hasValues reports whether a bootstrap Secret contains the same identity as the values.
 func (m *Joiner) hasValues(bootstrap *corev1.Secret) bool {
 	found, err := register.ParseIdentity(bootstrap)
-	return err == nil && found.Server == m.identity.Server && bytes.Equal(found.CA, m.identity.CA) && found.Namespace == m.identity.Namespace &&
+	return err == nil && found.Server == m.identity.Server && bytes.Equal(found.CA, m.identity.CA) && found.Workspace() == m.identity.Workspace() &&
 		found.Token == m.identity.Token && found.TokenName == m.identity.TokenName
 }
 

@@ -181,7 +181,7 @@ func (l *loop) run(ctx context.Context) {
 			work, o.conn = running.context(ctx), nil
 			retry, changes = l.config.Timing.Retry(), 0
 		}
-		running.setResync(o.settings)
+		running.setCompareInterval(o.settings)
 		pause := time.Duration(0)
 		switch action {
 		case UseStored:
@@ -243,9 +243,10 @@ func (l *loop) wait(ctx context.Context, pause time.Duration, running *runnables
 type runnables struct {
 	use     *credential.InUse
 	started time.Time
-	// resync is the interval at which everything is compared; resyncs passes a new one to the deployments.
-	resync  time.Duration
-	resyncs chan time.Duration
+	// compareInterval is the interval at which all objects of the releases are compared with the cluster: garbageCollectionInterval in the
+	// configuration of the agent. compareIntervals passes a new one to the deployments.
+	compareInterval  time.Duration
+	compareIntervals chan time.Duration
 
 	ctx    context.Context // ends with the first of the runnables
 	cancel context.CancelFunc
@@ -256,9 +257,9 @@ type runnables struct {
 func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored, settings config.Agent) *runnables {
 	r := &runnables{
 		use: credential.NewInUse(conn, stored), started: l.config.Clock.Now(),
-		resync: settings.GarbageCollectionInterval.Duration, resyncs: make(chan time.Duration, 1),
+		compareInterval: settings.GarbageCollectionInterval.Duration, compareIntervals: make(chan time.Duration, 1),
 	}
-	first := r.resync // setResync changes it
+	first := r.compareInterval // setCompareInterval changes it
 	ctx, r.cancel = context.WithCancel(ctx)
 	r.group, r.ctx = errgroup.WithContext(ctx)
 	run := func(name string, runnable func(context.Context, *credential.InUse) error) {
@@ -272,22 +273,22 @@ func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *cr
 	run("heartbeat", l.heartbeat.Run)
 	run("renewal", l.renewer.Run)
 	run("deploy", func(ctx context.Context, use *credential.InUse) error {
-		return l.deployBundles(ctx, use, first, r.resyncs)
+		return l.deployBundles(ctx, use, first, r.compareIntervals)
 	})
 	return r
 }
 
-// setResync passes a changed interval to the deployments. One that they have not received yet is replaced.
-func (r *runnables) setResync(settings config.Agent) {
-	if r == nil || r.resync == settings.GarbageCollectionInterval.Duration {
+// setCompareInterval passes a changed interval to the deployments. One that they have not received yet is replaced.
+func (r *runnables) setCompareInterval(settings config.Agent) {
+	if r == nil || r.compareInterval == settings.GarbageCollectionInterval.Duration {
 		return
 	}
-	r.resync = settings.GarbageCollectionInterval.Duration
+	r.compareInterval = settings.GarbageCollectionInterval.Duration
 	select {
-	case <-r.resyncs:
+	case <-r.compareIntervals:
 	default:
 	}
-	r.resyncs <- r.resync
+	r.compareIntervals <- r.compareInterval
 }
 
 // context ends with the runnables; without runnables it is the given one.
@@ -326,27 +327,27 @@ func (l *loop) finish(ctx context.Context, err error) (failed bool) {
 }
 
 // deployBundles runs package deploy on the connection to the hub.
-func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, resync time.Duration, resyncs <-chan time.Duration) error {
+func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, compareInterval time.Duration, compareIntervals <-chan time.Duration) error {
 	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
 	stored := use.Stored()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
-		HubID:          stored.HubID(),
-		Namespace:      use.Conn.Namespace,
-		Workspace:      stored.Workspace,
-		ClusterName:    stored.ClusterName,
-		Member:         rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
-		AgentNamespace: l.config.Namespace,
-		Scope:          l.config.Scope,
-		Workers:        l.config.Workers,
-		DriftWorkers:   l.config.DriftWorkers,
-		Resync:         resync,
-		ResyncChanged:  resyncs,
-		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
-		BeginUninstall: l.uninstaller.Begin,
-		ReportKept:     l.heartbeat.Notes.SetKeptReleases,
-		Log:            l.log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName),
-		Clock:          l.config.Clock,
+		HubID:                  stored.HubID(),
+		Namespace:              use.Conn.Namespace,
+		Workspace:              stored.Workspace,
+		ClusterName:            stored.ClusterName,
+		Member:                 rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
+		AgentNamespace:         l.config.Namespace,
+		Scope:                  l.config.Scope,
+		Workers:                l.config.Workers,
+		DriftWorkers:           l.config.DriftWorkers,
+		CompareInterval:        compareInterval,
+		CompareIntervalChanged: compareIntervals,
+		CheckRejection:         func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
+		BeginUninstall:         l.uninstaller.Begin,
+		ReportKept:             l.heartbeat.Notes.SetKeptReleases,
+		Log:                    l.log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName),
+		Clock:                  l.config.Clock,
 	})
 }
 

@@ -589,18 +589,18 @@ func (f *testAgent) countLogsAt(level logrus.Level) (n int) {
 	return n
 }
 
-func TestLoopChangedResync(t *testing.T) {
+func TestLoopChangedCompareInterval(t *testing.T) {
 	f := newTestAgent(t)
 	f.putSecrets(f.stored())
 	f.putSettings(`{"garbageCollectionInterval":"24h"}`)
 	intervals := make(chan time.Duration, 3)
 	f.startWith(func(ctx context.Context, c deploy.Config) error {
-		intervals <- c.Resync
+		intervals <- c.CompareInterval
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
-			case changed := <-c.ResyncChanged:
+			case changed := <-c.CompareIntervalChanged:
 				intervals <- changed
 			}
 		}

@@ -29,12 +29,12 @@ const (
 
 // Stored is the content of Secret fleet-agent: the credential of a registered agent, and its Cluster.
 type Stored struct {
-	// Access is the endpoint and the token. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of Fleet's
+	// Access is the endpoint and the token. Its Namespace is the cluster namespace, see ClusterNamespace; its Mode is empty in a Secret of Fleet's
 	// agent.
 	hubclient.Access
-	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
+	// Workspace and ClusterName identify the Cluster on the hub.
 	Workspace, ClusterName string
-	// Lease is the name of the Lease for heartbeats, in Namespace; empty if the hub makes none.
+	// Lease is the name of the Lease for heartbeats, in ClusterNamespace; empty if the hub makes none.
 	Lease string
 	// RegistrationKey is the value of key "registration" of the bootstrap Secret with which the credential was obtained.
 	RegistrationKey string
@@ -46,6 +46,9 @@ type Stored struct {
 	// of Fleet's agent.
 	RegisteredWith hubclient.Protection
 }
+
+// ClusterNamespace is the namespace of the BundleDeployments and of the Lease.
+func (s *Stored) ClusterNamespace() string { return s.Namespace }
 
 // HubID identifies the hub, by its address and a digest of its CA, and the Cluster there. It is another one after any of these has changed.
 func (s *Stored) HubID() string {
@@ -77,7 +80,7 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 	}
 	var errs []error
 	for key, value := range map[string]string{
-		registration.CredentialDeploymentNamespace: s.Namespace,
+		registration.CredentialDeploymentNamespace: s.ClusterNamespace(),
 		registration.CredentialWorkspace:           s.Workspace,
 		registration.CredentialClusterName:         s.ClusterName,
 	} {
@@ -119,7 +122,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	}
 	secret.Data = map[string][]byte{
 		registration.CredentialKubeconfig:          kubeconfig,
-		registration.CredentialDeploymentNamespace: []byte(s.Namespace),
+		registration.CredentialDeploymentNamespace: []byte(s.ClusterNamespace()),
 		registration.CredentialWorkspace:           []byte(s.Workspace),
 		registration.CredentialClusterName:         []byte(s.ClusterName),
 	}

@@ -23,8 +23,8 @@ const (
 	DefaultDriftWorkers = 50
 )
 
-// DefaultResync is the default of Config.Resync.
-const DefaultResync = 15 * time.Minute
+// DefaultCompareInterval is the default of Config.CompareInterval.
+const DefaultCompareInterval = 15 * time.Minute
 
 // Config is the input of Run.
 type Config struct {
@@ -46,10 +46,10 @@ type Config struct {
 	Scope string
 	// Workers deploy, DriftWorkers compare; 0 means the default.
 	Workers, DriftWorkers int
-	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.
-	Resync time.Duration
-	// ResyncChanged receives each new value of Resync; nil if it does not change.
-	ResyncChanged <-chan time.Duration
+	// CompareInterval is the interval at which the objects of all releases are compared with the cluster, independent of events; 0 means DefaultCompareInterval.
+	CompareInterval time.Duration
+	// CompareIntervalChanged receives each new value of CompareInterval; nil if it does not change.
+	CompareIntervalChanged <-chan time.Duration
 	// CheckRejection is called with the result of each request to the hub. It returns an error if it is certain that the hub rejects the
 	// credential; that error ends Run. nil accepts every result.
 	CheckRejection func(error) error
@@ -94,7 +94,7 @@ type Timing struct {
 func (c Config) withDefaults() Config {
 	setDefault(&c.Workers, DefaultWorkers)
 	setDefault(&c.DriftWorkers, DefaultDriftWorkers)
-	setDefault(&c.Resync, DefaultResync)
+	setDefault(&c.CompareInterval, DefaultCompareInterval)
 	if c.CheckRejection == nil {
 		c.CheckRejection = func(error) error { return nil }
 	}

@@ -182,7 +182,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
-	// objects and after a resync, the status does not report that a Bundle on which it depends has become unready.
+	// objects and after a comparison, the status does not report that a Bundle on which it depends has become unready.
 	if asked := dependencyRequest(bd); !f.Current || state.dependenciesMet != asked {
 		f.WaitsFor = unmet(bd, d.bundleDeployments())
 		state.dependenciesMet = ""

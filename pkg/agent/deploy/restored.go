@@ -24,13 +24,13 @@ import (
 //
 // After a restore of its etcd, the hub lacks the BundleDeployments that were created since the backup, and it answers as if they had been
 // deleted. The resourceVersion of the hub shows the restore: it is lower than before, or, with `etcdutl snapshot restore --bump-revision`, much
-// higher. So the agent records the highest resourceVersion that it has seen: at its start, at each resync, and before the first deployment of a
-// BundleDeployment. A hub that has a later resourceVersion and not the BundleDeployment has deleted it. If the hub was restored, the agent
-// records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has uninstalled
-// the releases.
+// higher. So the agent records the highest resourceVersion that it has seen: at its start, after each CompareInterval, and before the first
+// deployment of a BundleDeployment. A hub that has a later resourceVersion and not the BundleDeployment has deleted it. If the hub was restored,
+// the agent records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has
+// uninstalled the releases.
 //
-// The agent does the same after it has registered at another hub, which may not have the Bundles yet. A new address or CA of the same hub looks
-// like another hub, so the releases that are missing then stay as well.
+// The agent does the same after it has registered at another hub, that is another management cluster, which may not have the Bundles yet. A new
+// address or CA of the same hub looks like another hub, so the releases that are missing then stay as well.
 //
 // Without --bump-revision, the agent detects the restore only if it reads from the hub before the resourceVersion has passed the recorded one.
 type hubRecord struct {
@@ -42,7 +42,7 @@ type hubRecord struct {
 
 // maxAdvance is the largest number of versions by which a hub is ahead of the recorded version without a restore. The documentation of etcd
 // recommends to bump the revision by a billion. A hub with 200 writes per second makes half a billion versions in four weeks; the record of a
-// connected agent is at most one resync interval old.
+// connected agent is at most one CompareInterval old.
 const maxAdvance = 500_000_000
 
 // The annotations of Secret registration.HistoryKeySecret with the highest resourceVersion of the hub that the agent has seen, and with

@@ -148,7 +148,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	for range d.DriftWorkers {
 		running.Go(func() { work(ctx, d.drifts, d.compare) })
 	}
-	running.Go(func() { d.resync(ctx) })
+	running.Go(func() { d.compareRegularly(ctx) })
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -194,22 +194,22 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 	}
 }
 
-// resyncJitter is the part by which an interval between two comparisons may be longer.
-const resyncJitter = 0.2
+// compareJitter is the part by which an interval between two comparisons may be longer.
+const compareJitter = 0.2
 
-// resync compares everything from time to time, for changes without an event.
-func (d *reconciler) resync(ctx context.Context) {
+// compareRegularly compares everything from time to time, for changes without an event.
+func (d *reconciler) compareRegularly(ctx context.Context) {
 	checked := map[string]bool{}
 	d.warnOfLeftReleases(ctx, checked)
-	for interval := d.Resync; ; {
-		timer := d.Clock.NewTimer(wait.Jitter(interval, resyncJitter))
+	for interval := d.CompareInterval; ; {
+		timer := d.Clock.NewTimer(wait.Jitter(interval, compareJitter))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case interval = <-d.ResyncChanged:
+		case interval = <-d.CompareIntervalChanged:
 			timer.Stop()
-			setDefault(&interval, DefaultResync)
+			setDefault(&interval, DefaultCompareInterval)
 			continue
 		case <-timer.C():
 		}

@@ -348,10 +348,10 @@ func TestRun_correctDriftTurnedOff(t *testing.T) {
 	}
 }
 
-func TestRun_changedResync(t *testing.T) {
+func TestRun_changedCompareInterval(t *testing.T) {
 	s := onStage(t)
 	changed := make(chan time.Duration, 1)
-	s.run(func(c *deploy.Config) { c.Resync, c.ResyncChanged = time.Hour, changed })
+	s.run(func(c *deploy.Config) { c.CompareInterval, c.CompareIntervalChanged = time.Hour, changed })
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
 	s.still()
@@ -1004,7 +1004,7 @@ func TestRun_forgedRelease(t *testing.T) {
 func TestRun_releaseTakenOver(t *testing.T) {
 	s := onStage(t)
 	s.tenant("tenant")
-	s.run(func(c *deploy.Config) { c.Resync = 50 * time.Millisecond })
+	s.run(func(c *deploy.Config) { c.CompareInterval = 50 * time.Millisecond })
 	shared := func(takesOwnership bool) *fleet.HelmOptions {
 		return &fleet.HelmOptions{ReleaseName: "shared", TakeOwnership: takesOwnership}
 	}

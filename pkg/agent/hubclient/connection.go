@@ -57,7 +57,7 @@ type Dialer struct {
 
 // Connection is a connection to the hub with one token.
 type Connection struct {
-	// Namespace is that of the Access.
+	// Namespace is that of the Access, for the stored credential the cluster namespace.
 	Namespace string
 	// Fleet and Core send requests with a timeout, Watching sends watches, which a timeout would cut off.
 	Fleet, Watching versioned.Interface

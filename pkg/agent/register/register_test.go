@@ -431,7 +431,7 @@ func FuzzParseIdentity(f *testing.F) {
 			assert.NotContains(t, err.Error(), marker)
 			return
 		}
-		assert.NotEmpty(t, identity.Namespace)
+		assert.NotEmpty(t, identity.Workspace())
 		assert.NotEmpty(t, identity.registrationNamespace)
 		assert.Equal(t, strings.TrimSpace(token+marker), identity.Token)
 		assert.Empty(t, hubclient.CheckServer(identity.Server), "the agent can connect to it")

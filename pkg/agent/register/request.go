@@ -27,7 +27,7 @@ import (
 
 // BootstrapIdentity is the content of Secret fleet-agent-bootstrap: where the hub is, and the token to register with.
 type BootstrapIdentity struct {
-	hubclient.Access // its Namespace is the workspace
+	hubclient.Access // its Namespace is the workspace, see Workspace
 	// TokenName is the name of the ClusterRegistrationToken.
 	TokenName string
 	// RegistrationKey identifies the registration that the hub wants; empty if the hub does not say.
@@ -89,6 +89,9 @@ func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 	return i, errors.Join(errs...)
 }
 
+// Workspace is the namespace in which the agent creates its ClusterRegistration.
+func (i *BootstrapIdentity) Workspace() string { return i.Namespace }
+
 // EndpointIn returns the endpoint in the TLS mode of ConfigMap fleet-agent, which an import writes together with the Secret.
 func (i *BootstrapIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 	e := i.Endpoint
@@ -99,7 +102,7 @@ func (i *BootstrapIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 // digest identifies this bootstrap identity and the clientID. A request that was made with another digest is useless: perhaps only another
 // token can read its credential.
 func (i *BootstrapIdentity) digest(clientID string) string {
-	parts := []string{i.Server, i.Namespace, i.registrationNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
+	parts := []string{i.Server, i.Workspace(), i.registrationNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
@@ -144,7 +147,8 @@ func loadOrCreateRequest(ctx context.Context, m *member.Member, identityDigest s
 }
 
 // HasOtherRequest reports whether the stored request was made with another bootstrap identity than the present one. The hub may
-// grant that request at any moment, and then revokes the credential in use: the agent must register again.
+// grant that request at any moment. Fleet's hub then revokes the credential in use; Muster's hub does so once the agent uses the new one. So the agent
+// must register again.
 func HasOtherRequest(ctx context.Context, m *member.Member, i *BootstrapIdentity, c config.Agent) (bool, error) {
 	secret, err := m.Secret(ctx, registration.PendingSecret)
 	if err != nil || secret == nil {
@@ -220,7 +224,7 @@ func clusterRegistration(r pendingRequest, i *BootstrapIdentity, clientID string
 	}
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.Namespace,
+			Namespace: i.Workspace(),
 			// The agent chooses the name, so that sending the request twice creates one object. generateName then has no effect; it is set as
 			// by Fleet's agent.
 			Name:         r.name,

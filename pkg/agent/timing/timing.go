@@ -27,8 +27,8 @@ type Durations struct {
 	// MaxAnswerGap limits the gap between two answers of the hub. If the hub answered at least this often, no credential can have been issued
 	// and deleted between two answers: the hub keeps a credential for longer.
 	MaxAnswerGap time.Duration
-	// RightsLag is the time for which requests with a new credential may fail: the hub writes the Roles one by one, and API servers see them, and the
-	// ServiceAccount, a moment later.
+	// RightsLag is the time for which requests with a new credential may fail: API servers may see the Roles and the ServiceAccount a moment later
+	// than the answer Secret, and Fleet's hub writes the Roles after it.
 	RightsLag time.Duration
 	// RejectionPause is the pause between two requests while a credential seems to be rejected. The first and the last of these
 	// rejections must be RejectionSpread apart.
