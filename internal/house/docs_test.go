@@ -113,9 +113,9 @@ func TestDocumentationPackages(t *testing.T) {
 	}
 }
 
-// docs/architecture.md gives the reason for each direct dependency, and for no other.
+// docs/architecture-reference.md gives the reason for each direct dependency, and for no other.
 func TestDirectDependenciesHaveReasons(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "../../docs/architecture.md"), "## Direct dependencies")
+	_, section, _ := strings.Cut(read(t, "../../docs/architecture-reference.md"), "## Direct dependencies")
 	table := regexp.MustCompile(`(?m)^\|.*$`).FindAllString(section, -1)
 	explained := regexp.MustCompile("`([^` ]+\\.[^` ]+/[^` ]+)`").FindAllStringSubmatch(strings.Join(table, "\n"), -1)
 	require.NotEmpty(t, explained)
@@ -124,10 +124,10 @@ func TestDirectDependenciesHaveReasons(t *testing.T) {
 		reasons[found[1]] = true
 	}
 	for _, found := range directDependency.FindAllStringSubmatch(read(t, "../../go.mod"), -1) {
-		assert.True(t, reasons[found[1]], "docs/architecture.md gives no reason for %s", found[1])
+		assert.True(t, reasons[found[1]], "docs/architecture-reference.md gives no reason for %s", found[1])
 		delete(reasons, found[1])
 	}
-	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are not direct dependencies")
+	assert.Empty(t, reasons, "docs/architecture-reference.md has reasons for modules that are not direct dependencies")
 }
 
 var directDependency = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)
