@@ -27,7 +27,8 @@ type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by the owner of the cluster. The hub sets clientID if it is empty, and removes an empty agentSchedulingCustomization.
+	// Spec is set by the owner of the cluster. The hub sets an empty clientID of a cluster with a kubeconfig, and
+	// removes an empty agentSchedulingCustomization.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec ClusterSpec `json:"spec,omitempty"`
