@@ -71,7 +71,7 @@ func (e *enrolled) heardAgain() {
 		if err != nil {
 			return false, err.Error()
 		}
-		last := view.LastHeartbeat(c, leases.Items)
+		last := view.LastHeartbeat(&c.Status.Agent.LastSeen, leases.Items).Time
 		if before.IsZero() {
 			before = last
 		}
