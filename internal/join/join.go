@@ -96,7 +96,8 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err er
 		cluster := stored.Workspace + "/" + stored.ClusterName
 		if strings.TrimRight(stored.Server, "/") != strings.TrimRight(m.identity.Server, "/") || stored.Workspace != m.identity.Workspace() {
 			return "", "", fmt.Errorf("the member is registered as Cluster %s with the hub at %s, and the values are for namespace %s of the hub at %s: "+
-				"remove the Cluster there first (muster remove), or use values of that hub and namespace", cluster, stored.Server, m.identity.Workspace(), m.identity.Server)
+				"remove the Cluster there first (muster remove), or use values of that hub and namespace",
+				cluster, stored.Server, m.identity.Workspace(), m.identity.Server)
 		}
 		accepted, _ := d.Line("way-authenticated")
 		lives, _ := d.Line("agent-credential-lives")
