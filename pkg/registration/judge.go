@@ -14,7 +14,8 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// HasAgentOrUnreadCredential is true if an agent has sent a heartbeat for the Cluster, or a granted request has an answer Secret.
+	// HasAgentOrUnreadCredential is true if another agent than that of the request has sent a heartbeat for the Cluster, or may still read the
+	// answer Secret of another granted request. hasAgentOrUnreadCredential of package clusterregistration has the exceptions.
 	HasAgentOrUnreadCredential bool
 	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool

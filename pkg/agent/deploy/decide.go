@@ -148,7 +148,7 @@ func decideRemoval(f removalFacts) removalAction {
 	// While the namespace of the Cluster is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
 	case f.DelayNotPassed:
 		return waitForDelay
-	// The BundleDeployment may be missing for that reason, which is not recorded yet.
+	// The hub was restored or is another one, and that is not recorded yet: record first which releases stay.
 	case f.HubChanged:
 		return recordKept
 	// The watch alone is no proof: the hub is asked.
@@ -162,8 +162,8 @@ func decideRemoval(f removalFacts) removalAction {
 	case !f.Confirmed:
 		return retryRemoval
 	// The agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself: the whole Cluster is deleted on the hub,
-	// because it moves to another workspace, or its namespace was deleted. If only that of the agent is gone, the hub no longer manages the
-	// agent: its history must not delay the removal of other releases without end.
+	// because it moves to another workspace, or its namespace was deleted. If that of the agent has been gone alone for a while, the hub no longer
+	// manages the agent: its history is removed, and then Managed is false for the other releases.
 	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
 		return keepWithAgent
 	}

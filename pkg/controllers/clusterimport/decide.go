@@ -24,8 +24,8 @@ type facts struct {
 	registrationID string // the result of the function registrationID
 }
 
-// importReason compares the Cluster with its last import. It returns why another import is required, or "" if none is. The caller
-// compares the kubeconfig Secret and the hub's configuration, with isInstalledWith.
+// importReason compares the Cluster with its last import. It returns why another import is required, for the log, or "" if none is. The caller
+// also imports if the address, CA, TLS mode or interval that the agent gets has changed: see isInstalledWith.
 func importReason(cluster *fleet.Cluster, f facts) string {
 	status := cluster.Status
 	switch {
@@ -161,7 +161,7 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
-	case s.LostRegistration(cluster):
+	case s.LostRegistration(cluster): // the agent is not connected, and its granted request does not exist any more
 		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
 	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,6 +154,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		if err != nil {
 			return settingsInvalid(err)
 		}
+		logrus.WithField(registration.LogCluster, key.cluster.String()).Infof("Installing the agent, because %s",
+			cmp.Or(why, "the address, the CA, the TLS mode or the interval that it gets has changed"))
 		i.calls.begin(key, i.measured(
 			i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers)))
 	}

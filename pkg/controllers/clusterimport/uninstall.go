@@ -40,7 +40,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	if cluster.Spec.KubeConfigSecret == "" {
 		return finalizing.NotNeeded(), nil
 	}
-	if !i.mayHaveTouched(cluster) {
+	if !i.mayHaveTouched(cluster) { // nothing is on the member, even if the agent could not be asked
 		return finalizing.Removed(), nil
 	}
 

@@ -69,7 +69,7 @@ func consequences(out result.Result) (revoke, tell bool) {
 		return false, false
 	}
 	switch out.Reason {
-	case fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount, which a release from quarantine needs
+	case fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount, which the end of the quarantine needs
 		return false, true
 	case fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
 		return false, true

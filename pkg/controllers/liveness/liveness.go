@@ -201,7 +201,8 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	if r.lease == nil || !r.usesLease() || r.lease.Annotations[registration.LeaseReport] == "" {
 		return
 	}
-	// The annotation of the ServiceAccount names the request with which the agent has registered. The agent cannot write it.
+	// The Lease has the name of the agent's ServiceAccount, whose annotation names the request with which the agent has registered. The agent cannot
+	// write it.
 	account, err := d.accounts.Get(r.lease.Namespace, r.lease.Name)
 	if err != nil {
 		return
