@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -49,7 +52,7 @@ type cluster struct {
 	onlyMarked string
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
-	// replace deletes objects that cannot be patched, so that they are created again.
+	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
 	replace bool
 	// manager is the field manager of the action; with inherits it takes over the fields of other field managers that agents used before.
 	manager  string
@@ -258,29 +261,46 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 	return nil
 }
 
-// deleteUnpatchable deletes the objects that the API server refuses to change into the target, but would create: they have another value in
-// an immutable field. It keeps an object whose target is invalid: the update then returns the error.
+// replaceableKinds are the kinds whose objects hold no data: from the same manifest, their controllers make the same Pods again. A StatefulSet is not
+// among them, because its deletion may delete the PersistentVolumeClaims of its Pods.
+var replaceableKinds = []schema.GroupKind{
+	{Group: appsv1.GroupName, Kind: "Deployment"},
+	{Group: appsv1.GroupName, Kind: "DaemonSet"},
+	{Group: appsv1.GroupName, Kind: "ReplicaSet"},
+	{Group: batchv1.GroupName, Kind: "CronJob"},
+	{Group: batchv1.GroupName, Kind: "Job"},
+}
+
+// deleteUnpatchable deletes the objects of replaceableKinds that the API server refuses to change into the target, but would create: they have
+// another value in an immutable field. It keeps an object whose target is invalid, and an object that Helm would keep, because of its annotation
+// helm.sh/resource-policy: the update then returns the error.
 func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	client, err := c.Factory.DynamicClient()
 	if err != nil {
 		return err
 	}
+	isKept := func(o *unstructured.Unstructured) bool {
+		return o.GetAnnotations()[kube.ResourcePolicyAnno] == kube.KeepPolicy
+	}
 	var unpatchable kube.ResourceList
 	for _, info := range target {
 		object, ok := info.Object.(*unstructured.Unstructured)
-		if !ok || c.keepCRDs && isCRD(info) {
+		if !ok || !slices.Contains(replaceableKinds, info.Mapping.GroupVersionKind.GroupKind()) || isKept(object) {
 			continue
 		}
+		objects := client.Resource(info.Mapping.Resource).Namespace(info.Namespace)
 		// The transport of the client ends each request with the context of the action (withContext).
 		_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
 		if !apierrors.IsInvalid(err) {
 			continue
 		}
+		if live, err := objects.Get(context.Background(), info.Name, metav1.GetOptions{}); err != nil || isKept(live) {
+			continue
+		}
 		renamed := object.DeepCopy() // the name is taken
 		renamed.SetName("")
 		renamed.SetGenerateName("replacement-")
-		_, err = client.Resource(info.Mapping.Resource).Namespace(info.Namespace).Create(context.Background(), renamed,
-			metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
+		_, err = objects.Create(context.Background(), renamed, metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
 			unpatchable = append(unpatchable, info)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -236,6 +238,77 @@ func TestDeploy_force(t *testing.T) {
 	_, err = m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "spec.replicas")
 	assert.Equal(t, before, live(), "what could not be created again is not deleted")
+}
+
+// Objects that hold data, and objects that Helm would keep, are not replaced: the API server's refusal is the error.
+func TestDeploy_forceKeepsData(t *testing.T) {
+	const keep = `"annotations":{"helm.sh/resource-policy":"keep"},`
+	claim := func(size string) string {
+		return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
+			"spec: {storageClassName: none, accessModes: [ReadWriteOnce], resources: {requests: {storage: " + size + "}}}\n"
+	}
+	set := func(service string) string {
+		return "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: data}\nspec: {serviceName: " + service +
+			", replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}\n"
+	}
+	deployment := func(annotations, label string) string {
+		return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{` + annotations + `"name":"data"},"spec":{"replicas":0,"selector":{"matchLabels":{"a":"` + label +
+			`"}},"template":{"metadata":{"labels":{"a":"` + label + `"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
+	}
+	claims, deployments := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), appsv1.SchemeGroupVersion.WithResource("deployments")
+	for name, row := range map[string]struct {
+		kind          schema.GroupVersionResource
+		before, after string
+		adopted       bool
+		says          string
+	}{
+		"a PersistentVolumeClaim":                {claims, claim("1Gi"), claim("2Gi"), false, "immutable"},
+		"a PersistentVolumeClaim of no release":  {claims, claim("1Gi"), claim("2Gi"), true, "immutable"},
+		"a StatefulSet":                          {appsv1.SchemeGroupVersion.WithResource("statefulsets"), set("one"), set("two"), false, "Forbidden"},
+		"a Deployment that Helm keeps":           {deployments, deployment(keep, "one"), deployment("", "two"), false, "immutable"},
+		"a Deployment that Helm is to keep":      {deployments, deployment("", "one"), deployment(keep, "two"), false, "immutable"},
+		"a Deployment of no release, to be kept": {deployments, deployment(keep, "one"), deployment("", "two"), true, "immutable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			objects := m.dynamic.Resource(row.kind).Namespace(m.namespace)
+			if row.adopted {
+				o := &unstructured.Unstructured{}
+				require.NoError(t, yaml.Unmarshal([]byte(row.before), &o.Object))
+				_, err := objects.Create(t.Context(), o, metav1.CreateOptions{})
+				require.NoError(t, err)
+			} else {
+				m.deploy(m.request("o.yaml", row.before))
+			}
+			before, err := objects.Get(t.Context(), "data", metav1.GetOptions{})
+			require.NoError(t, err)
+			r := m.request("o.yaml", row.after)
+			r.Options.Helm = &fleet.HelmOptions{Force: true, TakeOwnership: true}
+			_, err = m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, row.says)
+			after, err := objects.Get(t.Context(), "data", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, before.GetUID(), after.GetUID())
+			assert.Nil(t, after.GetDeletionTimestamp())
+		})
+	}
+}
+
+// A person has replaced an immutable ConfigMap of the release.
+func TestCorrect_forceKeepsData(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one")+"immutable: true\n")
+	m.deploy(r)
+	configMaps := m.core.CoreV1().ConfigMaps(m.namespace)
+	theirs := m.configMap("a")
+	require.NoError(t, configMaps.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	theirs.ResourceVersion, theirs.ManagedFields, theirs.Data = "", nil, map[string]string{"k": "theirs"}
+	theirs, err := configMaps.Create(t.Context(), theirs, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r.Options.CorrectDrift = &fleet.CorrectDrift{Enabled: true, Force: true}
+	_, err = m.Correct(t.Context(), r)
+	require.ErrorContains(t, err, "immutable")
+	assert.Equal(t, theirs.UID, m.configMap("a").UID)
 }
 
 const thingKind = `apiVersion: apiextensions.k8s.io/v1
