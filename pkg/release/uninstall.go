@@ -1,7 +1,6 @@
 package release
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +27,8 @@ type UninstallOptions struct {
 	// DeleteNamespace also deletes the namespace of the release, unless it is one of Kubernetes' own or the agent's, or
 	// contains another Helm release.
 	DeleteNamespace bool
-	// DeleteCRDs also deletes the CustomResourceDefinitions of the release: rendered ones and those in the folder crds of its chart.
-	// Without it they stay, and so do all objects of their kinds.
+	// DeleteCRDs also deletes the rendered CustomResourceDefinitions of the release. Without it they stay, and so do all objects of their kinds.
+	// Those in the folder crds of a chart always stay, as with Helm: several charts may bring the same.
 	DeleteCRDs bool
 	// DeleteCopies also deletes the Secrets and ConfigMaps that were copied from the hub for the release.
 	DeleteCopies bool
@@ -81,12 +80,12 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		return op.forget(own)
 	}
 	if latest := last(revisions); latest != nil && (!c.isSigned(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
-		return c.uninstallMarked(ctx, namespace, name, latest)
+		return c.uninstallMarked(ctx, namespace, name)
 	}
 	if len(revisions) > 0 {
-		err = op.uninstall(ctx, name, last(revisions), options.DeleteCRDs)
+		err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
-			err = c.uninstallMarked(ctx, namespace, name, last(revisions))
+			err = c.uninstallMarked(ctx, namespace, name)
 		}
 	}
 	if err == nil && options.DeleteCopies {
@@ -105,13 +104,13 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 }
 
 // uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks.
-func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, latest *helm.Release) error {
+func (c *Client) uninstallMarked(ctx context.Context, namespace, name string) error {
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil || len(revisions) == 0 { // with IgnoreNotFound, Helm would also ignore an error of reading the history
 		return err
 	}
 	op.cluster.onlyMarked = name
-	return op.uninstall(ctx, name, latest, false)
+	return op.uninstall(ctx, name, false)
 }
 
 // forgetUnsigned deletes the Secrets of revisions that have the labels of the owner and are not signed, whatever they contain. It reports
@@ -153,7 +152,7 @@ func isForbidden(err error) bool {
 	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), " is forbidden: ")
 }
 
-func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
+func (o *helmAction) uninstall(ctx context.Context, name string, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.DisableHooks = o.cluster.onlyMarked != ""
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
@@ -167,20 +166,7 @@ func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Re
 	if err != nil {
 		return errors.Join(err, o.cluster.removeError)
 	}
-	if !deleteCRDs || latest.Chart == nil {
-		return nil
-	}
-	// Helm never removes the objects in the folder crds. The deletion of a kind deletes all objects of it, whoever created them.
-	var errs []error
-	for _, crd := range latest.Chart.CRDObjects() {
-		infos, err := o.cluster.Build(bytes.NewReader(crd.File.Data), false)
-		if err == nil && len(infos) > 0 {
-			_, more := o.cluster.Client.Delete(infos, metav1.DeletePropagationBackground)
-			errs = append(errs, more...)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Forget removes the history of a release and keeps its objects.

@@ -374,6 +374,23 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 	}
 }
 
+// Helm neither marks nor removes the objects in the folder crds, which several charts may bring.
+func TestUninstall_crdsFolder(t *testing.T) {
+	m := onMember(t)
+	kind := strings.NewReplacer("things", "folders", "thing", "folder", "Thing", "Folder").Replace(thingKind)
+	for _, name := range []string{"app", "other"} {
+		r := m.request("Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n", "crds/crd.yaml", kind, "templates/a.yaml", configMap(name, "k", "one"))
+		r.Name, r.Options.DeleteCRDResources = name, true
+		m.deploy(r)
+	}
+	for _, name := range []string{"app", "other"} {
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, name, UninstallOptions{DeleteCRDs: true}))
+		found := m.definitions("folders.release.example.com")
+		require.Len(t, found, 1)
+		assert.Nil(t, found[0].GetDeletionTimestamp())
+	}
+}
+
 // awaitKind waits until the API server lists objects of a new kind. The API server deletes a kind only after it has listed its objects; if the
 // first attempt fails, the next may come only after minutes.
 func (m *member) awaitKind(kind schema.GroupVersionResource) {
