@@ -99,8 +99,8 @@ const (
 func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
-// InvalidError or a ConflictError if a retry does not help, and a LeftoverError if the release is deployed and something of
-// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
+// InvalidError or a ConflictError if a retry does not help. If the release is deployed, it returns a LeftoverError if something of
+// earlier attempts could not be removed, and a NamespaceError if its namespace could not be labelled. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
 // equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	source, err := makeSource(r)
@@ -128,7 +128,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := checkReleaseOwner(r, last(revisions), mayAdopt); err != nil {
 		return Deployed{}, err
 	}
-	if err := errors.Join(op.ensureNamespace(ctx, r), op.failInterrupted(revisions)); err != nil {
+	unlabelled := op.ensureNamespace(ctx, r)
+	if forbidden := new(NamespaceError); unlabelled != nil && !errors.As(unlabelled, &forbidden) {
+		return Deployed{}, unlabelled
+	}
+	if err := op.failInterrupted(revisions); err != nil {
 		return Deployed{}, err
 	}
 	if err := op.writeCopies(ctx, r); err != nil {
@@ -146,7 +150,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if kept != nil {
 		deployed, err := op.deployed(kept)
 		deployed.Unchanged = true
-		return deployed, err
+		return deployed, errors.Join(err, unlabelled)
 	}
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
@@ -178,7 +182,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	return deployed, op.sweep(deployed, revisions)
+	return deployed, errors.Join(op.sweep(deployed, revisions), unlabelled)
 }
 
 // inherits reports whether an agent may have applied the objects on the cluster with another field manager.

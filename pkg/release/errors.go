@@ -46,6 +46,15 @@ func (e *LeftoverError) Error() string {
 // Unwrap returns the cause.
 func (e *LeftoverError) Unwrap() error { return e.Err }
 
+// NamespaceError means that the release is deployed, but its identity may not set the namespaceLabels and namespaceAnnotations of its namespace.
+// LabelNamespace tries again.
+type NamespaceError struct{ Err error }
+
+func (e *NamespaceError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NamespaceError) Unwrap() error { return e.Err }
+
 // messageMax bounds the text of an error or a difference in a status.
 const messageMax = 1024
 

@@ -115,7 +115,7 @@ func (c *Client) LabelNamespace(ctx context.Context, r Request) error {
 // ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the
 // labels and annotations of the options. It reads with the client's own identity and writes with the identity of the operation. Labels
 // and annotations of other field managers stay; those of earlier options are removed. Each BundleDeployment has a field manager, so that one without
-// labels does not remove those of another in the same namespace.
+// labels does not remove those of another in the same namespace. It returns a NamespaceError if only the labels are forbidden.
 func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
 	name, options := o.namespace, r.Options
 	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
@@ -145,9 +145,12 @@ func (o *helmAction) ensureNamespace(ctx context.Context, r Request) error {
 		_, err = client.Apply(ctx, changed, metav1.ApplyOptions{FieldManager: namespaceManagerOf(r), Force: true})
 	}
 	if err != nil {
-		return fmt.Errorf("setting namespaceLabels and namespaceAnnotations of namespace %s: %w", name, err)
+		err = fmt.Errorf("setting namespaceLabels and namespaceAnnotations of namespace %s: %w", name, err)
 	}
-	return nil
+	if apierrors.IsForbidden(err) {
+		return &NamespaceError{err}
+	}
+	return err
 }
 
 func namespaceManagerOf(r Request) string {

@@ -295,6 +295,21 @@ func TestDeploy_namespace(t *testing.T) {
 		m.deploy(r)
 		assert.Equal(t, map[string]string{"name": r.Namespace, "kubernetes.io/metadata.name": r.Namespace}, read(m, r.Namespace).Labels)
 	})
+	t.Run("a tenant who may not label it deploys", func(t *testing.T) {
+		m := onMember(t)
+		_, err := m.core.CoreV1().ServiceAccounts(m.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "fleet-default"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		m.mayCreate("fleet-default", m.namespace)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Options.NamespaceLabels = map[string]string{"a": "b"}
+		d, err := m.Deploy(t.Context(), r)
+		var refused *NamespaceError
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, m.namespace+"/app:1", d.String())
+		assert.Equal(t, "one", m.configMap("a").Data["k"])
+		require.ErrorAs(t, m.LabelNamespace(t.Context(), r), &refused)
+		assert.NotContains(t, read(m, m.namespace).Labels, "a")
+	})
 	t.Run("a tenant may not create or label one", func(t *testing.T) {
 		m := onMember(t)
 		_, err := m.core.CoreV1().ServiceAccounts(m.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "fleet-default"}}, metav1.CreateOptions{})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
@@ -226,4 +227,38 @@ func TestRun_namespaceLabels(t *testing.T) {
 	s.run()
 	requireLabels(map[string]string{"of-app": "three"})
 	assert.Equal(t, deployed, s.state("app", fleet.Ready).Status.Release, "no new revision")
+}
+
+// The ServiceAccount may deploy, but not label the namespace of the release.
+func TestRun_forbiddenNamespaceLabels(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.tenant("tenant")
+	roles := s.Kubernetes.RbacV1()
+	bindings, err := roles.RoleBindings(s.target).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, bindings.Items, 1)
+	binding := bindings.Items[0]
+	require.NoError(t, roles.RoleBindings(s.target).Delete(t.Context(), binding.Name, metav1.DeleteOptions{}))
+	_, err = roles.Roles(s.target).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{rbacv1.VerbAll}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	limited := rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "limited"}, Subjects: binding.Subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "tenant"}}
+	_, err = roles.RoleBindings(s.target).Create(t.Context(), &limited, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.ServiceAccount, bd.Spec.Options.NamespaceLabels = "tenant", map[string]string{"of-app": "one"}
+	})
+	s.value("a", "one")
+	s.state("app", fleet.NotReady)
+	s.condition("app", fleet.ConditionReady, "False Error: setting namespaceLabels and namespaceAnnotations of namespace "+s.target)
+	s.condition("app", fleet.ConditionDeployed, "True")
+	binding.ResourceVersion = ""
+	_, err = roles.RoleBindings(s.target).Create(t.Context(), &binding, metav1.CreateOptions{})
+	require.NoError(t, err)
+	deployed := s.state("app", fleet.Ready).Status.Release
+	assert.Equal(t, s.target+"/app:1", deployed, "no new revision")
 }

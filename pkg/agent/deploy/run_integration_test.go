@@ -384,6 +384,7 @@ func TestRun_failedCorrection(t *testing.T) {
 	})
 	s.change("theirs")
 	s.condition("app", fleet.ConditionMonitored, "False Error: ")
+	assert.Contains(t, testenv.Condition(s.get("app").Status.Conditions, fleet.ConditionReady), "not today")
 	assert.Equal(t, s.target+"/app:1", s.get("app").Status.Release)
 	s.change("one")
 	s.condition("app", fleet.ConditionMonitored, "True")

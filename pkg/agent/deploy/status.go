@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -67,6 +68,9 @@ func assess(v view) fleet.BundleDeploymentStatus {
 	if v.deployed != nil {
 		s.Release = v.deployed.String()
 		v.assessObjects(&s)
+	}
+	if unlabelled := new(release.NamespaceError); v.current && errors.As(v.failure, &unlabelled) {
+		s.Ready = false // as Fleet's own agent reports it
 	}
 	v.setConditions(&s)
 	s.Display = fleetstatus.Display(v.spec, s)
@@ -164,6 +168,8 @@ func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, why)
 	case !v.current:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady, cmp.Or(why, string(state)))
+	case v.failure != nil:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, release.Explain(v.failure))
 	default:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, cmp.Or(objectsMessage(*s), why, string(state)))
 	}

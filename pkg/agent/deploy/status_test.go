@@ -75,6 +75,8 @@ func TestAssess(t *testing.T) {
 		"dependsOn unmet since": {unmetNow(ready(t, 1)), fleet.Ready, ""},
 		"failed":                {view{spec: ready(t, 0).spec, failure: errors.New("no")}, fleet.ErrApplied, "no"},
 		"failed upgrade":        {outdated(ready(t, 1)), fleet.ErrApplied, "no"},
+		"failed correction":     {failing(ready(t, 1).differs(0, release.Difference{Patch: "{}"}), errors.New("no")), fleet.Modified, "no"},
+		"unlabelled namespace":  {failing(ready(t, 1), &release.NamespaceError{Err: errors.New("no")}), fleet.NotReady, "no"},
 		"a newer one is staged": {staged(ready(t, 1)), fleet.OutOfSync, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,6 +95,11 @@ func unseen(v view) view {
 
 func outdated(v view) view {
 	v.current, v.failure = false, errors.New("no")
+	return v
+}
+
+func failing(v view, err error) view {
+	v.failure = err
 	return v
 }
 
