@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/common"
-	"helm.sh/helm/v4/pkg/chart/common/util"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -28,7 +27,7 @@ func readValues(ctx context.Context, member kubernetes.Interface, r Request) (ma
 		}
 		layer, err := parseValues([]byte(r.Resources[at].Content), "file "+file+" of the Bundle")
 		if err != nil {
-			return nil, err
+			return nil, &InvalidError{err.Error()}
 		}
 		layers = append(layers, layer)
 	}
@@ -52,7 +51,7 @@ func readValues(ctx context.Context, member kubernetes.Interface, r Request) (ma
 }
 
 // valuesFrom reads the values in a ConfigMap or Secret. A copy from the hub is in the namespace of the release, whatever namespace the reference
-// names. If the object is missing, the error is not an InvalidError: another Bundle may create it.
+// names. No error is an InvalidError: another Bundle, or a person, may create or repair the object, and the agent gets no event of that.
 func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, ref fleet.KeySelector, r Request) (map[string]any, error) {
 	namespace, key := cmp.Or(ref.Namespace, r.Namespace), cmp.Or(ref.Key, "values.yaml")
 	if slices.ContainsFunc(r.Options.DownstreamResources, func(d fleet.DownstreamResource) bool {
@@ -91,17 +90,27 @@ func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, r
 func parseValues(data []byte, source string) (map[string]any, error) {
 	values, err := common.ReadValues(data)
 	if err != nil {
-		return nil, invalid("%s contains no valid values: %v", source, err)
+		return nil, fmt.Errorf("%s contains no valid values: %w", source, err)
 	}
 	return values, nil
 }
 
+// mergeValues merges layers; later ones win. Helm's own function of this kind logs values that it overrides, which may come from a Secret.
 func mergeValues(layers []map[string]any) map[string]any {
 	merged := map[string]any{}
 	for _, layer := range layers {
-		if merged = util.MergeTables(layer, merged); merged == nil {
-			merged = map[string]any{}
-		}
+		addValues(merged, layer)
 	}
 	return merged
+}
+
+func addValues(merged, layer map[string]any) {
+	for key, value := range layer {
+		table, isTable := value.(map[string]any)
+		if before, wasTable := merged[key].(map[string]any); isTable && wasTable {
+			addValues(before, table)
+		} else {
+			merged[key] = value
+		}
+	}
 }

@@ -1,8 +1,10 @@
 package release
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
+	"log" //nolint:depguard // the log of Helm
+	"os"
 	"testing"
 
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -55,27 +57,65 @@ func TestReadValues(t *testing.T) {
 	}
 }
 
+func TestReadValues_ofTheBundle(t *testing.T) {
+	r := Request{Resources: []fleet.BundleResource{{Name: "v.yaml", Content: "]"}}}
+	r.Options.Helm = &fleet.HelmOptions{ValuesFiles: []string{"v.yaml"}}
+	_, err := readValues(t.Context(), nil, r)
+	var permanent *InvalidError
+	require.ErrorAs(t, err, &permanent)
+	assert.ErrorContains(t, err, "file v.yaml of the Bundle contains no valid values")
+}
+
+// Values may come from Secrets, so no value goes to the log.
+func TestMergeValues(t *testing.T) {
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	for name, row := range map[string]struct{ under, over, want string }{
+		"tables":                {"{a: {b: 1, c: 1}}", "{a: {c: 2}, d: 2}", `{"a":{"b":1,"c":2},"d":2}`},
+		"a scalar over a table": {"{a: {b: password}}", "{a: 2}", `{"a":2}`},
+		"a table over a scalar": {"{a: password}", "{a: {b: 2}}", `{"a":{"b":2}}`},
+		"null over a table":     {"{a: {b: password}}", "{a: null}", `{"a":null}`},
+		"null in a table":       {"{a: {b: 1, c: 1}}", "{a: {b: null}}", `{"a":{"b":null,"c":1}}`},
+		"a table over null":     {"{a: null}", "{a: {b: 2}}", `{"a":{"b":2}}`},
+		"lists":                 {"{a: [1, 2]}", "{a: [3]}", `{"a":[3]}`},
+		"nothing":               {"", "", `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var layers []map[string]any
+			for _, text := range []string{row.under, row.over} {
+				layer, err := parseValues([]byte(text), "values")
+				require.NoError(t, err)
+				layers = append(layers, layer)
+			}
+			merged, err := json.Marshal(mergeValues(layers))
+			require.NoError(t, err)
+			assert.JSONEq(t, row.want, string(merged))
+		})
+	}
+	assert.Empty(t, logged.String())
+}
+
 // The message about an object that does not exist is that of Fleet's own agent. The others name the namespace and the field.
 func TestReadValues_missing(t *testing.T) {
 	there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
 	member := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"bad": "]"}}, &corev1.Secret{ObjectMeta: there})
 	for name, row := range map[string]struct {
-		from    fleet.ValuesFrom
-		says    string
-		invalid bool
+		from fleet.ValuesFrom
+		says string
 	}{
-		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, `configmaps "gone" not found`, false},
-		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, `secrets "gone" not found`, false},
-		"no key, ConfigMap":   {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there"}}, "names key values.yaml of ConfigMap default/there", false},
-		"no key, Secret":      {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "there", Key: "k"}}, "names key k of Secret default/there", false},
-		"what holds no value": {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there", Key: "bad"}}, "contains no valid values", true},
+		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, `configmaps "gone" not found`},
+		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, `secrets "gone" not found`},
+		"no key, ConfigMap":   {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there"}}, "names key values.yaml of ConfigMap default/there"},
+		"no key, Secret":      {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "there", Key: "k"}}, "names key k of Secret default/there"},
+		"what holds no value": {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there", Key: "bad"}}, "contains no valid values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Namespace: "default", Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{row.from}}}}
 			_, err := readValues(t.Context(), member, r)
 			require.ErrorContains(t, err, row.says)
 			var permanent *InvalidError
-			assert.Equal(t, row.invalid, errors.As(err, &permanent), "what may come is tried again soon")
+			assert.NotErrorAs(t, err, &permanent, "what may come or be repaired is tried again soon")
 		})
 	}
 }
