@@ -361,7 +361,7 @@ func upgradedFrom(revisions []*helm.Release) *helm.Release {
 // hasDeployed reports whether a revision has the owner of the request, and was deployed with the identity of the request.
 func (r Request) hasDeployed(existing *helm.Release) bool {
 	account := cmp.Or(existing.Labels[ServiceAccountLabel], annotationsOf(existing)[serviceAccountAnnotation])
-	return checkReleaseOwner(r, existing, false) == nil && account == r.Options.ServiceAccount
+	return checkReleaseOwner(r, existing, false) == nil && registration.LabelValue(account) == registration.LabelValue(r.Options.ServiceAccount)
 }
 
 // objectsOf returns the objects of the revision that an upgrade starts from.

@@ -276,7 +276,8 @@ func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
 		}
 	}
 	if o.ServiceAccount != "" {
-		all[ServiceAccountLabel] = o.ServiceAccount
+		// With a name that was shortened, Uninstall cannot act as the ServiceAccount. It removes the release as if that were gone.
+		all[ServiceAccountLabel] = registration.LabelValue(o.ServiceAccount)
 	}
 	return all
 }

@@ -49,6 +49,22 @@ func (m *member) mayCreate(name, namespace string) {
 	require.NoError(m.t, err)
 }
 
+// A label has at most 63 characters, and the name of a ServiceAccount 253.
+func TestDeploy_longServiceAccount(t *testing.T) {
+	m := onMember(t)
+	account := strings.Repeat("long-", 20) + "name"
+	m.tenant(account)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Options.ServiceAccount = account
+	m.deploy(r)
+	r.Resources[0].Content = configMap("b", "k", "one")
+	m.deploy(r)
+	assert.Equal(t, []string{"b"}, m.configMaps())
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
+	assert.Empty(t, m.configMaps())
+	assert.Empty(t, m.mine())
+}
+
 // The agent stores the history. Without any right in a namespace, a tenant must not take the names of releases there.
 func TestDeploy_releaseNamespaceOfOthers(t *testing.T) {
 	for _, account := range []string{"named", "fleet-default"} {
