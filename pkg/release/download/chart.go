@@ -54,7 +54,7 @@ func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.Bu
 	if err != nil {
 		return nil, fmt.Errorf("chart %s cannot be loaded: %w", describe(h), err)
 	}
-	for _, d := range loaded.Metadata.Dependencies {
+	for i, d := range loaded.Metadata.Dependencies {
 		if slices.ContainsFunc(loaded.Dependencies(), func(c *chart.Chart) bool { return c.Name() == d.Name }) {
 			continue
 		}
@@ -73,7 +73,7 @@ func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.Bu
 		if err := budget.AddDependency(data); err != nil {
 			return nil, fmt.Errorf("dependency %s of chart %s: %w", d.Name, loaded.Name(), err)
 		}
-		files = append(files, &archive.BufferedFile{Name: "charts/" + d.Name + ".tgz", Data: data})
+		files = append(files, &archive.BufferedFile{Name: fmt.Sprintf("charts/%s-%d.tgz", d.Name, i), Data: data})
 	}
 	var resources []fleet.BundleResource
 	for _, f := range files {

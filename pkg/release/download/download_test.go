@@ -289,8 +289,16 @@ func TestChart_dependencies(t *testing.T) {
 
 	resources, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, account)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"Chart.yaml", "charts/db.tgz"}, names(resources))
+	assert.Equal(t, []string{"Chart.yaml", "charts/db-0.tgz"}, names(resources))
 	assert.Equal(t, []string{" /index.yaml", " /db.tgz"}, other.asked, "the account is not for another server")
+
+	other.files["/index.yaml"] = []byte("apiVersion: v1\nentries: {db: [{version: 2.1.0, urls: [db.tgz]}, {version: 3.0.0, urls: [new.tgz]}]}")
+	other.files["/new.tgz"] = chartArchiveOf(t, "db", "3.0.0", "")
+	s.files["/aliases.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies:\n"+
+		"- {name: db, alias: old, version: 2.x.x, repository: '"+other.URL+"'}\n- {name: db, alias: new, version: 3.x.x, repository: '"+other.URL+"'}")
+	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/aliases.tgz"}, account)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Chart.yaml", "charts/db-0.tgz", "charts/db-1.tgz"}, names(resources), "each has a file of its own")
 
 	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/complete.tgz"}, account)
 	require.NoError(t, err)
