@@ -14,6 +14,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/chart/v2/util"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -84,9 +85,9 @@ func (s chartSource) complete(rendered []byte) ([]*unstructured.Unstructured, er
 	return objects, nil
 }
 
-// hasTemplates reports whether there are templates, for which Helm reads the capabilities of the cluster.
-func (s chartSource) hasTemplates() bool {
-	return len(s.chart.Templates) > 0 || len(s.chart.Dependencies()) > 0
+// needsCapabilities reports whether Helm needs the capabilities of the cluster: for templates, or to check the version of Kubernetes.
+func (s chartSource) needsCapabilities() bool {
+	return len(s.chart.Templates) > 0 || len(s.chart.Dependencies()) > 0 || s.chart.Metadata.KubeVersion != ""
 }
 
 // chartFolder returns the folder of the chart among the resources; "" is their root.
@@ -119,7 +120,7 @@ func FetchedFolder(h fleet.HelmOptions) string {
 	return path.Join(fetchedCharts, hex.EncodeToString(sum[:]))
 }
 
-// loadChart loads the chart in a folder. It refuses one whose dependencies are missing.
+// loadChart loads the chart in a folder.
 func loadChart(folder string, resources []fleet.BundleResource) (*chart.Chart, error) {
 	var files []*archive.BufferedFile
 	for _, r := range resources {
@@ -134,14 +135,34 @@ func loadChart(folder string, resources []fleet.BundleResource) (*chart.Chart, e
 	if err != nil {
 		return nil, invalid("the chart in the Bundle cannot be loaded: %v", err)
 	}
-	required := make([]chartapi.Dependency, 0, len(loaded.Metadata.Dependencies))
-	for _, d := range loaded.Metadata.Dependencies {
+	return loaded, nil
+}
+
+// checkDependencies refuses a chart that lacks dependencies which the values enable: only a part of the application would be deployed.
+func (s chartSource) checkDependencies(r Request, values map[string]any) error {
+	if missingDependencies(s.chart) == nil {
+		return nil
+	}
+	// Helm removes the disabled dependencies, and changes the chart.
+	enabled, err := makeSource(r)
+	if err != nil {
+		return err
+	}
+	if err := util.ProcessDependencies(enabled.chart, values); err != nil {
+		return invalid("chart %s: %v", s.chart.Name(), err)
+	}
+	if err := missingDependencies(enabled.chart); err != nil {
+		return invalid("chart %s is not complete: %v; run helm dependency build before it becomes a Bundle", s.chart.Name(), err)
+	}
+	return nil
+}
+
+func missingDependencies(c *chart.Chart) error {
+	required := make([]chartapi.Dependency, 0, len(c.Metadata.Dependencies))
+	for _, d := range c.Metadata.Dependencies {
 		required = append(required, d)
 	}
-	if err := action.CheckDependencies(loaded, required); err != nil {
-		return nil, invalid("chart %s is not complete: %v; run helm dependency build before it becomes a Bundle", loaded.Name(), err)
-	}
-	return loaded, nil
+	return action.CheckDependencies(c, required)
 }
 
 // emptyChart returns the chart for a release that has none: named after the BundleDeployment, with a version that names the

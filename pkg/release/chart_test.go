@@ -82,11 +82,37 @@ func TestMakeSource(t *testing.T) {
 	}
 }
 
-func TestMakeSource_missingDependency(t *testing.T) {
-	_, err := makeSource(Request{Name: "app", Resources: []fleet.BundleResource{{
-		Name: chartFile, Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: db, version: 1.0.0, repository: https://x}]\n",
-	}}})
-	assert.ErrorContains(t, err, "chart app is not complete")
+func TestCheckDependencies(t *testing.T) {
+	const missing = "chart app is not complete: found in Chart.yaml, but missing in charts/ directory: "
+	for name, row := range map[string]struct{ dependencies, values, says string }{
+		"always enabled":           {"[{name: db, version: 1.0.0}]", "", missing + "db"},
+		"enabled by the chart":     {"[{name: db, version: 1.0.0, condition: use.db}]", "", missing + "db"},
+		"disabled by a condition":  {"[{name: db, version: 1.0.0, condition: use.db}]", "use: {db: false}", ""},
+		"disabled by a tag":        {"[{name: db, version: 1.0.0, tags: [extra]}]", "tags: {extra: false}", ""},
+		"one is enabled":           {"[{name: db, version: 1.0.0, condition: use.db}, {name: web, version: 1.0.0, condition: use.web}]", "use: {db: false}", missing + "web"},
+		"present, with an alias":   {"[{name: sub, alias: other, version: 1.0.0}]", "", ""},
+		"an alias that is missing": {"[{name: sub, alias: other, version: 1.0.0}, {name: db, alias: first, version: 1.0.0}]", "", missing + "first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Name: "app", Resources: []fleet.BundleResource{
+				{Name: chartFile, Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: " + row.dependencies + "\n"},
+				{Name: "values.yaml", Content: "use: {db: true, web: true}\n"},
+				{Name: "charts/sub/Chart.yaml", Content: "apiVersion: v2\nname: sub\nversion: 1.0.0\n"},
+			}}
+			made, err := makeSource(r)
+			require.NoError(t, err)
+			values, err := parseValues([]byte(row.values), "values")
+			require.NoError(t, err)
+			err = made.checkDependencies(r, values)
+			if row.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var refused *InvalidError
+			require.ErrorAs(t, err, &refused)
+			assert.ErrorContains(t, err, row.says)
+		})
+	}
 }
 
 // A Bundle of a few kilobytes must not fill the memory of an agent when Helm unpacks the archives in its chart.

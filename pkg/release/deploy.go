@@ -115,8 +115,8 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, err
 	}
-	if !source.hasTemplates() {
-		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need the capabilities of the cluster
+	if !source.needsCapabilities() {
+		op.config.Capabilities = chartcommon.DefaultCapabilities // saves requests
 	}
 	if err := op.checkPlace(ctx, r, last(revisions)); err != nil {
 		return Deployed{}, err
@@ -140,6 +140,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	values, err := readValues(ctx, op.member, r) // a tenant deploys only values that they may read
 	if err != nil {
+		return Deployed{}, err
+	}
+	if err := source.checkDependencies(r, values); err != nil {
 		return Deployed{}, err
 	}
 

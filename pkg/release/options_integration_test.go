@@ -66,6 +66,29 @@ func TestDeploy_helmOptions(t *testing.T) {
 	}
 }
 
+// The chart has no templates, and is for the version of Kubernetes that the cluster has.
+func TestDeploy_kubeVersion(t *testing.T) {
+	m := onMember(t)
+	version, err := m.core.Discovery().ServerVersion()
+	require.NoError(t, err)
+	chart := "apiVersion: v2\nname: app\nversion: 1.0.0\nkubeVersion: '"
+	m.deploy(m.request("Chart.yaml", chart+version.GitVersion+"'\n"))
+	_, err = m.Deploy(t.Context(), m.request("Chart.yaml", chart+"1.999.0'\n"))
+	assert.ErrorContains(t, err, "chart requires kubeVersion: 1.999.0")
+}
+
+// A disabled dependency need not be in the Bundle.
+func TestDeploy_disabledDependency(t *testing.T) {
+	m := onMember(t)
+	r := m.request("Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: redis, version: 1.0.0, condition: redis.enabled}]\n",
+		"templates/a.yaml", configMap("a", "k", "one"))
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "missing in charts/ directory: redis")
+	r.Values = map[string]any{"redis": map[string]any{"enabled": false}}
+	m.deploy(r)
+	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
 func TestDeploy_maxHistory(t *testing.T) {
 	for limit, want := range map[int]int{2: 2, 0: defaultHistory} {
 		m := onMember(t)
