@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helm "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -80,6 +81,21 @@ func TestMakeSource(t *testing.T) {
 			assert.Equal(t, row.want, strings.Join(names, " "))
 		})
 	}
+}
+
+// A Bundle may have files that are no text.
+func TestMakeSource_otherBytes(t *testing.T) {
+	complete := func(manifest string) ([]*unstructured.Unstructured, error) {
+		made, err := makeSource(Request{Name: "app", Resources: []fleet.BundleResource{{Name: "logo.png", Content: "\xff\xfe\x00"}, {Name: "a.yaml", Content: manifest}}})
+		require.NoError(t, err)
+		return made.complete(nil)
+	}
+	objects, err := complete("kind: A")
+	require.NoError(t, err)
+	assert.Len(t, objects, 1)
+	_, err = complete("kind: \xff")
+	var refused *InvalidError
+	assert.ErrorAs(t, err, &refused)
 }
 
 func TestCheckDependencies(t *testing.T) {

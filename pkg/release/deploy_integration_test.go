@@ -96,6 +96,19 @@ func TestDeploy_takeOwnership(t *testing.T) {
 	assert.Equal(t, before, read().Generation, "deploying the same again rolls nothing")
 }
 
+// All objects are applied on the server, with takeOwnership and force as well: a list may not have the same key twice.
+func TestDeploy_sameKeyTwice(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("d.yaml", agentDeployment(`{"name":"A","value":"before"}`)))
+	r := m.request("d.yaml", agentDeployment(`{"name":"A","value":"1"},{"name":"A","value":"2"}`))
+	r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true, Force: true}
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, `duplicate entries for key [name="A"]`)
+	live, err := m.core.AppsV1().Deployments(m.namespace).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, []corev1.EnvVar{{Name: "A", Value: "before"}}, live.Spec.Template.Spec.Containers[0].Env)
+}
+
 func TestDeploy_releaseOfAnotherOwner(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))

@@ -51,6 +51,26 @@ func TestApplyComparePatch(t *testing.T) {
 	}
 }
 
+func TestStripped_missingPath(t *testing.T) {
+	for op, says := range map[string]string{
+		"remove": "", "add": "",
+		"replace": "diff.comparePatches of ConfigMap c1: replace operation does not apply: doc is missing path: /data/k",
+		"test":    "diff.comparePatches of ConfigMap c1: test operation does not apply: is missing path: /data/k",
+	} {
+		t.Run(op, func(t *testing.T) {
+			patch := fleet.ComparePatch{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "c1", Operations: []fleet.Operation{{Op: op, Path: "/data/k", Value: "v"}}}
+			_, err := stripped(object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: ns, name: c1}}"), []fleet.ComparePatch{patch})
+			if says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var refused *InvalidError
+			require.ErrorAs(t, err, &refused)
+			assert.ErrorContains(t, err, says)
+		})
+	}
+}
+
 func TestToleratesMissing(t *testing.T) {
 	ignore := []fleet.Operation{{Op: "ignore"}}
 	for name, row := range map[string]struct {

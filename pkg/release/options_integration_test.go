@@ -2,6 +2,8 @@ package release
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,6 +77,30 @@ func TestDeploy_kubeVersion(t *testing.T) {
 	m.deploy(m.request("Chart.yaml", chart+version.GitVersion+"'\n"))
 	_, err = m.Deploy(t.Context(), m.request("Chart.yaml", chart+"1.999.0'\n"))
 	assert.ErrorContains(t, err, "chart requires kubeVersion: 1.999.0")
+}
+
+// Helm runs the hooks of a release, which are no objects of it, wherever they come from.
+func TestDeploy_hooks(t *testing.T) {
+	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: pre-install}", 1)
+	chart := []string{"Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n", "templates/hook.yaml", hook, "templates/a.yaml", configMap("a", "k", "one")}
+	for name, row := range map[string]struct {
+		files []string
+		want  []string
+	}{
+		"a chart":                      {chart, []string{"a", "hook"}},
+		"a chart, and a kustomization": {append(slices.Clone(chart), "kustomization.yaml", "namePrefix: x-\n"), []string{"x-a", "x-hook"}},
+		"a plain manifest":             {[]string{"hook.yaml", hook, "a.yaml", configMap("a", "k", "one")}, []string{"a", "hook"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			d := m.deploy(m.request(row.files...))
+			require.Len(t, d.Objects, 1)
+			assert.Equal(t, row.want[0], d.Objects[0].Desired.GetName())
+			assert.Equal(t, row.want, m.configMaps())
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+			assert.Equal(t, row.want[1:], m.configMaps(), "Helm does not remove hooks")
+		})
+	}
 }
 
 // A disabled dependency need not be in the Bundle.

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -38,12 +39,13 @@ func TestUninstall_keepResources(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Options.KeepResources = true
+	r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
 	m.deploy(r)
 	mine := m.mine()
 	require.Len(t, mine, 1)
-	assert.True(t, mine[0].Options().KeepResources)
+	assert.True(t, mine[0].Options().KeepResources && mine[0].Options().DeleteCopies)
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", mine[0].Options()))
-	assert.Equal(t, []string{"a"}, m.configMaps())
+	assert.Equal(t, []string{"a", "copy"}, m.configMaps(), "the objects may need the copies")
 	assert.Empty(t, m.mine())
 
 	m.deploy(r)

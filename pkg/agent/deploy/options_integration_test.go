@@ -259,6 +259,14 @@ func TestRun_forbiddenNamespaceLabels(t *testing.T) {
 	binding.ResourceVersion = ""
 	_, err = roles.RoleBindings(s.target).Create(t.Context(), &binding, metav1.CreateOptions{})
 	require.NoError(t, err)
-	deployed := s.state("app", fleet.Ready).Status.Release
-	assert.Equal(t, s.target+"/app:1", deployed, "no new revision")
+	assert.Equal(t, s.target+"/app:1", s.state("app", fleet.Ready).Status.Release, "no new revision")
+
+	require.NoError(t, roles.RoleBindings(s.target).Delete(t.Context(), binding.Name, metav1.DeleteOptions{}))
+	require.NoError(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+		bd := s.get("app")
+		bd.Spec.Options.NamespaceLabels = map[string]string{"of-app": "two"}
+		_, err := s.Fleet.BundleDeployments(s.hub).Update(t.Context(), bd, metav1.UpdateOptions{})
+		return err
+	}))
+	s.state("app", fleet.NotReady)
 }
