@@ -57,7 +57,8 @@ type BundleDeploymentOptions struct {
 	// +optional
 	DeleteNamespace bool `json:"deleteNamespace,omitempty"`
 
-	// DeleteCRDResources is set by a person to delete CustomResourceDefinitions together with the deployment.
+	// DeleteCRDResources is set by a person to delete CustomResourceDefinitions together with the deployment, except those in the folder crds of a
+	// chart.
 	// +optional
 	DeleteCRDResources bool `json:"deleteCRDResources,omitempty"`
 
@@ -156,7 +157,8 @@ type HelmOptions struct {
 	// +nullable
 	ValuesFrom []ValuesFrom `json:"valuesFrom,omitempty"`
 
-	// Force is set by a person to replace resources that cannot be patched.
+	// Force is set by a person to replace resources that cannot be patched, of the kinds Deployment, DaemonSet, ReplicaSet, Job and CronJob. Other
+	// kinds may hold data.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -318,7 +320,8 @@ type CorrectDrift struct {
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 
-	// Force is set by a person to replace resources that cannot be patched.
+	// Force is set by a person to replace resources that cannot be patched, of the kinds Deployment, DaemonSet, ReplicaSet, Job and CronJob. Other
+	// kinds may hold data.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
