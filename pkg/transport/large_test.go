@@ -184,3 +184,34 @@ func TestTurn_pin(t *testing.T) {
 	turn.End()
 	assert.True(t, large.TryAcquire(1), "a pin that failed leaves nothing")
 }
+
+// client-go and Helm send some requests at the same time.
+func TestLimitedLarge_sameClient(t *testing.T) {
+	const small = 16 << 10
+	large := semaphore.NewWeighted(1)
+	turn := &Turn{Of: large}
+	client, url, _ := clientOf(t, Limited{Body: ResponseLimits{Bytes: testLimit}, Small: ResponseLimits{Bytes: small}, Large: turn}, "application/json", strings.Repeat("x", testLimit))
+	first, err := fetch(t.Context(), client, url, "")
+	require.NoError(t, err)
+	_, err = io.ReadFull(first.Body, make([]byte, 2*small))
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	second, err := fetch(ctx, client, url, "")
+	require.NoError(t, err)
+	assert.False(t, large.TryAcquire(1), "another request does not end the turn while the response is read")
+	_, err = io.ReadAll(second.Body)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the second response is not read beside the first")
+	require.NoError(t, second.Body.Close())
+
+	require.NoError(t, first.Body.Close())
+	third, err := fetch(t.Context(), client, url, "")
+	require.NoError(t, err)
+	body, err := io.ReadAll(third.Body)
+	require.NoError(t, err)
+	assert.Len(t, body, testLimit)
+	require.NoError(t, third.Body.Close())
+	turn.End()
+	assert.True(t, large.TryAcquire(1))
+}

@@ -94,6 +94,8 @@ type limitedBody struct {
 	read  SizeCounter
 	small ResponseLimits
 	large *Turn
+	// isLarge is set by Read, unless large is nil, when the response turns out to be larger than small.
+	isLarge bool
 }
 
 // Read fails as soon as the body is larger than the limits. io.LimitReader would end it there, as if it were complete.
@@ -105,12 +107,22 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	if _, err := b.read.Write(into[:n]); err != nil {
 		return 0, err
 	}
-	if b.large != nil && b.read.Exceeds(b.small) {
-		if err := b.large.Begin(b.ctx); err != nil {
+	if b.large != nil && !b.isLarge && b.read.Exceeds(b.small) {
+		if err := b.large.beginBody(b.ctx); err != nil {
 			return 0, err
 		}
+		b.isLarge = true
 	}
 	return n, err
+}
+
+// Close lets the client read its next large response.
+func (b *limitedBody) Close() error {
+	if b.large != nil && b.isLarge {
+		b.isLarge = false
+		b.large.endBody()
+	}
+	return b.ReadCloser.Close()
 }
 
 // SizeCounter counts the bytes and the values of JSON that are written to it: a value follows a comma or an opening bracket outside of a string.
@@ -158,30 +170,70 @@ func (c *SizeCounter) countValues(text []byte) {
 // A turn lasts as long as the response may be in memory, which no single function sees:
 //
 //  1. limitedBody.Read begins it when the response turns out to be larger than Limited.Small.
-//  2. Limited.RoundTrip ends it when the client sends its next request, because then the client has decoded the response.
+//  2. Limited.RoundTrip ends it when the client sends its next request, because then the client has decoded the response. It does not while the
+//     client reads a large response.
 //  3. The owner of the client ends it with Unpin after the last request.
 //
-// The client sends its requests one after another, and so has one turn at most. Pin makes the turn last over several requests, until Unpin:
-// Helm keeps and parses a history while it sends further requests.
+// A client has one turn at most. If it sends requests at the same time, it reads their large responses one after another: each waits until the
+// one before is closed. Pin makes the turn last over several requests, until Unpin: Helm keeps and parses a history while it sends further requests.
 type Turn struct {
 	Of *semaphore.Weighted
 
 	mu            sync.Mutex
 	taken, pinned bool
+	body          chan struct{} // has an element while the client reads a large response; created by bodies
 }
+
+// bodies returns the channel body.
+func (t *Turn) bodies() chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.body == nil {
+		t.body = make(chan struct{}, 1)
+	}
+	return t.body
+}
+
+// beginBody waits until the client reads no other large response, and then for a turn. It returns the error of a context that ends first.
+func (t *Turn) beginBody(ctx context.Context) error {
+	bodies := t.bodies()
+	select {
+	case bodies <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := t.Begin(ctx)
+	if err != nil {
+		<-bodies
+	}
+	return err
+}
+
+// endBody is called after a successful beginBody.
+func (t *Turn) endBody() { <-t.bodies() }
 
 // Begin waits for a turn, unless the client has one already. It returns the error of a context that ends first.
 func (t *Turn) Begin(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.taken {
+	if t.isTaken() {
 		return nil
 	}
+	// Do not hold the lock meanwhile: End would wait with it, and the requests that call it.
 	if err := t.Of.Acquire(ctx, 1); err != nil {
 		return err
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.taken { // by a call at the same time
+		t.Of.Release(1)
+	}
 	t.taken = true
 	return nil
+}
+
+func (t *Turn) isTaken() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.taken
 }
 
 // Pin is Begin for a turn that End does not end.
@@ -195,11 +247,11 @@ func (t *Turn) Pin(ctx context.Context) error {
 	return nil
 }
 
-// End ends the turn, if the client has one and it is not pinned.
+// End ends the turn, if the client has one, it is not pinned, and the client reads no large response.
 func (t *Turn) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.pinned {
+	if !t.pinned && len(t.body) == 0 {
 		t.end()
 	}
 }
