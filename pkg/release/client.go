@@ -21,6 +21,7 @@
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
 //	signature.go  signed revisions: which revisions the agent has stored as they are
+//	discovery.go  the kinds of the cluster, and limits of them
 //	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
 //	errors.go     errors and their texts
 package release
@@ -39,13 +40,11 @@ import (
 	"helm.sh/helm/v4/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
@@ -123,7 +122,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 		return nil, err
 	}
 	getter := &clientGetter{config: impersonating, namespace: namespace, schema: c.schema}
-	op.cluster = &cluster{Client: kube.New(getter), mapper: c.schema.mapper}
+	op.cluster = &cluster{Client: kube.New(getter), schema: c.schema}
 	op.cluster.Namespace = namespace
 	op.cluster.SetLogger(slog.DiscardHandler)
 
@@ -196,17 +195,6 @@ type closeFunc struct {
 func (c *closeFunc) Close() error {
 	defer c.closed()
 	return c.ReadCloser.Close()
-}
-
-// schemaCache holds the kinds that the cluster serves. It is read once, and again when a kind is unknown.
-type schemaCache struct {
-	discovery discovery.CachedDiscoveryInterface
-	mapper    meta.ResettableRESTMapper
-}
-
-func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
-	cached := memory.NewMemCacheClient(d)
-	return &schemaCache{discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
 }
 
 // clientGetter provides Helm with clients. Unlike the getter of Helm's command line it reads no file and no environment variable.

@@ -44,7 +44,7 @@ const (
 // cluster is Helm's client of the cluster, adapted to an agent, which no person watches.
 type cluster struct {
 	*kube.Client
-	mapper meta.ResettableRESTMapper
+	schema *schemaCache
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
 	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the same SetHashLabel as in the manifest, are
@@ -85,10 +85,13 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 		// The transport of the client ends each request with the context of the action (withContext). The error of the poll is a timeout, and err
 		// says which kind is missing.
 		_ = wait.PollUntilContextTimeout(context.Background(), servedPoll, servedTimeout, true, func(context.Context) (bool, error) {
-			c.mapper.Reset()
+			c.schema.mapper.Reset()
 			infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
 			return !c.hasCreatedKind(err), nil
 		})
+	}
+	if refused := c.schema.refusal(); refused != nil {
+		err = refused
 	}
 	if c.removing != "" {
 		c.removeError = utilerrors.FilterOut(err, isUnknownKind)
@@ -135,9 +138,26 @@ func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionProp
 	if len(ours) == 0 {
 		return &kube.Result{}, nil
 	}
-	result, errs := c.Client.Delete(ours, policy)
+	errs := c.deleteAll(ours, policy)
 	c.removeError = errors.Join(errs...)
-	return result, errs
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return &kube.Result{Deleted: ours}, nil
+}
+
+// deleteAtOnce is how many objects deleteAll deletes at the same time.
+const deleteAtOnce = 10
+
+// deleteAll deletes objects. Helm would delete all that follow each other and have the same kind at the same time.
+func (c *cluster) deleteAll(resources kube.ResourceList, policy metav1.DeletionPropagation) (errs []error) {
+	for batch := range slices.Chunk(resources, deleteAtOnce) {
+		_, more := c.Client.Delete(batch, policy)
+		for _, err := range more {
+			errs = append(errs, shortened(err))
+		}
+	}
+	return errs
 }
 
 // deleteMarked deletes the objects that have the marks of the release.
@@ -147,27 +167,29 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 	if err != nil || len(marked) == 0 {
 		return err
 	}
-	_, errs := c.Client.Delete(marked, metav1.DeletePropagationBackground)
-	return errors.Join(errs...)
+	return errors.Join(c.deleteAll(marked, metav1.DeletePropagationBackground)...)
 }
 
 // deletable reads the objects and returns those that may be deleted: they exist, and either have the marks of the release or are accepted by the
-// function, which gets the name of the release in the marks of an object.
+// function, which gets the name of the release in the marks of an object. It keeps none of the objects that it has read: they are as large as the
+// cluster likes.
 func (c *cluster) deletable(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
-		desired := objectSetHash(info.Object)
+		desired := info.Object
 		if err := info.Get(); apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		if c.onlyMarked != "" && objectSetHash(info.Object) != desired {
+		live := info.Object
+		info.Object = desired
+		if c.onlyMarked != "" && objectSetHash(live) != objectSetHash(desired) {
 			continue
 		}
 		if c.keepCRDs && isCRD(info) {
 			continue
 		}
-		name, namespace := marksOf(info.Object)
+		name, namespace := marksOf(live)
 		if name == release && namespace == c.Namespace || accept(name) {
 			found = append(found, info)
 		}
@@ -308,8 +330,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	if len(unpatchable) == 0 {
 		return nil
 	}
-	_, errs := c.Client.Delete(unpatchable, metav1.DeletePropagationBackground)
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(c.deleteAll(unpatchable, metav1.DeletePropagationBackground)...); err != nil {
 		return fmt.Errorf("replacing objects that cannot be patched: %w", err)
 	}
 	return nil

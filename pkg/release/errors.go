@@ -1,9 +1,13 @@
 package release
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // UnsupportedError means that this agent does not support an option or a resource. Nothing was deployed, and a
@@ -58,6 +62,27 @@ func (e *NamespaceError) Unwrap() error { return e.Err }
 // messageMax bounds the text of an error or a difference in a status.
 const messageMax = 1024
 
+// shortened returns an error without what it has of the answer of an API server, except for its code, its reason and the beginning of its message. A
+// status can be as large as an answer, and the errors of many objects are kept until all of them are deleted.
+func shortened(err error) error {
+	var answer *apierrors.StatusError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	status := answer.ErrStatus
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: status.Status, Code: status.Code, Reason: metav1.StatusReason(beginning(string(status.Reason))), Message: beginning(status.Message),
+	}}
+}
+
+// beginning returns the first messageMax bytes of a text at most, in memory of its own.
+func beginning(text string) string {
+	if len(text) <= messageMax {
+		return text
+	}
+	return strings.ToValidUTF8(text[:messageMax], "") + "…"
+}
+
 var (
 	localPort = regexp.MustCompile(`:\d+->`)
 	spaces    = regexp.MustCompile(`\s+`)
@@ -67,10 +92,7 @@ var (
 // written at each attempt. It contains no values of objects, which may come from a Secret.
 func Explain(err error) string {
 	text := spaces.ReplaceAllString(localPort.ReplaceAllString(withoutValues(err.Error()), "->"), " ")
-	if len(text) > messageMax {
-		text = strings.ToValidUTF8(text[:messageMax], "") + "…"
-	}
-	return strings.TrimSpace(text)
+	return strings.TrimSpace(beginning(text))
 }
 
 // dumped is the beginning of a value of an unexpected type, as structured-merge-diff prints it.

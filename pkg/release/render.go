@@ -57,10 +57,10 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	if p.request.Options.TargetNamespace == "" {
 		return nil
 	}
-	mapping, err := p.cluster.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	mapping, err := p.cluster.schema.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if isUnknownKind(err) {
-		p.cluster.mapper.Reset()
-		mapping, err = p.cluster.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		p.cluster.schema.mapper.Reset()
+		mapping, err = p.cluster.schema.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)

@@ -159,7 +159,7 @@ func renderWire(t *testing.T, b wireBundle) (*helm.Release, error) {
 	require.NoError(t, err)
 	kinds := meta.NewDefaultRESTMapper(nil)
 	kinds.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
-	op := &helmAction{config: action.NewConfiguration(), cluster: &cluster{mapper: resettable{kinds}}}
+	op := &helmAction{config: action.NewConfiguration(), cluster: &cluster{schema: &schemaCache{mapper: resettable{kinds}}}}
 	install := op.install(t.Context(), r, s)
 	install.DryRunStrategy = action.DryRunClient
 	made, err := install.RunWithContext(t.Context(), s.chart, values)

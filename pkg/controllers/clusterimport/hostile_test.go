@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -147,6 +148,127 @@ func TestHostileHistories(t *testing.T) {
 			assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")
 		})
 	}
+}
+
+// client-go sends a request for each version of a group at the same time, and Helm one for each object of a kind.
+func TestHostileDiscovery(t *testing.T) {
+	const object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x%d}\n---\n"
+	for name, row := range map[string]struct {
+		versions, kinds, objects int
+		refused                  bool
+		requests                 int // for the kinds of the versions
+	}{
+		"an API server that does not aggregate": {versions: 200, kinds: 1, objects: 300, requests: 200},
+		"many versions":                         {versions: discoveryLimits.GroupVersions, kinds: 1, objects: 1, refused: true},
+		"many kinds":                            {versions: 20, kinds: 1000, objects: 3, refused: true, requests: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			newWorkloads(m)
+			var manifest, versions strings.Builder
+			for i := range row.objects {
+				fmt.Fprintf(&manifest, object, i)
+			}
+			for i := range row.versions {
+				fmt.Fprintf(&versions, `{"groupVersion":"a/v%d","version":"v%d"},`, i, i)
+			}
+			kinds := strings.Repeat(`{"name":"x","kind":"X"},`, row.kinds)
+			answer := history(t, manifest.String())
+			var mu sync.Mutex
+			connections, requests, deleted, goroutines, before := map[string]bool{}, 0, 0, 0, runtime.NumGoroutine()
+			m.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				connections[r.RemoteAddr] = true
+				goroutines = max(goroutines, runtime.NumGoroutine())
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case r.URL.Path == "/api/v1":
+					fmt.Fprint(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true}]}`)
+				case r.URL.Path == "/apis":
+					fmt.Fprintf(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"a","versions":[%s{"groupVersion":"b/v1","version":"v1"}]}]}`, versions.String())
+				case strings.HasPrefix(r.URL.Path, "/apis/a/"):
+					requests++
+					fmt.Fprintf(w, `{"kind":"APIResourceList","groupVersion":%q,"resources":[%s{"name":"y","kind":"Y"}]}`, strings.TrimPrefix(r.URL.Path, "/apis/"), kinds)
+				case r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/configmaps/x"):
+					fmt.Fprint(w, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"meta.helm.sh/release-name":"shop","meta.helm.sh/release-namespace":"apps"}}}`)
+				case r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/configmaps/x"):
+					deleted++
+					fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+				case !answer(0, w, r):
+					m.handle(w, r)
+				}
+			})
+			connected := m.connect(t)
+			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			failed := u.run(t.Context())
+			if row.refused {
+				require.NotNil(t, failed)
+				assert.Equal(t, fleet.ReasonMemberError, failed.reason)
+				assert.Contains(t, failed.message, "the API server serves more than 1000 versions of API groups or 4000 kinds, so the hub cannot")
+				assert.Zero(t, deleted)
+			} else {
+				assert.Equal(t, row.objects, deleted, "%+v", failed)
+			}
+			assert.Equal(t, row.requests, requests)
+			assert.LessOrEqual(t, len(connections), maxConnections)
+			assert.Less(t, goroutines, before+100)
+		})
+	}
+}
+
+// Each object of a release, and each answer to its deletion, is as large as the member likes.
+func TestHostileObjects(t *testing.T) {
+	const objects, large, limit = 50, 512 << 10, 16 << 20
+	m := newFakeMember(t)
+	newWorkloads(m)
+	var manifest strings.Builder
+	for i := range objects {
+		fmt.Fprintf(&manifest, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x%d}\n---\n", i)
+	}
+	answer, text := history(t, manifest.String()), strings.Repeat("x", large)
+	stored := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"meta.helm.sh/release-name":"shop","meta.helm.sh/release-namespace":"apps"}},` +
+		`"data":{"a":"` + text + `"}}`
+	inUse := func() uint64 {
+		var memory runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&memory)
+		return memory.HeapAlloc
+	}
+	var mu sync.Mutex
+	var first, last uint64
+	deleted, before := 0, inUse()
+	m.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Path == "/api/v1":
+			fmt.Fprint(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true}]}`)
+		case r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/configmaps/x"):
+			fmt.Fprint(w, stored)
+		case r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/configmaps/x"):
+			if deleted++; deleted == 1 {
+				first = inUse()
+			} else if deleted == objects {
+				last = inUse()
+			}
+			reply(w, http.StatusForbidden, metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: text,
+			})
+		case !answer(0, w, r):
+			m.handle(w, r)
+		}
+	})
+	connected := m.connect(t)
+	u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+	failed := u.run(t.Context())
+	require.NotNil(t, failed)
+	assert.Equal(t, fleet.ReasonForbidden, failed.reason, failed.message)
+	assert.Equal(t, objects, deleted)
+	assert.Less(t, first, before+limit, "the objects that it has read")
+	assert.Less(t, last, before+limit, "the errors")
+	assert.True(t, connected.large.Of.TryAcquire(largeResponses), "it has given its turn back")
 }
 
 // While Helm works with a large history, no other call of the workspace has one.

@@ -43,6 +43,8 @@ const (
 	largeResponses = 1
 	// streamBuffer limits what a member sends in a response of HTTP/2 before it is read.
 	streamBuffer = 64 << 10
+	// maxConnections limits the connections of one call. Most API servers use one, with HTTP/2. With HTTP/1.1 each watch of a hook of Helm takes one.
+	maxConnections = 8
 )
 
 // Limits of the responses of members. A tenant chooses the servers of its members and has up to 128 calls at the same time (calls.go). A decoded
@@ -54,6 +56,8 @@ var (
 	// historyLimits: Helm decompresses and decodes all revisions of a release, and parses the manifest of the last revision. The API server
 	// limits the Secret of a revision to 1 MiB, which is some 10 MiB of text. A manifest with a thousand objects has about 100,000 nodes.
 	historyLimits = release.HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}, Nodes: 200_000}
+	// discoveryLimits: a large API server serves some 700 versions of groups. With responseLimits, 4,000 kinds fit into its list of the resources.
+	discoveryLimits = release.DiscoveryLimits{GroupVersions: 1000, Kinds: 4000}
 	// smallHistory is larger than five revisions of a small release. All calls of a workspace may read such a history at the same time.
 	smallHistory = transport.ResponseLimits{Bytes: 128 << 10, Values: 1000}
 	// smallLimits are larger than each response of an import: the largest one is the agent's Deployment, of some 8 kB and 500 values.
@@ -86,7 +90,7 @@ func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limit
 		return nil, err
 	}
 	cfg.Timeout = requestTimeout
-	cfg.QPS = -1 // no client-side limit: a call sends about a dozen requests, one after another
+	cfg.QPS = -1 // no client-side limit: a call sends most of its requests one after another, and uses maxConnections at most
 	cfg.UserAgent = userAgent
 	turn := &transport.Turn{Of: large}
 	client, connections, err := newHTTPClient(cfg, mode, limits, turn)
@@ -155,6 +159,7 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members,
 	if err := rules.Restrict(connections, server, cfg.Proxy == nil); err != nil {
 		return nil, nil, err
 	}
+	connections.MaxConnsPerHost, connections.MaxIdleConnsPerHost = maxConnections, maxConnections
 	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
 	connections.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: 4 * streamBuffer}
 	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects{Next: transport.Limited{

@@ -190,6 +190,9 @@ func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNa
 	if err != nil {
 		return nil, err
 	}
+	if client, err = client.LimitDiscovery(ctx, discoveryLimits); err != nil {
+		return nil, err
+	}
 	limits := historyLimits
 	limits.Small, limits.Large = smallHistory, m.large
 	return client.LimitHistory(limits).WithHistoryKey(ctx, agentNamespace)
