@@ -59,7 +59,7 @@ func TestHostileMembers(t *testing.T) {
 	hostile := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if strings.HasSuffix(r.URL.Path, "/kube-system") {
-			_, _ = fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"hostile"}}`)
+			_, _ = fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"9a0d6a35-2d0e-4e37-8b53-7f5d1c0a4e11"}}`)
 			return
 		}
 		answers.Add(1)

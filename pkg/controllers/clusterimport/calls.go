@@ -2,11 +2,11 @@ package clusterimport
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
@@ -358,65 +358,110 @@ func (c *memberCalls) onMember(
 		return diagnose(m.server, "connecting to the member", err)
 	}
 	member := string(uid)
-	if member == "" { // no other workspace uses this lock
+	if member == "" { // no other workspace uses this lock: a UID has no slash
 		member = workspace + "/" + m.server
 	}
-	return lock(ctx, member, do)
+	return lock(ctx, member, workspace, do)
 }
 
-// lockMember is memberLocks.shared or memberLocks.alone.
-type lockMember = func(ctx context.Context, member string, do func(context.Context) *failure) *failure
+// lockMember is memberLocks.shared, or what memberLocks.alone returns.
+type lockMember = func(ctx context.Context, member, workspace string, do func(context.Context) *failure) *failure
 
 // memberLocks are read-write locks, one for each member. The UID of the Namespace kube-system identifies a member. The address of the server does
 // not: a member has several addresses, and a user of one workspace could hold the lock of another workspace's member by writing its address
 // into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then
 // removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The removal of
 // agents from earlier namespaces shares it too, because it deletes objects by namespace and name only. The zero memberLocks are ready to use.
+//
+// A call waits for those that came before it. A server can report the UID of another member and hold its calls for a minute, so a removal, which has
+// half that time, waits only for a part of it for the calls of other workspaces. Then it runs beside them, and later calls wait for it.
 type memberLocks struct {
 	mu       sync.Mutex
 	byMember map[string]*memberLock
 }
 
 type memberLock struct {
-	semaphore *semaphore.Weighted
-	users     int // the number of calls that hold the lock or wait for it
+	calls   []*lockedCall // that hold the lock or wait for it, in the order in which they came
+	changed chan struct{} // is closed when one of them ends
 }
 
-// exclusive is the weight of an exclusive lock; a shared lock weighs 1.
-const exclusive = 1 << 30
-
-// shared runs do while no other call has the member exclusively.
-func (l *memberLocks) shared(ctx context.Context, member string, do func(context.Context) *failure) *failure {
-	return l.locked(ctx, member, 1, do)
+type lockedCall struct {
+	workspace        string
+	alone, isRunning bool
 }
 
-// alone runs do while no other call uses the member.
-func (l *memberLocks) alone(ctx context.Context, member string, do func(context.Context) *failure) *failure {
-	return l.locked(ctx, member, exclusive, do)
+// shared runs do while no call has the member exclusively.
+func (l *memberLocks) shared(ctx context.Context, member, workspace string, do func(context.Context) *failure) *failure {
+	return l.locked(ctx, member, &lockedCall{workspace: workspace}, nil, do)
 }
 
-func (l *memberLocks) locked(ctx context.Context, member string, weight int64, do func(context.Context) *failure) *failure {
+// alone returns a function that runs do while no other call uses the member. It waits for calls of other workspaces for the given time at most.
+func (l *memberLocks) alone(patience time.Duration) lockMember {
+	return func(ctx context.Context, member, workspace string, do func(context.Context) *failure) *failure {
+		patient, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return l.locked(ctx, member, &lockedCall{workspace: workspace, alone: true}, patient.Done(), do)
+	}
+}
+
+func (l *memberLocks) locked(
+	ctx context.Context, member string, call *lockedCall, impatient <-chan struct{}, do func(context.Context) *failure,
+) *failure {
 	l.mu.Lock()
 	lock := l.byMember[member]
 	if lock == nil {
-		lock = &memberLock{semaphore: semaphore.NewWeighted(exclusive)}
+		lock = &memberLock{changed: make(chan struct{})}
 		if l.byMember == nil {
 			l.byMember = map[string]*memberLock{}
 		}
 		l.byMember[member] = lock
 	}
-	lock.users++
+	lock.calls = append(lock.calls, call)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if lock.users--; lock.users == 0 {
+		lock.calls = slices.DeleteFunc(lock.calls, func(other *lockedCall) bool { return other == call })
+		close(lock.changed)
+		lock.changed = make(chan struct{})
+		if len(lock.calls) == 0 {
 			delete(l.byMember, member)
 		}
 	}()
-	if lock.semaphore.Acquire(ctx, weight) != nil {
-		return transientf(fleet.ReasonMemberError, "timed out waiting for another call to this member to end")
+
+	for isPatient := true; ; {
+		l.mu.Lock()
+		call.isRunning = lock.admits(call, isPatient)
+		isRunning, changed := call.isRunning, lock.changed
+		l.mu.Unlock()
+		if isRunning {
+			return do(ctx)
+		}
+		select {
+		case <-changed:
+		case <-impatient:
+			isPatient, impatient = false, nil
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return transientf(fleet.ReasonMemberError, "timed out waiting for another call to this member to end")
+		}
 	}
-	defer lock.semaphore.Release(weight)
-	return do(ctx)
+}
+
+// admits reports whether a call may run beside the others.
+func (l *memberLock) admits(call *lockedCall, isPatient bool) bool {
+	cameBefore := true
+	for _, other := range l.calls {
+		switch {
+		case other == call:
+			cameBefore = false
+		case !call.alone && !other.alone: // they share the lock
+		case !cameBefore && !other.isRunning: // the other one waits for this one
+		case call.alone && !isPatient && other.workspace != call.workspace:
+		default:
+			return false
+		}
+	}
+	return true
 }

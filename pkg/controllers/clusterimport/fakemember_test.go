@@ -20,6 +20,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
+// memberUID is the UID of the Namespace kube-system of a fakeMember.
+const memberUID = "5e8b0a5c-3f1d-4c3b-8a52-6f0f8f3c1d2e"
+
 // fakeMember is a fake API server for imports: it stores applied objects and records every request.
 type fakeMember struct {
 	*httptest.Server
@@ -65,7 +68,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	case r.URL.Path == "/version":
 		reply(w, http.StatusOK, map[string]any{"gitVersion": "v1.36.0"})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/namespaces/kube-system" && !found:
-		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "member"}})
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": memberUID}})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):

@@ -126,8 +126,8 @@ func disabled(t *testing.T) (*harness, *fakeMember, *fleet.Cluster) {
 	h, m := importable(t, c)
 	h.Config.Set(config.Hub{Bootstrap: config.Bootstrap{Namespace: "ns", LocalAgentDisabled: true}, Members: loopback})
 	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
-	m.put("/api/v1/namespaces/kube-system", map[string]any{"kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "hub"}})
-	require.NoError(t, h.kube.Tracker().Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "hub"}}))
+	m.put("/api/v1/namespaces/kube-system", map[string]any{"kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": memberUID}})
+	require.NoError(t, h.kube.Tracker().Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: memberUID}}))
 	return h, m, c
 }
 

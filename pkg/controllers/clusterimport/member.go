@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -182,8 +183,8 @@ func withSystemRoots(ca []byte) (*x509.CertPool, error) {
 
 var errNotKubernetes = errors.New("the server that answers is not a Kubernetes API server")
 
-// maxUID is far more than the length of a UID.
-const maxUID = 64
+// uidPattern matches the UIDs of an API server.
+var uidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // uid returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
 // server answers. The UID is "" if the user of the kubeconfig may not read it.
@@ -196,7 +197,7 @@ func (m *memberClient) uid(ctx context.Context) (types.UID, error) {
 		return "", m.ping(ctx)
 	case err != nil:
 		return "", err
-	case namespace.UID == "" || len(namespace.UID) > maxUID:
+	case !uidPattern.MatchString(string(namespace.UID)):
 		return "", errNotKubernetes
 	}
 	return namespace.UID, nil

@@ -71,7 +71,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := removal{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects needs the other half
+			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects, and the wait for other calls, need the other half
 			releases:    member.openReleases,
 		}
 		if last := cluster.Status.Import; last != nil {
@@ -82,7 +82,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		i.calls.begin(key, func(ctx context.Context) *failure {
 			ctx, cancel := context.WithTimeout(ctx, remaining)
 			defer cancel()
-			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone, u.run)
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(remaining/4), u.run)
 		})
 	}
 
