@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -108,25 +110,42 @@ func (c *contents) encode(ctx context.Context, name string, b *fleet.Bundle) (*f
 	return encoded, err
 }
 
+// collectAtOnce is how many Contents one request for BundleDeployments checks. Their names, of 63 characters, are in its URL.
+const collectAtOnce = 100
+
 // start collects Contents in the background until ctx ends.
 func (c *contents) start(ctx context.Context) {
 	context.AfterFunc(ctx, c.queue.ShutDown)
 	c.running.Go(func() {
 		for {
-			name, stopped := c.queue.Get()
-			if stopped {
+			names := c.next()
+			if len(names) == 0 {
 				return
 			}
-			again, err := c.collect(ctx, name)
+			again, err := c.collect(ctx, names...)
 			if err != nil {
-				logrus.Warnf("%v; retrying in %s", err, again)
+				logrus.Warnf("%v; retrying in %s", err, c.grace)
 			}
-			c.queue.Done(name)
-			if again > 0 {
-				c.queue.AddAfter(name, again)
+			for _, name := range names {
+				c.queue.Done(name)
+				if after, found := again[name]; found {
+					c.queue.AddAfter(name, after)
+				}
 			}
 		}
 	})
+}
+
+// next waits for the next Contents to collect; there are none if the queue was shut down. One goroutine at a time calls it.
+func (c *contents) next() (names []string) {
+	for len(names) == 0 || len(names) < collectAtOnce && c.queue.Len() > 0 {
+		name, stopped := c.queue.Get()
+		if stopped {
+			return nil
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // checkLater enqueues a Content for collect after the grace period. It checks nothing itself: it is called for each BundleDeployment that
@@ -136,39 +155,75 @@ func (c *contents) checkLater(name string) { c.queue.AddAfter(name, c.grace) }
 // digestName matches the names of Contents, which are digests.
 var digestName = regexp.MustCompile(`^s-[0-9a-f]{61}$`)
 
-// collect deletes a Content that no BundleDeployment needs. It returns the time after which to check it again, 0 for never.
+// collect deletes those of the Contents that no BundleDeployment needs. It returns the times after which to check others again.
 // The cache may lag behind, so the API server decides; if it does not answer, nothing is deleted. Their label shows which BundleDeployments need
-// the Content as their newest one; only the cache shows whether an earlier one is still deployed.
-func (c *contents) collect(ctx context.Context, name string) (again time.Duration, err error) {
-	known := c.find(name)
-	if known == nil || known.DeletionTimestamp != nil || len(c.dependentsOf(name)) > 0 {
-		return 0, nil
+// a Content as their newest one; only the cache shows whether an earlier one is still deployed.
+func (c *contents) collect(ctx context.Context, names ...string) (again map[string]time.Duration, err error) {
+	again = map[string]time.Duration{}
+	var unneeded []*metav1.PartialObjectMetadata
+	for _, name := range names {
+		known := c.find(name)
+		if known == nil || known.DeletionTimestamp != nil || len(c.dependentsOf(name)) > 0 {
+			continue
+		}
+		// Fleet's controllers, whose work the hub continues, give Contents such names and no label.
+		if known.Labels[fleet.ManagedLabel] != fleet.ManagedValue && !digestName.MatchString(name) {
+			continue
+		}
+		c.mu.Lock()
+		needed, wasNeeded := c.needed[name]
+		c.mu.Unlock()
+		if since := c.Clock.Since(needed); wasNeeded && since < c.grace {
+			again[name] = c.grace - since
+			continue
+		}
+		unneeded = append(unneeded, known)
+		again[name] = c.grace // unless it is deleted
 	}
-	// Fleet's controllers, whose work the hub continues, give Contents such names and no label.
-	if known.Labels[fleet.ManagedLabel] != fleet.ManagedValue && !digestName.MatchString(name) {
-		return 0, nil
+	if len(unneeded) == 0 {
+		return again, nil
 	}
-	c.mu.Lock()
-	needed, wasNeeded := c.needed[name]
-	c.mu.Unlock()
-	if since := c.Clock.Since(needed); wasNeeded && since < c.grace {
-		return c.grace - since, nil
-	}
-	list, err := c.FleetClient.BundleDeployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: fleet.ContentNameLabel + "=" + name, Limit: 1,
-	})
+
+	needed, err := c.neededOnServer(ctx, unneeded)
 	if err != nil {
-		return c.grace, fmt.Errorf("looking for BundleDeployments that need Content %s: %w", name, err)
+		return again, err
 	}
-	if len(list.Items) > 0 {
-		return c.grace, nil
+	var errs []error
+	for _, known := range unneeded {
+		if needed.Has(known.Name) {
+			continue
+		}
+		err := c.FleetClient.Contents().Delete(ctx, known.Name, writes.IfUID(known))
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("deleting Content %s, which no BundleDeployment needs: %w", known.Name, err))
+			continue
+		}
+		delete(again, known.Name)
+		c.Metrics.OrphansCollected.WithLabelValues("Content").Inc()
 	}
-	err = c.FleetClient.Contents().Delete(ctx, name, writes.IfUID(known))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return c.grace, fmt.Errorf("deleting Content %s, which no BundleDeployment needs: %w", name, err)
+	return again, errors.Join(errs...)
+}
+
+// neededOnServer asks the API server which of the Contents BundleDeployments need. Those that need one are few, because the cache shows none: if
+// they are many nevertheless, all Contents count as needed.
+func (c *contents) neededOnServer(ctx context.Context, unneeded []*metav1.PartialObjectMetadata) (sets.Set[string], error) {
+	names := sets.New[string]()
+	for _, known := range unneeded {
+		names.Insert(known.Name)
 	}
-	c.Metrics.OrphansCollected.WithLabelValues("Content").Inc()
-	return 0, nil
+	selector := fmt.Sprintf("%s in (%s)", fleet.ContentNameLabel, strings.Join(sets.List(names), ","))
+	list, err := c.FleetClient.BundleDeployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: collectAtOnce})
+	if err != nil {
+		return nil, fmt.Errorf("looking for BundleDeployments that need %d Contents, such as %s: %w", len(unneeded), unneeded[0].Name, err)
+	}
+	if list.Continue != "" {
+		return names, nil
+	}
+	needed := sets.New[string]()
+	for i := range list.Items {
+		needed.Insert(list.Items[i].Labels[fleet.ContentNameLabel])
+	}
+	return needed, nil
 }
 
 // find returns the metadata of a Content, or nil if there is none.

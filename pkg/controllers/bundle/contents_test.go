@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -131,7 +132,7 @@ func TestContentsCollect(t *testing.T) {
 		"needed long ago: deleted":                      {known: contentMeta("c", "true"), needed: neededAgo(contentGrace), asked: true, deleted: true, counts: 1},
 		"a BundleDeployment on the API server needs it": {known: contentMeta("c", "true"), set: func(_ *testing.T, s *stage) { s.live["x"] = user() }, asked: true, again: contentGrace},
 		"the API server does not answer: kept": {
-			known: contentMeta("c", "true"), errors: map[string]error{"list": errInternal}, asked: true, again: contentGrace, err: "looking for BundleDeployments that need Content c",
+			known: contentMeta("c", "true"), errors: map[string]error{"list": errInternal}, asked: true, again: contentGrace, err: "looking for BundleDeployments that need 1 Contents, such as c",
 		},
 		"the deletion fails: retried": {
 			known: contentMeta("c", "true"), errors: map[string]error{"delete": errInternal}, asked: true, deleted: true, again: contentGrace, err: "deleting Content c",
@@ -152,14 +153,15 @@ func TestContentsCollect(t *testing.T) {
 			}
 			s.errors = row.errors
 			again, err := s.contents.collect(t.Context(), name)
-			assert.Equal(t, row.again, again)
+			assert.Equal(t, row.again, again[name])
+			assert.Equal(t, row.again != 0, len(again) > 0)
 			if row.err == "" {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, row.err)
 			}
 			log := strings.Join(s.taken(), "\n")
-			assert.Equal(t, row.asked, strings.Contains(log, "list fleet.cattle.io/content-name="+name))
+			assert.Equal(t, row.asked, strings.Contains(log, "list fleet.cattle.io/content-name in ("+name+")"))
 			assert.Equal(t, row.deleted, strings.Contains(log, "delete Content "+name+" uid"))
 			families, err := s.metrics.Gather()
 			require.NoError(t, err)
@@ -172,4 +174,37 @@ func TestContentsCollect(t *testing.T) {
 			assert.Equal(t, row.counts, collected)
 		})
 	}
+}
+
+// An agent that changes its report each second leaves that many Contents.
+func TestContentsCollect_many(t *testing.T) {
+	s, many := newStage(t), 10*collectAtOnce
+	for i := range many {
+		require.NoError(t, s.ContentMetadata.GetStore().Add(contentMeta(fmt.Sprint("c", i), "true")))
+		s.contents.queue.Add(fmt.Sprint("c", i))
+	}
+	needing := deployed(t, toAlice())
+	needing.Labels[fleet.ContentNameLabel] = "c7"
+	s.live["x"] = needing
+	for s.contents.queue.Len() > 0 {
+		_, err := s.contents.collect(t.Context(), s.contents.next()...)
+		require.NoError(t, err)
+	}
+	log := s.taken()
+	assert.Len(t, log, 10+many-1, "one list for %d Contents", collectAtOnce)
+	assert.NotContains(t, log, "delete Content c7 uid")
+	assert.Contains(t, log, "delete Content c8 uid")
+	s.contents.queue.ShutDown()
+	assert.Empty(t, s.contents.next())
+}
+
+// A page of the BundleDeployments does not show which Contents the others need.
+func TestContentsCollect_page(t *testing.T) {
+	s := newStage(t)
+	s.more = "continue"
+	require.NoError(t, s.ContentMetadata.GetStore().Add(contentMeta("c", "true")))
+	again, err := s.contents.collect(t.Context(), "c")
+	require.NoError(t, err)
+	assert.Equal(t, map[string]time.Duration{"c": contentGrace}, again)
+	assert.NotContains(t, s.taken(), "delete Content c uid")
 }

@@ -68,6 +68,7 @@ type stage struct {
 	after  map[string]func()                  // what happens once after a request, by its line in the log
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 	bundle *fleet.Bundle                      // what the API server has
+	more   string                             // where each list of the API server says that the next page begins
 	// uncached are the Bundles, Clusters and ClusterGroups that the API server has beside those in the caches.
 	uncached []metav1.Object
 }
@@ -146,7 +147,7 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 	case clienttesting.DeleteActionImpl:
 		return true, nil, s.note("delete %s%s%s %s", kind, at, a.GetName(), *a.DeleteOptions.Preconditions.UID)
 	case clienttesting.ListActionImpl:
-		list := &fleet.BundleDeploymentList{}
+		list := &fleet.BundleDeploymentList{ListMeta: metav1.ListMeta{Continue: s.more}}
 		for _, deployment := range s.live {
 			list.Items = append(list.Items, *deployment)
 		}

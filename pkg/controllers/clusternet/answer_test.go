@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fakeclients "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	clusternetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/clusters.clusternet.io/v1beta1"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -114,4 +115,59 @@ func TestReportDisconnected(t *testing.T) {
 	assert.Zero(t, writes(""), "while the agent is connected")
 	assert.Equal(t, 1, writes("disconnected"))
 	assert.Zero(t, writes("disconnected"))
+}
+
+type clusterCache struct {
+	fleetcontrollers.ClusterCache
+	cluster *fleet.Cluster
+}
+
+func (c clusterCache) Get(string, string) (*fleet.Cluster, error) { return c.cluster, nil }
+
+type registrationCache struct {
+	fleetcontrollers.ClusterRegistrationCache
+	granted *fleet.ClusterRegistration
+}
+
+func (c registrationCache) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
+	return []*fleet.ClusterRegistration{c.granted}, nil
+}
+
+// delays are the delays with which ManagedClusters are enqueued.
+type delays []time.Duration
+
+func (d *delays) EnqueueAfter(_, _ string, after time.Duration) { *d = append(*d, after) }
+
+// The thief of an agent's token sends another heartbeat with each request.
+func TestOnManagedCluster_manyHeartbeats(t *testing.T) {
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "edge"}, Spec: fleet.ClusterSpec{ClientID: "id"}}
+	member := &v1beta1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: registration.ClusterNamespace("clusters", "edge"), Name: memberNameOf("id"),
+		Annotations: map[string]string{fleet.WorkspaceAnnotation: "clusters", fleet.ClusterAnnotation: "edge"},
+	}}
+	clock, clients, again := clocktesting.NewFakeClock(noon), fakeclients.NewSimpleClientset(cluster), &delays{}
+	h := handlerAt(clock)
+	h.Passes, h.HubUser, h.heartbeatQueue = app.NewPasses(t.Context()), "hub", again
+	h.FleetClient, h.clusters = clients.FleetV1alpha1(), clusterCache{cluster: cluster}
+	h.registrations = registrationCache{granted: &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Annotations: map[string]string{fleet.CreatorAnnotation: "hub", fleet.RequesterAnnotation: "agent"}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
+		Status:     fleet.ClusterRegistrationStatus{Granted: true},
+	}}
+	beat := func(i int) {
+		sent := member.DeepCopy()
+		sent.Status.LastObservedTime = metav1.NewTime(noon.Add(time.Duration(i) * time.Hour))
+		_, err := h.onManagedCluster("key", sent)
+		require.NoError(t, err)
+	}
+	beat(0)
+	assert.Len(t, clients.Actions(), 1, "the first one is copied at once")
+	for i := range 100 {
+		beat(i + 1)
+		clock.Step(heartbeatInterval / 100)
+	}
+	assert.Equal(t, heartbeatInterval, (*again)[0])
+	assert.Len(t, clients.Actions(), 1)
+	beat(100)
+	assert.Len(t, clients.Actions(), 2, "the last one is copied when the time has come")
 }

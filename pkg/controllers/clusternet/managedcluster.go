@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -139,8 +140,13 @@ func (h *handler) onManagedCluster(key string, member *v1beta1.ManagedCluster) (
 		return member, nil
 	}
 	beat, ok := heartbeatOf(member.Status)
-	last, seen := h.heartbeats.Load(key)
-	if !ok || seen && last == beat {
+	last, seen := h.lastHeartbeat(key)
+	if !ok || seen && last.sentHeartbeat == beat {
+		return member, nil
+	}
+	now := h.Clock.Now()
+	if delay := last.at.Add(heartbeatInterval).Sub(now); seen && delay > 0 {
+		h.heartbeatQueue.EnqueueAfter(member.Namespace, member.Name, delay)
 		return member, nil
 	}
 	cluster := h.clusterOf(member)
@@ -154,10 +160,10 @@ func (h *handler) onManagedCluster(key string, member *v1beta1.ManagedCluster) (
 	before := *cluster.Status.Agent.DeepCopy()
 	before.LastSeen = metav1.Time{}
 	if !seen && !cluster.Status.Agent.LastSeen.IsZero() && equality.Semantic.DeepEqual(before, report) {
-		h.heartbeats.Store(key, beat)
+		h.heartbeats.Store(key, storedHeartbeat{beat, now})
 		return member, nil
 	}
-	report.LastSeen = metav1.NewTime(h.Clock.Now())
+	report.LastSeen = metav1.NewTime(now)
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status/agent", "value": report}})
 	if err != nil {
 		return member, err
@@ -168,6 +174,24 @@ func (h *handler) onManagedCluster(key string, member *v1beta1.ManagedCluster) (
 	if err != nil {
 		return member, fmt.Errorf("writing the heartbeat of Cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	h.heartbeats.Store(key, beat)
+	h.heartbeats.Store(key, storedHeartbeat{beat, now})
 	return member, nil
+}
+
+// heartbeatInterval is the minimum time between two heartbeats that the hub copies for a Cluster. The interval that an agent reports is a second at
+// least; only a thief of its token sends heartbeats faster, and each would be a write of the hub.
+const heartbeatInterval = time.Second
+
+// storedHeartbeat is a heartbeat that the hub has copied.
+type storedHeartbeat struct {
+	sentHeartbeat
+	at time.Time
+}
+
+func (h *handler) lastHeartbeat(key string) (last storedHeartbeat, found bool) {
+	stored, found := h.heartbeats.Load(key)
+	if !found {
+		return storedHeartbeat{}, false
+	}
+	return stored.(storedHeartbeat), true
 }

@@ -57,7 +57,8 @@ type handler struct {
 	written        expectations.Expectations // of requests
 	writtenMembers expectations.Expectations
 	answered       sync.Map // the approval of each request by its name
-	heartbeats     sync.Map // the last heartbeat in a ManagedCluster, by its key
+	heartbeats     sync.Map // the storedHeartbeat of each ManagedCluster, by its key
+	heartbeatQueue enqueue.Enqueuer
 }
 
 // approvalTime is when this hub approved a request, or first saw it approved.
@@ -82,6 +83,7 @@ func Register(ctx context.Context, c *app.Context) {
 		readerBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		written:        expectations.Expectations{Clock: c.Clock},
 		writtenMembers: expectations.Expectations{Clock: c.Clock},
+		heartbeatQueue: c.Clusternet.ManagedCluster(),
 	}
 	h.requests.AddIndexer(unregisteredByCreator, creatorOfUnregistered)
 	requests, registrations, members := queueOfRequests{h.queue}, c.Fleet.ClusterRegistration(), c.Clusternet.ManagedCluster()

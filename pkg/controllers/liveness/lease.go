@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -81,6 +82,15 @@ func storable(t time.Time) bool { return t.UTC().Year() > 0 && t.UTC().Year() < 
 func sameReport(a, b *coordinationv1.Lease) bool {
 	return a.Annotations[registration.LeaseReport] == b.Annotations[registration.LeaseReport] &&
 		a.Annotations[registration.LeaseProof] == b.Annotations[registration.LeaseProof] && holder(a) == holder(b)
+}
+
+var digestSeed = maphash.MakeSeed()
+
+// sourceOf is a digest of the name of a Lease and of what sameReport compares.
+func sourceOf(lease *coordinationv1.Lease) uint64 {
+	return maphash.Comparable(digestSeed, [4]string{
+		lease.Name, lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseProof], holder(lease),
+	})
 }
 
 // holder is the instance of the agent.

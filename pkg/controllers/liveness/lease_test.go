@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -412,6 +413,64 @@ func TestDetector_accountThatTheCacheDoesNotShow(t *testing.T) {
 	status, _ := d.leasePass()
 	assert.Equal(t, yes, status)
 }
+
+// The thief of an agent's token changes the report with each renewal.
+func TestDetector_manyReports(t *testing.T) {
+	d := newLeaseDay(t)
+	report := func(version int) {
+		d.onRenewal(d.renewedLease("a-uid", strings.Replace(oneReport, "v1", fmt.Sprint("v", version), 1)), false)
+	}
+	copies, version := 0, ""
+	pass := func() {
+		_, agent := d.leasePass()
+		if agent.Version != version {
+			copies, version = copies+1, agent.Version
+		}
+	}
+	report(0)
+	pass()
+	assert.Equal(t, "v0", version, "the first report is copied at once")
+	for i := range 100 {
+		report(i + 1)
+		pass()
+		assert.NotZero(t, d.enqueued())
+		d.clock.Step(reportInterval / 100)
+	}
+	report(101)
+	pass()
+	assert.Equal(t, "v101", version)
+	assert.Equal(t, 2, copies)
+
+	t.Run("another identity: at once", func(t *testing.T) {
+		d.onRenewal(d.renewedLease("b-uid", oneReport), false)
+		_, agent := d.leasePass()
+		assert.Equal(t, "b", agent.Registration)
+		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+		_, agent = d.leasePass()
+		assert.Equal(t, "b", agent.Registration, "two identities in turn are limited too")
+		d.clock.Step(reportInterval)
+		_, agent = d.leasePass()
+		assert.Equal(t, "a", agent.Registration)
+	})
+	t.Run("a change is enqueued for the time at which it is copied", func(t *testing.T) {
+		d.enqueued()
+		after := make(delays, 10)
+		d.Detector.clusters = after
+		d.clock.Step(reportInterval / 4)
+		report(7)
+		assert.Equal(t, reportInterval*3/4, <-after)
+		d.leasePass()
+		assert.Equal(t, reportInterval*3/4, <-after)
+		d.clock.Step(reportInterval)
+		report(8)
+		assert.Zero(t, <-after)
+	})
+}
+
+// delays are the delays with which Clusters are enqueued.
+type delays chan time.Duration
+
+func (d delays) EnqueueAfter(_, _ string, after time.Duration) { d <- after }
 
 func TestDetector_failedWrite(t *testing.T) {
 	d := newLeaseDay(t)

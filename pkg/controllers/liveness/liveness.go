@@ -163,9 +163,12 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	r.instances.expire(now, r.byLease.effectiveInterval(hub))
 
 	// A heartbeat in time changes nothing but the time until which the agent is connected.
-	sameAgent := usedLease && before != nil && before.Name == lease.Name && sameReport(before, lease)
-	if !inTime || !sameAgent || !now.Before(r.writeLastSeen) {
+	sameLease := usedLease && before != nil && before.Name == lease.Name
+	switch {
+	case !inTime || !sameLease || !now.Before(r.writeLastSeen):
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+	case !sameReport(before, lease):
+		d.clusters.EnqueueAfter(key.Namespace, key.Name, r.copiedReport.delay(now))
 	}
 }
 
@@ -188,7 +191,8 @@ func (d *Detector) forgetLease(lease *coordinationv1.Lease) {
 }
 
 // Observe records a heartbeat that an agent has written to the status. If the agent renews a Lease instead, Observe copies its report to the
-// status if the report has changed, or if lastSeen was not written for a while. cluster is a copy, which the caller writes.
+// status if the report has changed, or if lastSeen was not written for a while. It copies the first report of an identity at once, and another
+// one after reportInterval: it enqueues the Cluster for that. cluster is a copy, which the caller writes.
 func (d *Detector) Observe(cluster *fleet.Cluster) {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	hub, now := d.Config.Get(), d.Clock.Now()
@@ -219,6 +223,17 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	if !report.LastSeen.IsZero() && now.Before(r.writeLastSeen) && equality.Semantic.DeepEqual(report, cluster.Status.Agent) {
 		return
 	}
+	// A report that was copied before is copied again at once: its write has failed, or the cache does not have it yet.
+	copied, source := &r.copiedReport, sourceOf(r.lease)
+	if report.Registration != cluster.Status.Agent.Registration {
+		copied = &r.copiedIdentity
+	}
+	if delay := copied.delay(now); delay > 0 && !report.LastSeen.IsZero() && copied.digest != source {
+		d.clusters.EnqueueAfter(key.Namespace, key.Name, delay)
+		return
+	}
+	*copied = copiedReport{digest: source, at: now}
+	r.copiedReport = *copied
 	cluster.Status.Agent = report
 	r.copyLastSeen(&cluster.Status.Agent)
 	r.writeLastSeen = now.Add(hub.LastSeenInterval())

@@ -29,8 +29,25 @@ type agentRecord struct {
 	// other heartbeat in the status was written by an agent.
 	observed, copied statusHeartbeat
 	isObserved       bool // false before the first pass
+	// copiedReport is the report that was last copied from a Lease to the status, and copiedIdentity the last one of another identity than before.
+	copiedReport, copiedIdentity copiedReport
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
+}
+
+// copiedReport identifies a report that the hub has copied to the status.
+type copiedReport struct {
+	digest uint64 // of sourceOf
+	at     time.Time
+}
+
+// reportInterval is the minimum time between two copies of different reports to the status of a Cluster. Otherwise an agent could cause a write of
+// the hub, and passes over its Cluster and its Bundles, with each renewal of its Lease.
+const reportInterval = time.Second
+
+// delay returns how long a copy of another report must wait.
+func (c copiedReport) delay(now time.Time) time.Duration {
+	return max(0, c.at.Add(reportInterval).Sub(now))
 }
 
 // statusHeartbeat identifies a heartbeat in a status.

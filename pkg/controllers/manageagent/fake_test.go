@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -158,6 +160,7 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 // stage is an AgentBundles with a fake server and fake caches.
 type stage struct {
 	*AgentBundles
+	clock    *clocktesting.FakeClock
 	server   *server
 	cache    *cache
 	requests *requests
@@ -166,12 +169,13 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	o := &stage{
+		clock:    clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		server:   &server{bundles: map[string]*fleet.Bundle{}, fails: map[string]error{}},
 		cache:    &cache{seen: map[string]*fleet.Bundle{}},
 		requests: &requests{},
 	}
 	o.AgentBundles = &AgentBundles{
-		Context:     &app.Context{Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
+		Context:     &app.Context{Clock: o.clock, Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
 		bundleCache: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}), created: expectations.New(clock.RealClock{}),
 	}
 	return o

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -42,7 +44,11 @@ type AgentBundles struct {
 	manifests   *manifests
 	written     *expectations.Expectations
 	created     *expectations.Expectations // Bundles that the cache may not contain yet
+	moved       sync.Map                   // the last move of each Bundle that got another namespace, by the key of its Cluster
 }
+
+// moveInterval is the minimum time between two changes of the namespace that an agent reports. Each makes a Content and has the agent deployed.
+const moveInterval = time.Minute
 
 // Register watches the Bundles of agents, to repair them, and the configuration.
 func Register(_ context.Context, c *app.Context) *AgentBundles {
@@ -80,8 +86,8 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 // Condition implements cluster.SubReconciler.
 func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
 
-// Forget does nothing: AgentBundles keeps no state of a Cluster.
-func (a *AgentBundles) Forget(string) {}
+// Forget drops the state of a deleted Cluster.
+func (a *AgentBundles) Forget(key string) { a.moved.Delete(key) }
 
 // Reconcile creates, repairs or deletes the Bundle of a Cluster's agent.
 func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
@@ -115,6 +121,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	if !out.IsDone() {
 		return out
 	}
+	namespace, moveDelay := a.limitMoves(cluster, namespace)
 	if err := agentspec.CheckSize(cluster.Spec); err != nil {
 		return settingsInvalid(err)
 	}
@@ -169,6 +176,9 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 	if out = result.Done(fleet.ReasonReconciled, ""); cluster.Status.Agent.LastSeen.IsZero() && !reported {
 		out = result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle exists, and waits for the first heartbeat of the agent")
+	}
+	if moveDelay > 0 {
+		out = out.In(moveDelay)
 	}
 	if isNew {
 		out = out.In(expectations.Timeout) // it may be deleted before the cache contains it
@@ -248,6 +258,35 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 		return "", result.Wait(fleet.ReasonWaitingForImport, "the agent's Bundle is created when the agent is installed in namespace "+wanted)
 	}
 	return wanted, result.Done("", "")
+}
+
+// move is the last change of the namespace of an agent's Bundle.
+type move struct {
+	namespace string
+	at        time.Time
+}
+
+// limitMoves returns the namespace for the Bundle, and the time after which it may be the reported one if the last change was too recent.
+// It does not apply to an agent that the hub has imported: users who may write the Cluster choose its namespace.
+func (a *AgentBundles) limitMoves(cluster *fleet.Cluster, reported string) (namespace string, delay time.Duration) {
+	found, _ := a.moved.Load(index.Key(cluster.Namespace, cluster.Name))
+	last, _ := found.(move)
+	if cluster.Spec.KubeConfigSecret != "" || last.namespace == "" || last.namespace == reported {
+		return reported, 0
+	}
+	if delay = last.at.Add(moveInterval).Sub(a.Clock.Now()); delay <= 0 {
+		return reported, 0
+	}
+	return last.namespace, delay
+}
+
+// recordMove records that the hub has changed the namespace of a Bundle.
+func (a *AgentBundles) recordMove(cluster *fleet.Cluster, namespace string) {
+	key := index.Key(cluster.Namespace, cluster.Name)
+	found, _ := a.moved.Load(key)
+	if last, _ := found.(move); last.namespace != namespace { // otherwise a user has changed it
+		a.moved.Store(key, move{namespace, a.Clock.Now()})
+	}
 }
 
 // newBundle is the Bundle of a Cluster's agent. The Cluster is not its owner: a foreground deletion of the Cluster would delete the Bundle first,
@@ -332,6 +371,9 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	latest, err := writes.Merge(ctx, a.FleetClient.Bundles(existing.Namespace), existing, patch)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
+	}
+	if spec["defaultNamespace"] != nil {
+		a.recordMove(cluster, wanted.Spec.DefaultNamespace)
 	}
 	a.written.Wrote(latest)
 	return result.Done("", "")

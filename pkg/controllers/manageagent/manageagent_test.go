@@ -2,6 +2,7 @@ package manageagent
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -189,6 +190,40 @@ func TestReconcileSelfRegistered(t *testing.T) {
 	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 	o.done(t, c)
 	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "priorityClassName", "the hub cannot create the PriorityClass")
+}
+
+// The thief of an agent's token reports another namespace with each heartbeat.
+func TestReconcileManyNamespaces(t *testing.T) {
+	o, c := newStage(t), selfRegistered()
+	report := func(namespace string) result.Result {
+		c.Status.Agent.Namespace = namespace
+		out := o.run(t, c)
+		require.True(t, out.IsDone(), "%s: %s", out.Reason, out.Message)
+		o.catchUp()
+		return out
+	}
+	report(system)
+	o.forget()
+	for i := range 100 {
+		out := report(fmt.Sprint("ns", i))
+		assert.Equal(t, "ns0", o.bundle(t).Spec.DefaultNamespace)
+		assert.Equal(t, i > 0, out.After > 0)
+		o.clock.Step(moveInterval / 100)
+	}
+	assert.Equal(t, []string{"patch"}, o.wrote(), "the first one at once, and then one a minute")
+
+	found := o.bundle(t).DeepCopy()
+	found.Spec.DefaultNamespace = "edited"
+	o.put(found)
+	assert.Zero(t, report("ns0").After)
+	assert.Equal(t, "ns0", o.bundle(t).Spec.DefaultNamespace, "it is repaired")
+
+	o.clock.Step(moveInterval)
+	assert.Zero(t, report("last").After)
+	assert.Equal(t, "last", o.bundle(t).Spec.DefaultNamespace)
+
+	o.Forget("ns/c")
+	o.moved.Range(func(key, _ any) bool { t.Error("it keeps", key); return true })
 }
 
 func TestReconcileInvalidSettings(t *testing.T) {
