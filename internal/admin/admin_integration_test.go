@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
@@ -98,7 +99,9 @@ func TestDecide(t *testing.T) {
 
 func TestRevoke(t *testing.T) {
 	hub, namespace := quietHub(t)
-	_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
+	cluster, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: fleet.ClusterSpec{ClientID: "a"},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	own := registration.ClusterNamespace(namespace, "east")
 	_, err = hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}, metav1.CreateOptions{})
@@ -110,14 +113,43 @@ func TestRevoke(t *testing.T) {
 		}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	revoked, err := hub.Revoke(t.Context(), namespace, "east")
+	owner := []metav1.OwnerReference{{APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: "east", UID: cluster.UID}}
+	usedUp := fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"a"}, UsageLimit: ptr.To[int32](1)}
+	for name, token := range map[string]*fleet.ClusterRegistrationToken{
+		"import-token-east": {ObjectMeta: metav1.ObjectMeta{OwnerReferences: owner}},
+		"import-token-west": {ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Cluster", Name: "west", UID: "w"}}}},
+		"for-all":           {},
+		"for-two":           {Spec: fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"a", "b"}}},
+		"for-another":       {Spec: fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"b"}}},
+		"again":             {Spec: fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"a"}}},
+		"used-up":           {Spec: usedUp, Status: fleet.ClusterRegistrationTokenStatus{Uses: 1}},
+	} {
+		token.Name = name
+		created, err := hub.Fleet.ClusterRegistrationTokens(namespace).Create(t.Context(), token, metav1.CreateOptions{})
+		require.NoError(t, err)
+		created.Status.Uses = token.Status.Uses
+		_, err = hub.Fleet.ClusterRegistrationTokens(namespace).UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	tokens := func() (names []string) {
+		list, err := hub.Fleet.ClusterRegistrationTokens(namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, token := range list.Items {
+			names = append(names, token.Name)
+		}
+		return names
+	}
+
+	revoked, err := hub.Revoke(t.Context(), namespace, "east", false)
 	require.NoError(t, err)
-	require.Equal(t, []string{"request-1"}, revoked)
+	require.Equal(t, Revocation{Requests: []string{"request-1"}, Tokens: []string{"again"}}, revoked)
+	require.Equal(t, []string{"again", "for-all", "for-another", "for-two", "import-token-west", "used-up"}, tokens())
 	_, err = accounts.Get(t.Context(), "somebody", metav1.GetOptions{})
 	require.NoError(t, err)
 	_, err = accounts.Get(t.Context(), "agent", metav1.GetOptions{})
 	require.Error(t, err)
-	revoked, err = hub.Revoke(t.Context(), namespace, "east")
+	revoked, err = hub.Revoke(t.Context(), namespace, "east", true)
 	require.NoError(t, err)
 	require.Empty(t, revoked)
+	require.Equal(t, []string{"for-all", "for-another", "for-two", "import-token-west", "used-up"}, tokens())
 }

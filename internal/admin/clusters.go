@@ -158,26 +158,69 @@ func (h *Hub) ClientID(ctx context.Context, namespace, name string) (string, err
 	return cluster.Spec.ClientID, nil
 }
 
+// Revocation is what Revoke has revoked and found.
+type Revocation struct {
+	// Requests are the names of the requests for which the deleted ServiceAccounts were created.
+	Requests []string
+	// Tokens are the names of the ClusterRegistrationTokens that are only for this Cluster: their holders can register it again.
+	Tokens []string
+}
+
 // Revoke deletes the ServiceAccounts of a Cluster's agents: the API server then rejects their tokens, even if no hub runs, and a hub does
-// not create them again. It returns the names of the requests that the ServiceAccounts were created for.
-func (h *Hub) Revoke(ctx context.Context, namespace, name string) (requests []string, err error) {
-	if _, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return nil, h.explainCluster(err, namespace, name)
+// not create them again. It also deletes the token of the import, which was stored on the member; the hub creates another if it imports the
+// Cluster again. With deleteTokens it deletes other tokens that are only for this Cluster. An error does not prevent the steps that follow.
+func (h *Hub) Revoke(ctx context.Context, namespace, name string, deleteTokens bool) (revoked Revocation, err error) {
+	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return Revocation{}, h.explainCluster(err, namespace, name)
 	}
+	// The tokens come first: the hub imports the Cluster again as soon as the ServiceAccounts are gone.
+	revoked.Tokens, err = h.revokeTokens(ctx, cluster, deleteTokens)
+	errs := []error{err}
 	accounts := h.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(namespace, name))
 	list, err := accounts.List(ctx, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue})
 	if err != nil {
-		return nil, fmt.Errorf("list the ServiceAccounts of Cluster %s/%s: %w", namespace, name, err)
+		return revoked, errors.Join(append(errs, fmt.Errorf("list the ServiceAccounts of Cluster %s/%s: %w", namespace, name, err))...)
 	}
 	for _, account := range list.Items {
 		err := accounts.Delete(ctx, account.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &account.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("delete ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
+			errs = append(errs, fmt.Errorf("delete ServiceAccount %s/%s: %w", account.Namespace, account.Name, err))
+			continue
 		}
-		requests = append(requests, account.Annotations[fleet.ClusterRegistrationAnnotation])
+		revoked.Requests = append(revoked.Requests, account.Annotations[fleet.ClusterRegistrationAnnotation])
 	}
-	slices.Sort(requests)
-	return requests, nil
+	slices.Sort(revoked.Requests)
+	return revoked, errors.Join(errs...)
+}
+
+// revokeTokens deletes the token of the import, and with all the other tokens that are only for the Cluster. It returns the names of those that remain.
+func (h *Hub) revokeTokens(ctx context.Context, cluster *fleet.Cluster, all bool) (remaining []string, err error) {
+	tokens := h.Fleet.ClusterRegistrationTokens(cluster.Namespace)
+	var errs []error
+	err = Each(ctx, tokens.List, metav1.ListOptions{}, func(token *fleet.ClusterRegistrationToken) error {
+		isImport := registration.IsImportTokenOf(token, cluster)
+		isOther := cluster.Spec.ClientID != "" && registration.IsOnlyFor(token.Spec, cluster.Spec.ClientID)
+		state := view.OfToken(token).State
+		switch {
+		case state == view.StateDeleting, !isImport && !isOther, !isImport && state == view.StateUsedUp:
+		case isImport || all:
+			err := tokens.Delete(ctx, token.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &token.UID}})
+			if ignoreNotFound(err) != nil {
+				errs = append(errs, fmt.Errorf("delete ClusterRegistrationToken %s/%s, with which Cluster %s can be registered again: %w",
+					token.Namespace, token.Name, cluster.Name, err))
+			}
+		default:
+			remaining = append(remaining, token.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list the ClusterRegistrationTokens with which Cluster %s/%s can be registered again: %w",
+			cluster.Namespace, cluster.Name, err))
+	}
+	slices.Sort(remaining)
+	return remaining, errors.Join(errs...)
 }
 
 func (h *Hub) explainCluster(err error, namespace, name string) error {

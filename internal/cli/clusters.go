@@ -24,10 +24,11 @@ import (
 )
 
 const (
-	flagSelector = "selector"
-	flagWatch    = "watch"
-	flagState    = "state"
-	flagSort     = "sort"
+	flagSelector     = "selector"
+	flagWatch        = "watch"
+	flagState        = "state"
+	flagSort         = "sort"
+	flagDeleteTokens = "delete-tokens"
 )
 
 // sortings maps the values of --sort to the comparison of two clusters.
@@ -274,24 +275,27 @@ func revokeCommand(s Streams) *cli.Command {
 		Usage:     "permanently revoke the credential of a cluster's agent",
 		ArgsUsage: "CLUSTER",
 		Description: `It deletes the ServiceAccounts of the cluster's agent. The API server then rejects their tokens within ten seconds. If the hub has a
-kubeconfig of the cluster, it installs the agent again, which then registers again. Any other agent needs a new token: muster token
-create NAME --cluster CLUSTER.`,
-		Flags: hubFlags(),
+kubeconfig of the cluster, it installs the agent again, which then registers again with a new import token: revoke deletes the old one. Any
+other agent needs a new token: muster token create NAME --cluster CLUSTER. Whoever holds an earlier token made for this cluster can
+register it again; revoke names these tokens, and deletes them with --delete-tokens.`,
+		Flags: append(hubFlags(), &cli.BoolFlag{Name: flagDeleteTokens, Usage: "also delete the registration tokens that are only for this cluster"}),
 		Action: func(c *cli.Context) error {
 			hub, name, err := connectWithName(c, "the name of the CLUSTER")
 			if err != nil {
 				return err
 			}
-			revoked, err := hub.Revoke(c.Context, hub.namespace, name)
+			revoked, err := hub.Revoke(c.Context, hub.namespace, name, c.Bool(flagDeleteTokens))
 			switch {
-			case err != nil:
-				return err
-			case len(revoked) == 0:
+			case len(revoked.Requests) > 0:
+				fmt.Fprintf(s.Out, "The credential of Cluster %s/%s is revoked; it was issued for %s.\n", hub.namespace, name, strings.Join(revoked.Requests, ", "))
+			case err == nil:
 				fmt.Fprintf(s.Err, "No agent has a credential for Cluster %s/%s.\n", hub.namespace, name)
-			default:
-				fmt.Fprintf(s.Out, "The credential of Cluster %s/%s is revoked; it was issued for %s.\n", hub.namespace, name, strings.Join(revoked, ", "))
 			}
-			return nil
+			for _, token := range revoked.Tokens {
+				fmt.Fprintf(s.Out, "Whoever holds token %s can register the cluster again; "+
+					"delete it with `muster%s -n %s token revoke %s`, or all such tokens with --%s.\n", token, hub.Flags, hub.namespace, token, flagDeleteTokens)
+			}
+			return err
 		},
 	}
 }

@@ -174,14 +174,11 @@ func (c Case) holder() string {
 }
 
 func (c Case) hasTokenOfCluster() bool {
-	return c.isImport() || isOnlyFor(c.Token.Spec, c.Request.Spec.ClientID)
+	return c.isImport() || IsOnlyFor(c.Token.Spec, c.Request.Spec.ClientID)
 }
 
 // isImport reports whether the token is the import token of the Cluster.
-func (c Case) isImport() bool {
-	return c.Cluster != nil && c.Cluster.UID != "" && owningCluster(c.Token) == string(c.Cluster.UID) &&
-		c.Token.Name == ImportTokenName(c.Cluster.Name)
-}
+func (c Case) isImport() bool { return c.Cluster != nil && IsImportTokenOf(c.Token, c.Cluster) }
 
 // isProvedByAgent reports whether the current agent proved that the request is its own: it wrote the name of the request to its
 // Lease or status with its current credential, and only that credential may write there. The proof does not count after that credential was revoked,

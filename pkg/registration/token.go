@@ -137,8 +137,8 @@ func Usable(token *fleet.ClusterRegistrationToken, now time.Time) bool {
 	return token.DeletionTimestamp == nil && token.Undecodable == "" && !Expired(token, now)
 }
 
-// isOnlyFor reports whether a token allows this clientID and no other.
-func isOnlyFor(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
+// IsOnlyFor reports whether a token allows this clientID and no other.
+func IsOnlyFor(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	return token.ClientIDPattern == "" && slices.Equal(token.ClientIDs, []string{clientID})
 }
 
@@ -150,6 +150,11 @@ func owningCluster(token *fleet.ClusterRegistrationToken) string {
 		}
 	}
 	return ""
+}
+
+// IsImportTokenOf reports whether the hub created the token for the import of this Cluster.
+func IsImportTokenOf(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool {
+	return cluster.UID != "" && owningCluster(token) == string(cluster.UID) && token.Name == ImportTokenName(cluster.Name)
 }
 
 // IsImportToken reports whether the hub created the token for the import of a Cluster.
