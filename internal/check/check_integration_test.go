@@ -259,7 +259,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 
 	"way-clock": func(t *testing.T, h *hall) Inputs {
 		in := h.across(h.installed(t))
-		in.Member.Wrap(func(next http.RoundTripper) http.RoundTripper { return dated{next, time.Hour} })
+		in.Member.Wrap(dated(time.Hour).Wrap)
 		return in
 	},
 	"way-authenticated": func(t *testing.T, h *hall) Inputs {

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // TestMain sets a proxy at which nobody listens. Addresses of this machine bypass it, and Go reads it once in a process.
@@ -316,17 +317,14 @@ func forged(t *testing.T, expires time.Time) string {
 }
 
 // dated makes the clock of a server appear to be ahead.
-type dated struct {
-	next http.RoundTripper
-	by   time.Duration
-}
-
-func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := d.next.RoundTrip(request)
-	if err == nil {
-		response.Header.Set("Date", time.Now().Add(d.by).UTC().Format(http.TimeFormat))
+func dated(by time.Duration) transport.Sender {
+	return func(next http.RoundTripper, request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		if err == nil {
+			response.Header.Set("Date", time.Now().Add(by).UTC().Format(http.TimeFormat))
+		}
+		return response, err
 	}
-	return response, err
 }
 
 type leaseType = coordinationv1.Lease

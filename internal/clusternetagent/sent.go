@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // SentRequests records the requests of an agent as "IDENTITY VERB PATH CODE". IDENTITY is boot for the bootstrap token and ded for the dedicated one.
@@ -52,19 +54,16 @@ func (s *SentRequests) on(config *rest.Config, identity string) *rest.Config {
 		return config
 	}
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recordingSent{next, s, identity} })
+	config.Wrap(transport.Sender(func(next http.RoundTripper, request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		s.add(identity, request, response)
+		return response, err
+	}).Wrap)
 	return config
 }
 
-type recordingSent struct {
-	next     http.RoundTripper
-	sent     *SentRequests
-	identity string
-}
-
-// RoundTrip records the request when it is answered.
-func (r recordingSent) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := r.next.RoundTrip(request)
+// add records a request that was answered.
+func (s *SentRequests) add(identity string, request *http.Request, response *http.Response) {
 	verb, path, code := request.Method, request.URL.Path, 0
 	if request.URL.Query().Has("watch") {
 		verb = "WATCH"
@@ -75,8 +74,7 @@ func (r recordingSent) RoundTrip(request *http.Request) (*http.Response, error) 
 	if response != nil {
 		code = response.StatusCode
 	}
-	r.sent.mu.Lock()
-	defer r.sent.mu.Unlock()
-	r.sent.lines = append(r.sent.lines, fmt.Sprintf("%s %s %s %d", r.identity, verb, path, code))
-	return response, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf("%s %s %s %d", identity, verb, path, code))
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // AwaitAdmission waits until the API server applies the admission policies, which takes some seconds after their installation.
@@ -127,23 +128,21 @@ func (c *Cluster) WithoutMutatingPolicies(t testing.TB) func(*muster.Options) {
 	t.Helper()
 	c.WithoutAdmission(t)
 	config := rest.CopyConfig(c.RESTConfig())
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return hidesMutating{next} })
+	config.Wrap(transport.Sender(hideMutating).Wrap)
 	monitor, err := admission.New(admission.Options{RESTConfig: config, Namespace: metav1.NamespaceDefault, Install: true})
 	require.NoError(t, err)
 	require.NoError(t, awaitAdmission(t.Context(), monitor))
 	return func(o *muster.Options) { o.RESTConfig, o.LeaveAdmission = config, true }
 }
 
-// hidesMutating removes the mutating kinds from the list of kinds that the API server serves.
-type hidesMutating struct{ next http.RoundTripper }
-
-func (h hidesMutating) RoundTrip(req *http.Request) (*http.Response, error) {
+// hideMutating removes the mutating kinds from the list of kinds that the API server serves.
+func hideMutating(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if path.Dir(req.URL.Path) != "/apis/"+admission.Group {
-		return h.next.RoundTrip(req)
+		return next.RoundTrip(req)
 	}
 	req = req.Clone(req.Context())
 	req.Header.Set("Accept", "application/json")
-	answer, err := h.next.RoundTrip(req)
+	answer, err := next.RoundTrip(req)
 	if err != nil || answer.StatusCode != http.StatusOK {
 		return answer, err
 	}

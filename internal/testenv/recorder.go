@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Recorder records the requests of a hub or agent, and can make them fail. Pass Wrap to Cluster.Hub.
@@ -63,7 +64,7 @@ func (r *Recorder) Wrap(o *muster.Options) {
 // On returns a configuration whose requests pass through the recorder.
 func (r *Recorder) On(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
+	config.Wrap(transport.Sender(r.send).Wrap)
 	return config
 }
 
@@ -79,25 +80,17 @@ func (r *Recorder) Requests(part string) (found []string) {
 	return found
 }
 
-type recording struct {
-	next     http.RoundTripper
-	recorder *Recorder
-}
-
-// WrappedRoundTripper lets client-go find the transport, to close its connections.
-func (r recording) WrappedRoundTripper() http.RoundTripper { return r.next }
-
-// RoundTrip records the request and sends it.
-func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
+// send records the request and sends it.
+func (r *Recorder) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	query := req.URL.Query()
 	s := &Sent{Method: req.Method, Path: req.URL.Path, DryRun: query.Has("dryRun"), watch: query.Get("watch") != ""}
-	harm := r.recorder.begin(s)
-	send := func() (*http.Response, error) { return r.next.RoundTrip(req) }
+	harm := r.begin(s)
+	send := func() (*http.Response, error) { return next.RoundTrip(req) }
 	if harm == nil {
 		harm = func(*http.Request, func() (*http.Response, error)) (*http.Response, error) { return send() }
 	}
 	response, err := harm(req, send)
-	r.recorder.end(s, response)
+	r.end(s, response)
 	return response, err
 }
 

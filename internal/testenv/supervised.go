@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Blow is a fault at a write of a hub.
@@ -81,7 +82,9 @@ func (s *supervised) supervise(c *Cluster) error {
 		ctx, die := context.WithCancelCause(s.over)
 		o := s.options
 		o.RESTConfig = c.RESTConfig()
-		o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return mortal{s, ctx, die, next} })
+		o.RESTConfig.Wrap(transport.Sender(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+			return s.send(ctx, die, next, req)
+		}).Wrap)
 		err := muster.Run(ctx, o)
 		killed := ctx.Err() != nil
 		die(nil)
@@ -128,41 +131,31 @@ func (s *supervised) due(req *http.Request) Blow {
 	return s.blow
 }
 
-// mortal is the transport of one hub. After the hub was killed it sends nothing, although some goroutines of the hub still run.
-type mortal struct {
-	hub   *supervised
-	alive context.Context
-	die   context.CancelCauseFunc
-	next  http.RoundTripper
-}
-
 var errKilled = errors.New("this hub was killed")
 
-// RoundTrip sends the request, unless the hub was killed or a fault is due.
-func (m mortal) RoundTrip(req *http.Request) (*http.Response, error) {
-	if errors.Is(context.Cause(m.alive), errKilled) {
+// send sends a request of the hub with the context alive, unless the hub was killed or a fault is due. After the hub was killed it sends
+// nothing, although some goroutines of the hub still run.
+func (s *supervised) send(alive context.Context, die context.CancelCauseFunc, next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if errors.Is(context.Cause(alive), errKilled) {
 		return nil, errKilled
 	}
-	switch m.hub.due(req) {
+	switch s.due(req) {
 	case Fail:
 		return serverError(req), nil
 	case Drop:
-		response, err := m.next.RoundTrip(req)
+		response, err := next.RoundTrip(req)
 		if err != nil {
 			return nil, err
 		}
 		_ = response.Body.Close()
 		return nil, io.ErrUnexpectedEOF
 	case Kill:
-		response, err := m.next.RoundTrip(req)
-		m.die(errKilled)
+		response, err := next.RoundTrip(req)
+		die(errKilled)
 		return response, err
 	}
-	return m.next.RoundTrip(req)
+	return next.RoundTrip(req)
 }
-
-// WrappedRoundTripper lets client-go find the transport, to close its connections.
-func (m mortal) WrappedRoundTripper() http.RoundTripper { return m.next }
 
 func serverError(req *http.Request) *http.Response {
 	const body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"a fault of the test"}`

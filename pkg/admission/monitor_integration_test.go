@@ -27,6 +27,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // creatorObjects are the policies and bindings that record the creators of requests.
@@ -449,40 +450,35 @@ type wire struct {
 
 func (w *wire) tap(o *admission.Options) {
 	o.RESTConfig = rest.CopyConfig(o.RESTConfig)
-	o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return &tapped{w, next} })
+	o.RESTConfig.Wrap(transport.Sender(w.send).Wrap)
 }
 
-type tapped struct {
-	*wire
-	next http.RoundTripper
-}
-
-func (t *tapped) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *wire) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if strings.Contains(req.URL.Path, "/v1beta1/mutating") {
-		t.beta.Add(1)
+		w.beta.Add(1)
 	}
-	answer, err := t.next.RoundTrip(req)
+	answer, err := next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	if req.Method == http.MethodPost && req.URL.Query().Get("dryRun") == metav1.DryRunAll {
-		t.probes.Add(1)
-		if t.unavailable.Load() {
+		w.probes.Add(1)
+		if w.unavailable.Load() {
 			_ = answer.Body.Close()
 			answer.StatusCode, answer.Body = http.StatusServiceUnavailable, http.NoBody
 			return answer, nil
 		}
-		if t.believe.Load() {
+		if w.believe.Load() {
 			return altered(answer, func(o map[string]any) {
 				_ = unstructured.SetNestedField(o, "nobody at all", "metadata", "annotations", fleet.CreatorAnnotation)
 			})
 		}
 	}
-	for _, version := range t.hide {
-		if req.URL.Path == "/apis/"+admission.Group+"/"+version && answer.StatusCode == http.StatusOK && !t.upgraded.Load() {
+	for _, version := range w.hide {
+		if req.URL.Path == "/apis/"+admission.Group+"/"+version && answer.StatusCode == http.StatusOK && !w.upgraded.Load() {
 			return altered(answer, func(o map[string]any) {
 				o["resources"] = slices.DeleteFunc(o["resources"].([]any), func(resource any) bool {
-					return t.hideAll.Load() || strings.HasPrefix(resource.(map[string]any)["kind"].(string), "Mutating")
+					return w.hideAll.Load() || strings.HasPrefix(resource.(map[string]any)["kind"].(string), "Mutating")
 				})
 			})
 		}

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // writeKiller kills an agent at its n-th write, before or after the write is carried out, and loses the later writes.
@@ -62,17 +64,13 @@ func (d *writeKiller) fault(r *http.Request) (int, string) {
 
 // wrap counts the writes to a real API server.
 func (d *writeKiller) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return transport.Sender(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if isWrite(r) && (d.counts == nil || d.counts(r)) && d.lost() {
 			return nil, errors.New("the agent is killed")
 		}
 		return next.RoundTrip(r)
-	})
+	}).Wrap(next)
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func isWrite(r *http.Request) bool { return r.Method != http.MethodGet }
 

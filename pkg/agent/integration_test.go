@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // realMember is a namespace on a real API server, with a garbage collector.
@@ -58,15 +59,13 @@ func TestLead(t *testing.T) {
 		c := m.config
 		c.OnState = func(state string) { states <- state }
 		c.Member = rest.CopyConfig(m.config.Member)
-		c.Member.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) {
-				response, err := next.RoundTrip(r)
-				if r.URL.Query().Has("watch") {
-					watches <- struct{}{}
-				}
-				return response, err
-			})
-		})
+		c.Member.Wrap(transport.Sender(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if r.URL.Query().Has("watch") {
+				watches <- struct{}{}
+			}
+			return response, err
+		}).Wrap)
 		c.LeaderElection = &LeaderElection{identity, leader.Times{LeaseDuration: 3 * time.Hour, RenewDeadline: 2 * time.Hour, RetryPeriod: time.Hour}}
 		return must(c.withDefaults())
 	}
@@ -111,14 +110,12 @@ func TestLead(t *testing.T) {
 func TestLeadLosesTheLease(t *testing.T) {
 	m := newRealMember(t)
 	var cut atomic.Bool
-	m.config.Member.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			if cut.Load() {
-				return nil, assert.AnError
-			}
-			return next.RoundTrip(r)
-		})
-	})
+	m.config.Member.Wrap(transport.Sender(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if cut.Load() {
+			return nil, assert.AnError
+		}
+		return next.RoundTrip(r)
+	}).Wrap)
 	m.config.LeaderElection = &LeaderElection{"me", leader.Times{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}}
 	ended := false
 	err := lead(t.Context(), must(m.config.withDefaults()), func(ctx context.Context) error {

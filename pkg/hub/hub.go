@@ -39,6 +39,7 @@ import (
 	clusternetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/clusters.clusternet.io/v1beta1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -114,7 +115,7 @@ type hub struct {
 func newHub(ctx context.Context, o Options) (*hub, error) {
 	h := &hub{options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{}, leading: metrics.NewLeader()}
 	h.config.Wrap(h.reachability.Wrap)
-	h.config.Wrap(h.fence.wrap)
+	h.config.Wrap(transport.Sender(h.fence.send).Wrap)
 	var err error
 	if h.caches, err = newCaches(ctx, h.config, o); err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
@@ -334,24 +335,13 @@ func (f *fence) closed() bool {
 	return term != nil && errors.Is(context.Cause(*term), leader.ErrLost)
 }
 
-// wrap is for the configuration of the hub's clients.
-func (f *fence) wrap(next http.RoundTripper) http.RoundTripper { return fenced{f, next} }
-
-type fenced struct {
-	fence *fence
-	next  http.RoundTripper
-}
-
-// RoundTrip sends the request unless it is a write and the Lease is lost.
-func (f fenced) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method != http.MethodGet && f.fence.closed() {
+// send sends a request of the hub unless it is a write and the Lease is lost.
+func (f *fence) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodGet && f.closed() {
 		if req.Body != nil {
 			_ = req.Body.Close()
 		}
 		return nil, errFenced
 	}
-	return f.next.RoundTrip(req)
+	return next.RoundTrip(req)
 }
-
-// WrappedRoundTripper lets client-go reach the transport, to close its connections.
-func (f fenced) WrappedRoundTripper() http.RoundTripper { return f.next }

@@ -19,6 +19,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // replica is a hub that takes part in an election. Its requests are recorded, and can be cut off.
@@ -34,7 +35,7 @@ func startReplica(t *testing.T, cluster *testenv.Cluster, namespace, identity st
 	t.Helper()
 	r := &replica{standby: make(chan struct{}), elected: make(chan struct{}), atWork: make(chan struct{}), ended: make(chan error, 1)}
 	cfg := cluster.RESTConfig()
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return severed{r, next} })
+	cfg.Wrap(transport.Sender(r.send).Wrap)
 	options := muster.Options{
 		RESTConfig: rest.CopyConfig(cfg), DisableBootstrap: true, SystemNamespace: namespace,
 		Election: &leader.Config{
@@ -53,19 +54,12 @@ func startReplica(t *testing.T, cluster *testenv.Cluster, namespace, identity st
 	return r
 }
 
-type severed struct {
-	*replica
-	next http.RoundTripper
-}
-
-func (s severed) RoundTrip(req *http.Request) (*http.Response, error) {
-	if s.cut.Load() {
+func (r *replica) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if r.cut.Load() {
 		return nil, errors.New("the connection is cut")
 	}
-	return s.next.RoundTrip(req)
+	return next.RoundTrip(req)
 }
-
-func (s severed) WrappedRoundTripper() http.RoundTripper { return s.next }
 
 func await(t *testing.T, what string, happens <-chan struct{}) {
 	t.Helper()

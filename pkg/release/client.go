@@ -50,6 +50,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Default rate limit towards the member's API server: the default of client-go is meant for one person. The deployment of a Bundle takes some
@@ -109,7 +110,8 @@ type helmAction struct {
 func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {
 	op := &helmAction{client: c, namespace: namespace, manager: objectManager}
 	config := rest.CopyConfig(c.config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, fieldManager{op, next}} })
+	config.Wrap(transport.Sender(op.setFieldManager).Wrap)
+	config.Wrap(until(ctx).Wrap)
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -138,53 +140,37 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	return op, nil
 }
 
-// fieldManager replaces the field manager in every write by the one of the action, except those of this package. Helm takes the name
+// setFieldManager replaces the field manager in every write by the one of the action, except those of this package. Helm takes the name
 // from a package variable, or from the name of the program; both belong to the whole process, which may be an embedding program.
-type fieldManager struct {
-	op   *helmAction
-	next http.RoundTripper
-}
-
-// RoundTrip sends a copy of the request if it names another field manager.
-func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
+func (o *helmAction) setFieldManager(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	query := req.URL.Query()
 	isOurs := query.Get("fieldManager") == registration.FieldManager || strings.HasPrefix(query.Get("fieldManager"), namespaceManager)
 	if query.Has("fieldManager") && !isOurs {
-		query.Set("fieldManager", f.op.manager)
+		query.Set("fieldManager", o.manager)
 		req = req.Clone(req.Context())
 		req.URL.RawQuery = query.Encode()
 	}
-	return f.next.RoundTrip(req)
+	return next.RoundTrip(req)
 }
 
-// WrappedRoundTripper lets client-go reach the transport to close its connections.
-func (f fieldManager) WrappedRoundTripper() http.RoundTripper { return f.next }
-
-// withContext ends requests when ctx ends, and sends none after that.
-type withContext struct {
-	ctx  context.Context
-	next http.RoundTripper
-}
-
-// RoundTrip sends the request with a context that ends with either of the two.
-func (w withContext) RoundTrip(req *http.Request) (*http.Response, error) {
-	if w.ctx.Err() != nil {
-		return nil, context.Cause(w.ctx)
+// until ends requests when ctx ends, and sends none after that.
+func until(ctx context.Context) transport.Sender {
+	return func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		either, cancel := context.WithCancelCause(req.Context())
+		stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+		response, err := next.RoundTrip(req.WithContext(either))
+		if err != nil {
+			stop()
+			cancel(err)
+			return nil, err
+		}
+		response.Body = &closeFunc{response.Body, func() { stop(); cancel(nil) }}
+		return response, nil
 	}
-	ctx, cancel := context.WithCancelCause(req.Context())
-	stop := context.AfterFunc(w.ctx, func() { cancel(context.Cause(w.ctx)) })
-	response, err := w.next.RoundTrip(req.WithContext(ctx))
-	if err != nil {
-		stop()
-		cancel(err)
-		return nil, err
-	}
-	response.Body = &closeFunc{response.Body, func() { stop(); cancel(nil) }}
-	return response, nil
 }
-
-// WrappedRoundTripper lets client-go reach the transport to close its connections.
-func (w withContext) WrappedRoundTripper() http.RoundTripper { return w.next }
 
 type closeFunc struct {
 	io.ReadCloser

@@ -2,7 +2,6 @@ package release
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -44,17 +44,9 @@ func onMember(t *testing.T, wrap ...func(*rest.Config)) *member {
 	return &member{Client: client, t: t, namespace: namespace.Name, core: core}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // through returns an option of onMember: a function that sends the requests of the client.
-func through(send func(next http.RoundTripper, r *http.Request) (*http.Response, error)) func(*rest.Config) {
-	return func(c *rest.Config) {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) { return send(next, r) })
-		})
-	}
+func through(send transport.Sender) func(*rest.Config) {
+	return func(c *rest.Config) { c.Wrap(send.Wrap) }
 }
 
 // store creates a Secret of a revision, as a user can who may write Secrets in the namespace.

@@ -62,17 +62,33 @@ func IsProxyUnreachable(err error) bool {
 // RefuseRedirect is a function for http.Client.CheckRedirect. A redirect would send the token to another address.
 func RefuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// NoRedirects refuses redirects for an http.Client that a library creates, for example from a rest.Config.
-type NoRedirects struct{ Next http.RoundTripper }
+// Sender sends a request through a transport.
+type Sender func(next http.RoundTripper, request *http.Request) (*http.Response, error)
 
-// RoundTrip sends the request and removes the target of a redirect from the answer.
-func (s NoRedirects) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := s.Next.RoundTrip(request)
-	if err == nil {
-		response.Header.Del("Location")
-	}
-	return response, err
+// Wrap returns a transport that sends requests with the Sender, through next. It is a function for rest.Config.Wrap.
+func (s Sender) Wrap(next http.RoundTripper) http.RoundTripper { return wrapper{next, s} }
+
+type wrapper struct {
+	next http.RoundTripper
+	send Sender
+}
+
+// RoundTrip sends the request.
+func (w wrapper) RoundTrip(request *http.Request) (*http.Response, error) {
+	return w.send(w.next, request)
 }
 
 // WrappedRoundTripper lets client-go reach the transport to close its connections.
-func (s NoRedirects) WrappedRoundTripper() http.RoundTripper { return s.Next }
+func (w wrapper) WrappedRoundTripper() http.RoundTripper { return w.next }
+
+// NoRedirects returns a transport that removes the target of a redirect from the answer. It is for an http.Client that a library creates, for
+// example from a rest.Config.
+func NoRedirects(next http.RoundTripper) http.RoundTripper {
+	return Sender(func(next http.RoundTripper, request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		if err == nil {
+			response.Header.Del("Location")
+		}
+		return response, err
+	}).Wrap(next)
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 )
 
@@ -121,7 +122,7 @@ func TestNoRedirectsAndRefuseRedirect(t *testing.T) {
 		})
 		config := trusting(server)
 		config.RootCAs.AddCert(elsewhere.Certificate())
-		wrapped, err := rest.HTTPWrappersForConfig(&rest.Config{BearerToken: "MARKER"}, NoRedirects{New(config, nil)})
+		wrapped, err := rest.HTTPWrappersForConfig(&rest.Config{BearerToken: "MARKER"}, NoRedirects(New(config, nil)))
 		require.NoError(t, err)
 		for _, client := range []*http.Client{
 			{Transport: wrapped},
@@ -133,5 +134,5 @@ func TestNoRedirectsAndRefuseRedirect(t *testing.T) {
 	}
 	assert.False(t, strayed)
 	below := New(&tls.Config{MinVersion: tls.VersionTLS12}, nil)
-	assert.Same(t, below, NoRedirects{below}.WrappedRoundTripper())
+	assert.Same(t, below, NoRedirects(below).(utilnet.RoundTripperWrapper).WrappedRoundTripper())
 }

@@ -24,23 +24,13 @@ type reads struct {
 	n    atomic.Int64
 }
 
-func (r *reads) count(next http.RoundTripper) http.RoundTripper { return &counting{next, r} }
-
-type counting struct {
-	http.RoundTripper
-	reads *reads
-}
-
-func (c *counting) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := c.RoundTripper.RoundTrip(request)
-	if request.Method == http.MethodGet && request.URL.Path == c.reads.path {
-		c.reads.n.Add(1)
+func (r *reads) count(next http.RoundTripper, request *http.Request) (*http.Response, error) {
+	response, err := next.RoundTrip(request)
+	if request.Method == http.MethodGet && request.URL.Path == r.path {
+		r.n.Add(1)
 	}
 	return response, err
 }
-
-// WrappedRoundTripper lets client-go close the idle connections.
-func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }
 
 // specFieldsOf are the fields of the spec that the manager owns.
 func specFieldsOf(t *testing.T, cluster *fleet.Cluster, manager string) []string {

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -88,7 +89,7 @@ func newServerStory(t *testing.T) *serverStory {
 		Name: "edge", ID: "c-m-abcdefgh", Namespace: rancherlike.DefaultWorkspace, Workspace: rancherlike.DefaultWorkspace,
 	}, s.member)
 	s.secretReads = &reads{path: s.local.SecretPath()}
-	s.asHub = []func(*muster.Options){s.server.Upgrade(t), func(o *muster.Options) { o.RESTConfig.Wrap(s.secretReads.count) }}
+	s.asHub = []func(*muster.Options){s.server.Upgrade(t), func(o *muster.Options) { o.RESTConfig.Wrap(transport.Sender(s.secretReads.count).Wrap) }}
 	s.running = s.hub.Hub(t, s.asHub...)
 	return s
 }

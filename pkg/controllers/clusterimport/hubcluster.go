@@ -74,7 +74,7 @@ func (i *Importer) connectAs(account credential.Account) (*memberClient, error) 
 		identity = &serviceAccountTransport{issuer: i.Issuer, account: account, clock: i.Clock, anonymous: anonymous, hub: identity}
 	}
 	plain := &rest.Config{Host: cfg.Host, APIPath: cfg.APIPath, ContentConfig: cfg.ContentConfig, UserAgent: userAgent, QPS: cfg.QPS}
-	return newClients(plain, &http.Client{Transport: transport.NoRedirects{Next: identity}, Timeout: cfg.Timeout})
+	return newClients(plain, &http.Client{Transport: transport.NoRedirects(identity), Timeout: cfg.Timeout})
 }
 
 const (

@@ -163,9 +163,9 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members,
 	connections.MaxConnsPerHost, connections.MaxIdleConnsPerHost = maxConnections, maxConnections
 	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
 	connections.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: 4 * streamBuffer}
-	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects{Next: transport.Limited{
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects(transport.Limited{
 		Next: connections, Body: responseLimits, Watch: watchLimits, Small: smallLimits, Large: large,
-	}})
+	}))
 	if err != nil {
 		return nil, nil, err
 	}

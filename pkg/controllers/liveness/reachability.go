@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // APIReachability records since when heartbeats can arrive: since the start of the hub, or since the hub's API server, to which
@@ -41,25 +43,16 @@ func (r *APIReachability) unreachable() {
 // Wrap returns a transport that records failed watches of the hub's own clients. While the API server is not reachable, some watch is
 // retried all the time. Other requests may fail for other reasons and do not count.
 func (r *APIReachability) Wrap(next http.RoundTripper) http.RoundTripper {
-	return reachabilityTransport{r, next}
+	return transport.Sender(r.send).Wrap(next)
 }
 
-type reachabilityTransport struct {
-	reachability *APIReachability
-	next         http.RoundTripper
-}
-
-// RoundTrip sends the request.
-func (t reachabilityTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(req)
+func (r *APIReachability) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	response, err := next.RoundTrip(req)
 	if req.URL.Query().Get("watch") != "" && isUnreachable(req.Context(), response, err) {
-		t.reachability.unreachable()
+		r.unreachable()
 	}
 	return response, err
 }
-
-// WrappedRoundTripper gives client-go access to the transport, to close its connections.
-func (t reachabilityTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // isUnreachable excludes requests that the hub cancelled and requests that the API server rejected.
 func isUnreachable(ctx context.Context, response *http.Response, err error) bool {
