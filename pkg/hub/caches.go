@@ -182,7 +182,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	c := &caches{
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
-		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
+		secrets: secretInformer(metadataClient), interner: newInterner(),
 		transformManaged: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
@@ -233,7 +233,7 @@ func (c *caches) fill(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return ctx.Err()
 	}
-	c.interner.forgetAll()
+	c.interner.forget()
 	return nil
 }
 
@@ -255,7 +255,7 @@ func (c *caches) start() error {
 		}
 	}
 	c.running.Go(func() {
-		wait.UntilWithContext(c.lifetime, func(context.Context) { c.interner.forget() }, recentTime)
+		wait.UntilWithContext(c.lifetime, func(context.Context) { c.interner.forget() }, internTime)
 	})
 	c.running.Go(func() { c.secrets.RunWithContext(c.lifetime) })
 	if c.contents != nil {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/randfill"
 
 	"github.com/muster-fleet/muster/internal/fuzz"
@@ -32,7 +31,7 @@ func FuzzTransforms(f *testing.F) {
 			Funcs(func(q *resource.Quantity, c randfill.Continue) {
 				*q = *resource.NewQuantity(int64(c.Int31()), resource.DecimalSI)
 			}) // others take gigabytes to encode
-		w, agents := newInterner(clock.RealClock{}), preserve.AgentReports{}
+		w, agents := newInterner(), preserve.AgentReports{}
 		for object, transforms := range map[metav1.Object][]cache.TransformFunc{
 			&fleet.Cluster{}:                {restoreCluster, agents.Transform},
 			&fleet.Bundle{}:                 {withoutResources},

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
@@ -30,35 +29,27 @@ import (
 // ten objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
 // memory for the objects of a registration by a third.
 type interner struct {
-	mu        sync.Mutex
-	strings   *recent[uint64, string]              // by their hash: a string as the key takes a third more
-	lists     *recent[string, []string]            // by the joined strings
-	maps      *recent[uint64, map[string]string]   // by sum
-	resources *recent[string, corev1.ResourceList] // by the joined names and quantities
-	digests   *recent[fleet.SpecDigests, *fleet.SpecDigests]
-	seed      maphash.Seed
-	helm      *fleet.HelmOptions // of the last Bundle: those of all agents are equal
+	seed maphash.Seed
+
+	mu sync.Mutex
+	internedValues
 }
 
-func newInterner(clock clock.PassiveClock) *interner {
-	return &interner{
-		strings: newRecent[uint64](clock, func(s string) int { return len(s) }),
-		lists: newRecent[string](clock, func(list []string) (size int) {
-			for _, s := range list {
-				size += len(s)
-			}
-			return size
-		}),
-		maps: newRecent[uint64](clock, func(all map[string]string) (size int) {
-			for key, value := range all {
-				size += len(key) + len(value)
-			}
-			return size
-		}),
-		resources: newRecent[string](clock, func(list corev1.ResourceList) int { return len(list) * int(unsafe.Sizeof(resource.Quantity{})) }),
-		digests:   newRecent[fleet.SpecDigests](clock, func(*fleet.SpecDigests) int { return int(unsafe.Sizeof(fleet.SpecDigests{})) }),
-		seed:      maphash.MakeSeed(),
-	}
+// internedValues are the values of the objects since the interner was emptied.
+type internedValues struct {
+	strings   map[uint64]string              // by their hash: a string as the key takes a third more
+	lists     map[string][]string            // by the joined strings
+	maps      map[uint64]map[string]string   // by sum
+	resources map[string]corev1.ResourceList // by the joined names and quantities
+	digests   map[fleet.SpecDigests]*fleet.SpecDigests
+	helm      *fleet.HelmOptions // of the last Bundle: those of all agents are equal
+	size      int                // of all entries
+}
+
+func newInterner() *interner {
+	w := &interner{seed: maphash.MakeSeed()}
+	w.forget()
+	return w
 }
 
 // transform sets the transform of an informer, which removes from each object what the hub does not read and interns the rest.
@@ -212,10 +203,11 @@ func (w *interner) specDigests(digests *fleet.SpecDigests) *fleet.SpecDigests {
 	if digests == nil {
 		return nil
 	}
-	if equal, ok := w.digests.get(*digests); ok {
+	if equal, ok := w.digests[*digests]; ok {
 		return equal
 	}
-	w.digests.add(*digests, digests)
+	w.reserve(int(unsafe.Sizeof(*digests)))
+	w.digests[*digests] = digests
 	return digests
 }
 
@@ -240,14 +232,15 @@ func (w *interner) list(list []string) []string {
 		return list
 	}
 	joined := strings.Join(list, "\n")
-	if equal, ok := w.lists.get(joined); ok && slices.Equal(equal, list) {
+	if equal, ok := w.lists[joined]; ok && slices.Equal(equal, list) {
 		return equal
 	}
 	interned := make([]string, len(list))
 	for i, s := range list {
 		interned[i] = w.string(s)
 	}
-	w.lists.add(joined, interned)
+	w.reserve(len(joined))
+	w.lists[joined] = interned
 	return interned
 }
 
@@ -277,10 +270,11 @@ func (w *interner) resourceList(all corev1.ResourceList) corev1.ResourceList {
 		quantity := all[name]
 		fmt.Fprintf(&joined, "%s=%s ", name, quantity.String())
 	}
-	if equal, ok := w.resources.get(joined.String()); ok {
+	if equal, ok := w.resources[joined.String()]; ok {
 		return equal
 	}
-	w.resources.add(joined.String(), all)
+	w.reserve(len(all) * int(unsafe.Sizeof(resource.Quantity{})))
+	w.resources[joined.String()] = all
 	return all
 }
 
@@ -293,14 +287,16 @@ func (w *interner) stringMap(before, all map[string]string) map[string]string {
 		return before
 	}
 	sum := w.sum(all)
-	if equal, ok := w.maps.get(sum); ok && maps.Equal(equal, all) {
+	if equal, ok := w.maps[sum]; ok && maps.Equal(equal, all) {
 		return equal
 	}
-	interned := make(map[string]string, len(all))
+	interned, size := make(map[string]string, len(all)), 0
 	for key, value := range all {
 		interned[w.string(key)] = w.string(value)
+		size += len(key) + len(value)
 	}
-	w.maps.add(sum, interned)
+	w.reserve(size)
+	w.maps[sum] = interned
 	return interned
 }
 
@@ -318,90 +314,41 @@ func (w *interner) string(s string) string {
 		return ""
 	}
 	sum := maphash.String(w.seed, s)
-	if known, ok := w.strings.get(sum); ok && known == s {
+	if known, ok := w.strings[sum]; ok && known == s {
 		return known
 	}
-	w.strings.add(sum, s)
+	w.reserve(len(s))
+	w.strings[sum] = s
 	return s
 }
 
-// forget drops the entries that were not used recently. An idle hub adds no entries, and so keeps the entries from its start.
+const (
+	// internTime is the time after which the interner is emptied. The initial list of a cache takes less.
+	internTime = time.Minute
+	// internSize limits the memory of the entries, because anybody may create objects, and agents write texts. It suffices for the strings of
+	// 20,000 clusters. internOverhead is the memory of an entry without its texts.
+	internSize, internOverhead = 64 << 20, 64
+)
+
+// forget drops all entries: periodically, when they are too large, and once the caches are filled. Later objects share the strings of the objects
+// that they replace.
 func (w *interner) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.strings.expire()
-	w.lists.expire()
-	w.maps.expire()
-	w.resources.expire()
-	w.digests.expire()
+	w.empty()
 }
 
-// forgetAll drops all entries, once the caches are filled. Later objects share the strings of the objects that they replace.
-func (w *interner) forgetAll() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.strings.clear()
-	w.lists.clear()
-	w.maps.clear()
-	w.resources.clear()
-	w.digests.clear()
-	w.helm = nil
-}
-
-const (
-	// recentTime is the minimum time an entry is kept. Entries expire in generations, so one may live up to twice as long. The
-	// initial list of a cache takes less.
-	recentTime = time.Minute
-	// recentMax and recentSize limit the entries of a generation and the bytes of their texts, because anybody may create objects, and
-	// agents write texts. Together they suffice for the strings of 20,000 clusters.
-	recentMax, recentSize = 1 << 18, 16 << 20
-)
-
-// recent is a map that forgets entries that were not used recently. It keeps two generations: when the young one is old or full,
-// it becomes the old one, and the old one is dropped.
-type recent[K comparable, V any] struct {
-	clock      clock.PassiveClock
-	young, old map[K]V
-	born       time.Time // when the young generation began
-	size       int       // of the young generation
-	sizeOf     func(V) int
-}
-
-func newRecent[K comparable, V any](clock clock.PassiveClock, sizeOf func(V) int) *recent[K, V] {
-	return &recent[K, V]{clock: clock, young: map[K]V{}, born: clock.Now(), sizeOf: sizeOf}
-}
-
-func (r *recent[K, V]) get(key K) (value V, known bool) {
-	if value, known = r.young[key]; known {
-		return value, true
-	}
-	if value, known = r.old[key]; known {
-		r.add(key, value)
-	}
-	return value, known
-}
-
-func (r *recent[K, V]) add(key K, value V) {
-	r.expire()
-	if len(r.young) >= recentMax || r.size >= recentSize {
-		r.nextGeneration()
-	}
-	r.young[key] = value
-	r.size += r.sizeOf(value)
-}
-
-// expire makes an old generation of the young one if it is old enough.
-func (r *recent[K, V]) expire() {
-	if r.clock.Since(r.born) >= recentTime {
-		r.nextGeneration()
+func (w *interner) empty() {
+	w.internedValues = internedValues{
+		strings: map[uint64]string{}, lists: map[string][]string{}, maps: map[uint64]map[string]string{},
+		resources: map[string]corev1.ResourceList{}, digests: map[fleet.SpecDigests]*fleet.SpecDigests{},
 	}
 }
 
-func (r *recent[K, V]) clear() {
-	r.nextGeneration()
-	r.old = nil
-}
-
-func (r *recent[K, V]) nextGeneration() {
-	r.old, r.young, r.born, r.size = r.young, map[K]V{}, r.clock.Now(), 0
+// reserve counts the size of another entry, and empties the interner before if it is full.
+func (w *interner) reserve(size int) {
+	if w.size > internSize {
+		w.empty()
+	}
+	w.size += size + internOverhead
 }

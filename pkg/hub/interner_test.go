@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -21,8 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
-	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -54,7 +51,7 @@ func someRole() *rbacv1.Role {
 
 func TestIntern(t *testing.T) {
 	t.Run("objects stay equal but for managedFields", func(t *testing.T) {
-		w := newInterner(clock.RealClock{})
+		w := newInterner()
 		want := someBinding()
 		want.ManagedFields = nil
 		assert.Equal(t, want, w.intern(nil, someBinding()))
@@ -65,7 +62,7 @@ func TestIntern(t *testing.T) {
 		assert.Equal(t, "no object", w.intern(nil, "no object"))
 	})
 	t.Run("equal strings and maps are in memory once", func(t *testing.T) {
-		w := newInterner(clock.RealClock{})
+		w := newInterner()
 		one, other, role := someBinding(), someBinding(), someRole()
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"managed": "true"}}}
 		odd := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"managed": "false"}}}
@@ -93,15 +90,15 @@ func TestIntern(t *testing.T) {
 		assert.Equal(t, map[string]string{"managed": "false"}, odd.Labels)
 	})
 	t.Run("different maps of one sum", func(t *testing.T) {
-		w := newInterner(clock.RealClock{})
+		w := newInterner()
 		m, another := map[string]string{"a": "b"}, map[string]string{"b": "a"}
 		assert.NotEqual(t, w.sum(m), w.sum(another))
-		w.maps.add(w.sum(m), another)
+		w.maps[w.sum(m)] = another
 		assert.Equal(t, m, w.stringMap(nil, m))
 		assert.Equal(t, m, w.stringMap(nil, m))
 	})
 	t.Run("equal lists of rules are in memory once", func(t *testing.T) {
-		w := newInterner(clock.RealClock{})
+		w := newInterner()
 		one, other, odd := someRole(), someRole(), someRole()
 		odd.Rules[0].Verbs = []string{own("get"), own("list")}
 		for _, role := range []*rbacv1.Role{one, other, odd} {
@@ -115,7 +112,7 @@ func TestIntern(t *testing.T) {
 		assert.Equal(t, []string{"a", "b"}, w.list([]string{"a", "b"}), "joined they are equal")
 	})
 	t.Run("conditions have no spare capacity", func(t *testing.T) {
-		w := newInterner(clock.RealClock{})
+		w := newInterner()
 		conditions := func() []genericcondition.GenericCondition {
 			return append(make([]genericcondition.GenericCondition, 0, 8), genericcondition.GenericCondition{
 				Type: own("Ready"), Status: corev1.ConditionStatus(own("True")), Reason: own("Ready"), Message: own("all is well"),
@@ -150,7 +147,7 @@ func (i *informed) SetTransform(t cache.TransformFunc) error {
 }
 
 func TestInternResources(t *testing.T) {
-	w := newInterner(clock.RealClock{})
+	w := newInterner()
 	bundle := func() *fleet.Bundle {
 		return &fleet.Bundle{Spec: fleet.BundleSpec{Resources: []fleet.BundleResource{{Content: own("kind: Deployment")}}}}
 	}
@@ -168,7 +165,7 @@ func TestInternResourceLists(t *testing.T) {
 		}
 		return &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{Capacity: list(), Allocatable: list()}}}
 	}
-	w, one, other, larger := newInterner(clock.RealClock{}), clusterWith("8"), clusterWith("8"), clusterWith("16")
+	w, one, other, larger := newInterner(), clusterWith("8"), clusterWith("8"), clusterWith("16")
 	for _, cluster := range []*fleet.Cluster{one, other, larger, {}} {
 		w.intern(nil, cluster)
 	}
@@ -183,7 +180,7 @@ func TestInternReports(t *testing.T) {
 			Hub: &fleet.AgentHub{APIServerURL: own("https://hub"), APIServerCAHash: own("943f95f3")},
 		}}}
 	}
-	w, one, other := newInterner(clock.RealClock{}), cluster(), cluster()
+	w, one, other := newInterner(), cluster(), cluster()
 	w.intern(nil, one)
 	w.intern(nil, other)
 	assert.Equal(t, cluster(), other)
@@ -208,7 +205,7 @@ func TestInternHelmOptions(t *testing.T) {
 		b.Spec.Helm = &fleet.HelmOptions{TakeOwnership: true, Chart: chart}
 		return b
 	}
-	w, agent, of, other, again := newInterner(clock.RealClock{}), bundle(""), bundle(""), bundle("app"), bundle("")
+	w, agent, of, other, again := newInterner(), bundle(""), bundle(""), bundle("app"), bundle("")
 	for _, object := range []any{agent, of, other, again, &fleet.Bundle{}} {
 		w.intern(nil, object)
 	}
@@ -219,45 +216,31 @@ func TestInternHelmOptions(t *testing.T) {
 
 // Two strings with the same hash are both kept.
 func TestInternCollision(t *testing.T) {
-	w := newInterner(clock.RealClock{})
-	w.strings.add(maphash.String(w.seed, "one"), "other")
+	w := newInterner()
+	w.strings[maphash.String(w.seed, "one")] = "other"
 	assert.Equal(t, "one", w.string("one"))
 }
 
-func TestForgetAll(t *testing.T) {
-	w := newInterner(clock.RealClock{})
+func TestForget(t *testing.T) {
+	w := newInterner()
 	w.intern(nil, someRole())
 	w.stringMap(nil, map[string]string{"key": "value"})
 	w.resourceList(corev1.ResourceList{"pods": resource.MustParse("330")})
 	w.helmOptions(&fleet.HelmOptions{})
-	w.strings.nextGeneration()
-	w.string("later")
-	w.forgetAll()
-	assert.Empty(t, w.strings.young)
-	assert.Empty(t, w.strings.old)
-	assert.Empty(t, w.lists.young)
-	assert.Empty(t, w.lists.old)
-	assert.Empty(t, w.maps.young)
-	assert.Empty(t, w.maps.old)
-	assert.Empty(t, w.resources.young)
-	assert.Empty(t, w.resources.old)
-	assert.Nil(t, w.helm)
+	w.specDigests(&fleet.SpecDigests{})
+	assert.Positive(t, w.size)
+	w.forget()
+	assert.Equal(t, newInterner().internedValues, w.internedValues)
 	assert.Equal(t, someRole(), w.intern(nil, someRole()))
 }
 
-// An agent renews its Lease for months, and the entries of the interner live for two minutes.
+// An agent renews its Lease for months, and the entries of the interner live for a minute.
 func TestInternLaterVersions(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Now())
-	w := newInterner(clock)
+	w := newInterner()
 	lease, role := someBinding(), someBinding()
 	w.intern(nil, lease)
 	w.intern(nil, role)
-	for range 2 {
-		clock.Step(recentTime)
-		w.forget()
-	}
-	assert.Empty(t, w.strings.old, "forgotten, though nothing was added")
-
+	w.forget()
 	renewed, relabelled := someBinding(), someBinding()
 	relabelled.Labels["managed"] = "false"
 	w.intern(lease, renewed)
@@ -269,7 +252,7 @@ func TestInternLaterVersions(t *testing.T) {
 }
 
 func TestTransform(t *testing.T) {
-	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w, i := newInterner(), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	w.transform(i, func(object any) (any, error) {
 		object.(*fleet.Bundle).Name = "first"
 		return object, nil
@@ -306,7 +289,7 @@ func TestTransform(t *testing.T) {
 
 // Most events of BundleDeployments are reports of agents, for which no digest is computed.
 func TestTransform_digests(t *testing.T) {
-	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w, i := newInterner(), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	w.transform(i, withoutOptions)
 	received := func(uid, version string, generation int64, namespace string) *fleet.BundleDeployment {
 		object, err := i.transform(&fleet.BundleDeployment{
@@ -325,46 +308,25 @@ func TestTransform_digests(t *testing.T) {
 	assert.NotEqual(t, cached.Spec.CachedDigests, received("another", "4", 1, "two").Spec.CachedDigests, "another object")
 }
 
-func TestRecent(t *testing.T) {
-	t.Run("entries that are used stay", func(t *testing.T) {
-		clock := clocktesting.NewFakeClock(time.Now())
-		r := newRecent[string](clock, func(int) int { return 1 })
-		r.add("used", 1)
-		r.add("unused", 2)
-		for n := range 5 {
-			value, known := r.get("used")
-			assert.True(t, known)
-			assert.Equal(t, 1, value)
-			clock.Step(recentTime)
-			r.add("other", n)
-		}
-		_, known := r.get("unused")
-		assert.False(t, known)
-		assert.LessOrEqual(t, len(r.young)+len(r.old), 4)
-	})
-	t.Run("the number of entries is limited", func(t *testing.T) {
-		r := newRecent[int](clocktesting.NewFakeClock(time.Now()), func(int) int { return 1 })
-		for n := range 3 * recentMax {
-			r.add(n, n)
-		}
-		assert.Equal(t, 2*recentMax, len(r.young)+len(r.old))
-		_, known := r.get(0)
-		assert.False(t, known)
-		last, _ := r.get(3*recentMax - 1)
-		assert.Equal(t, 3*recentMax-1, last)
-	})
-	t.Run("the size of the texts is limited", func(t *testing.T) {
-		w, each := newInterner(clocktesting.NewFakeClock(time.Now())), recentSize/8
-		text := strings.Repeat("x", each)
+func TestInternSize(t *testing.T) {
+	text := strings.Repeat("x", internSize/8)
+	for name, add := range map[string]func(w *interner, s string){
+		"strings": func(w *interner, s string) { w.string(s) },
+		"lists":   func(w *interner, s string) { w.list([]string{s}) },
+		"maps":    func(w *interner, s string) { w.stringMap(nil, map[string]string{"key": s}) },
+	} {
+		w := newInterner()
 		for n := range 32 {
-			w.string(fmt.Sprint(n, text))
-			w.stringMap(nil, map[string]string{"key": fmt.Sprint(n, text)})
+			add(w, fmt.Sprint(n, text))
+			assert.LessOrEqual(t, w.size, internSize+2*internSize/8, name)
+			assert.LessOrEqual(t, len(w.strings), 10, name)
 		}
-		const perGeneration = 8 + 2 // the name of the label, and the string that was one too many
-		assert.LessOrEqual(t, len(w.strings.young), perGeneration)
-		assert.LessOrEqual(t, len(w.strings.old), perGeneration)
-		assert.LessOrEqual(t, len(w.maps.young)+len(w.maps.old), 2*perGeneration)
-	})
+	}
+	w := newInterner()
+	for n := range internSize / internOverhead {
+		w.string(fmt.Sprint(n))
+	}
+	assert.Less(t, len(w.strings), internSize/internOverhead, "short strings count, too")
 }
 
 // A panic of a transform ends the process, or keeps all objects out of the cache.
@@ -372,7 +334,7 @@ func TestTransform_panic(t *testing.T) {
 	source := fcache.NewFakeControllerSource()
 	t.Cleanup(source.Shutdown)
 	informer := cache.NewSharedIndexInformer(source, &corev1.Secret{}, 0, cache.Indexers{})
-	newInterner(clock.RealClock{}).transform(informer, func(object any) (any, error) {
+	newInterner().transform(informer, func(object any) (any, error) {
 		if object.(*corev1.Secret).Name == "bad" {
 			panic("no map")
 		}

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -117,7 +116,7 @@ func TestMemoryOfACluster(t *testing.T) {
 		}
 	}
 
-	c := &caches{interner: newInterner(clock.RealClock{}), transformManaged: reduceManaged("registrations")}
+	c := &caches{interner: newInterner(), transformManaged: reduceManaged("registrations")}
 	caches := unstarted{informers: map[string]*informed{}}
 	for _, kind := range managedOnly {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, nil, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
