@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 	watchtools "k8s.io/client-go/tools/watch"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Import describes a cluster to import.
@@ -285,19 +285,12 @@ func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav
 		return fmt.Errorf("watch Clusters: %w", h.Explain(err, namespace))
 	}
 	attempt.Stop()
-	from := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = options.LabelSelector
-			if o.ResourceVersion == "0" {
-				o.ResourceVersion = "" // the cache of the API server can be older than the list that was printed
-			}
-			return clusters.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = options.LabelSelector
-			return clusters.Watch(ctx, o)
-		},
-	}
+	from := transport.ListWatch(clusters, func(o *metav1.ListOptions) {
+		o.LabelSelector = options.LabelSelector
+		if o.ResourceVersion == "0" { // of a list
+			o.ResourceVersion = "" // the cache of the API server can be older than the list that was printed
+		}
+	})
 	_, err = watchtools.UntilWithSync(ctx, from, &fleet.Cluster{}, nil, func(e watch.Event) (bool, error) {
 		if cluster, ok := e.Object.(*fleet.Cluster); ok {
 			return false, do(cluster, e.Type == watch.Deleted)

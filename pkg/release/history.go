@@ -19,9 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -200,16 +198,7 @@ func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) ([]
 // Revisions lists and watches the metadata of the Secrets that List reads.
 func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
 	text := ownedByHelm(selector)
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = text
-			return c.meta.Resource(secrets).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = text
-			return transport.Watch(ctx, o, c.meta.Resource(secrets).Watch)
-		},
-	}
+	return transport.ListWatch(c.meta.Resource(secrets), func(o *metav1.ListOptions) { o.LabelSelector = text })
 }
 
 func ownedByHelm(selector labels.Selector) string {

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 )
 
 // watchGrace is the time after the requested timeout at which a watch is ended from this side.
@@ -33,6 +35,27 @@ func Watch(
 		return nil, err
 	}
 	return &limitedWatch{events, cancel}, nil
+}
+
+// ListWatch lists and watches objects with a client of their kind. It sets the selectors of every request with selectors, and begins each watch with
+// Watch.
+func ListWatch[L runtime.Object](client ListWatcher[L], selectors func(*metav1.ListOptions)) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			selectors(&o)
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			selectors(&o)
+			return Watch(ctx, o, client.Watch)
+		},
+	}
+}
+
+// ListWatcher has the methods of client-go's clients that ListWatch needs.
+type ListWatcher[L runtime.Object] interface {
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
 // UnansweredError means that a watch could not begin in time.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
@@ -64,4 +65,35 @@ func TestWatchWithoutATimeoutOrRefused(t *testing.T) {
 	})
 	require.ErrorIs(t, err, assert.AnError)
 	assert.False(t, Unanswered(err))
+}
+
+// configMaps records the requests of a client.
+type configMaps struct {
+	listed, watched metav1.ListOptions
+	limited         bool
+}
+
+func (c *configMaps) List(_ context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	c.listed = o
+	return &corev1.ConfigMapList{}, nil
+}
+
+func (c *configMaps) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	c.watched = o
+	_, c.limited = ctx.Deadline()
+	return watch.NewFake(), nil
+}
+
+func TestListWatch(t *testing.T) {
+	client := &configMaps{}
+	lw := ListWatch(client, func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=one" })
+	list, err := lw.ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "1"})
+	require.NoError(t, err)
+	assert.Equal(t, &corev1.ConfigMapList{}, list)
+	assert.Equal(t, metav1.ListOptions{ResourceVersion: "1", FieldSelector: "metadata.name=one"}, client.listed)
+	events, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: ptr.To[int64](300)})
+	require.NoError(t, err)
+	defer events.Stop()
+	assert.Equal(t, "metadata.name=one", client.watched.FieldSelector)
+	assert.True(t, client.limited)
 }

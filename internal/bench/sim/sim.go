@@ -15,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Patience is the time after which a run fails because an expected event did not happen.
@@ -106,20 +106,9 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// listWatcher is a part of the generated client of one kind.
-type listWatcher[L runtime.Object] interface {
-	List(ctx context.Context, options metav1.ListOptions) (L, error)
-	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-}
-
 // follow calls handle with every object of a kind, and again for each change, until ctx ends.
-func follow[T runtime.Object, L runtime.Object](ctx context.Context, kind T, client listWatcher[L], handle func(T)) error {
-	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, options)
-		},
-		WatchFuncWithContext: client.Watch,
-	}, kind, 0, nil)
+func follow[T runtime.Object, L runtime.Object](ctx context.Context, kind T, client transport.ListWatcher[L], handle func(T)) error {
+	informer := cache.NewSharedIndexInformer(transport.ListWatch(client, func(*metav1.ListOptions) {}), kind, 0, nil)
 	onChange := func(object any) {
 		if typed, ok := object.(T); ok {
 			handle(typed)

@@ -10,10 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
@@ -261,19 +259,9 @@ func (c *objectCache) kind(resource schema.GroupVersionResource) *kindCache {
 		return k
 	}
 	const createdByHelm = release.ManagedByLabel + "=" + release.ManagedByHelm
-	client := c.client.Resource(resource)
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.LabelSelector = createdByHelm
-				return client.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.LabelSelector = createdByHelm
-				return transport.Watch(ctx, o, client.Watch)
-			},
-		},
-		ObjectType: &unstructured.Unstructured{},
+		ListerWatcher: transport.ListWatch(c.client.Resource(resource), func(o *metav1.ListOptions) { o.LabelSelector = createdByHelm }),
+		ObjectType:    &unstructured.Unstructured{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    c.notify,
 			UpdateFunc: func(before, after any) { c.notify(before); c.notify(after) }, // it may belong to another release now

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -173,10 +172,6 @@ func closeIdle(client *http.Client) {
 func (m *Member) WatchConfiguration(ctx context.Context, changed chan<- struct{}) {
 	core := m.Watching.CoreV1()
 	secrets, configMaps := core.Secrets(m.Namespace), core.ConfigMaps(m.Namespace)
-	listSecrets := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return secrets.List(ctx, o) }
-	listConfigMaps := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return configMaps.List(ctx, o)
-	}
 	var watches sync.WaitGroup
 	signal := func() {
 		select {
@@ -192,40 +187,28 @@ func (m *Member) WatchConfiguration(ctx context.Context, changed chan<- struct{}
 	written := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { signal() }, UpdateFunc: updated}
 	deleted := cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { signal() }}
 	watches.Go(func() {
-		watchOne(ctx, m.named(registration.BootstrapSecret, listSecrets, secrets.Watch), &corev1.Secret{}, written)
+		watchOne(ctx, m.Watching, secrets, registration.BootstrapSecret, &corev1.Secret{}, written)
 	})
 	watches.Go(func() {
-		watchOne(ctx, m.named(registration.CredentialSecret, listSecrets, secrets.Watch), &corev1.Secret{}, deleted)
+		watchOne(ctx, m.Watching, secrets, registration.CredentialSecret, &corev1.Secret{}, deleted)
 	})
 	for _, name := range []string{registration.AgentHubConfigMap, registration.AgentConfigMap} {
-		watches.Go(func() { watchOne(ctx, m.named(name, listConfigMaps, configMaps.Watch), &corev1.ConfigMap{}, written) })
+		watches.Go(func() { watchOne(ctx, m.Watching, configMaps, name, &corev1.ConfigMap{}, written) })
 	}
 	watches.Wait()
 }
 
-func watchOne(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, handler cache.ResourceEventHandler) {
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: kind, Handler: handler, Transform: withoutData})
-	informer.RunWithContext(ctx)
-}
-
-// named selects one object by its name on the API server, so that the other objects of the namespace are not transferred.
-func (m *Member) named(
-	name string,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
-	watchFrom func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) cache.ListerWatcher {
+// watchOne watches one object until ctx ends. It selects the object by its name on the API server, so that the other objects of the namespace
+// are not transferred.
+func watchOne[L runtime.Object](
+	ctx context.Context, member any, client transport.ListWatcher[L], name string, kind runtime.Object, handler cache.ResourceEventHandler,
+) {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return list(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return transport.Watch(ctx, options, watchFrom)
-		},
-	}
-	return cache.ToListWatcherWithWatchListSemantics(lw, m.Watching)
+	lw := transport.ListWatch(client, func(o *metav1.ListOptions) { o.FieldSelector = selector })
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, member), ObjectType: kind, Handler: handler, Transform: withoutData,
+	})
+	informer.RunWithContext(ctx)
 }
 
 // withoutData keeps tokens out of the informer's store.

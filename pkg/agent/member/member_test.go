@@ -1,7 +1,6 @@
 package member
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,26 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-func TestWatchHasADeadline(t *testing.T) {
-	var watched context.Context
-	begin := func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
-		watched = ctx
-		return watch.NewFake(), nil
-	}
-	m := &Member{Namespace: "ns", Watching: kubefake.NewClientset()}
-	lw := cache.ToListerWatcherWithContext(m.named("fleet-agent", nil, begin))
-	events, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{TimeoutSeconds: ptr.To[int64](300)})
-	require.NoError(t, err)
-	defer events.Stop()
-	_, limited := watched.Deadline()
-	assert.True(t, limited)
-}
 
 func TestWatchConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
