@@ -41,7 +41,7 @@ The first line names the cause. docs/checks.md explains each check and the exit 
 			}
 			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 			defer cancel()
-			in := check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now}
+			in := check.Inputs{Member: member, AgentNamespace: r.config.Namespace, Version: version.Version, Now: time.Now}
 			return check.Run(ctx, in).Report(c.App.Writer, format)
 		},
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usage(fmt.Errorf("%w; see --help", err)) },

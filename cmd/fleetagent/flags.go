@@ -18,15 +18,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// raw has the unparsed flags and environment variables.
+// raw has the flags and environment variables. Those that need no parsing are in the configuration already.
 type raw struct {
-	kubeconfig, namespace, scope, checkinInterval string
-	leaderElect, debug, heartbeatLease            bool
-	debugLevel                                    int
-	hostname, generation                          string
-	workers, driftWorkers                         string
-	healthAddress, metricsAddress, logFormat      string
-	lease                                         launch.Election
+	config                                   agent.Config
+	kubeconfig, checkinInterval              string
+	leaderElect, debug                       bool
+	debugLevel                               int
+	workers, driftWorkers                    string
+	healthAddress, metricsAddress, logFormat string
+	lease                                    launch.Election
 }
 
 // newApp reads the flags and calls run with a validated configuration.
@@ -39,7 +39,7 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 		if c.Args().Present() {
 			return fmt.Errorf("there is no command %q; see --help", c.Args().First())
 		}
-		config, err := r.config()
+		config, err := r.complete()
 		if err != nil {
 			return err
 		}
@@ -66,13 +66,13 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 func (r *raw) flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach this cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
-		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the agent runs in (required)"},
-		&cli.StringFlag{Name: "agent-scope", Destination: &r.scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
+		&cli.StringFlag{Name: "namespace", Destination: &r.config.Namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the agent runs in (required)"},
+		&cli.StringFlag{Name: "agent-scope", Destination: &r.config.Scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
 		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 1m with a Lease, else 15m"},
-		&cli.BoolFlag{Name: "heartbeat-lease", Destination: &r.heartbeatLease, Value: true, EnvVars: []string{"HEARTBEAT_LEASE"}, Usage: "register for heartbeats to a Lease on the hub, where the hub supports it, instead of the status of the Cluster"},
+		&cli.BoolFlag{Name: "heartbeat-lease", Destination: &r.config.HeartbeatLease, Value: true, EnvVars: []string{"HEARTBEAT_LEASE"}, Usage: "register for heartbeats to a Lease on the hub, where the hub supports it, instead of the status of the Cluster"},
 		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "work only while this process holds a Lease, so that one agent of the namespace works at a time"},
-		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"POD_NAME", "HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
-		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` reported to the hub, which changes it to restart the agent"},
+		&cli.StringFlag{Name: "hostname", Destination: &r.config.Pod, EnvVars: []string{"POD_NAME", "HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
+		&cli.StringFlag{Name: "generation", Destination: &r.config.Generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` reported to the hub, which changes it to restart the agent"},
 		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to deploy in parallel; empty: 50"},
 		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to compare with the cluster in parallel; empty: 50"},
 		launch.HealthFlag(&r.healthAddress),
@@ -83,27 +83,17 @@ func (r *raw) flags() []cli.Flag {
 	}
 }
 
-// config parses the flags and returns all errors at once.
-func (r *raw) config() (agent.Config, error) {
+// complete parses the flags and returns all errors at once.
+func (r *raw) complete() (agent.Config, error) {
+	c := r.config
+	c.Version, c.Log = version.Version, logrus.StandardLogger()
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
-	election, errElection := r.election()
-	workers, errWorkers := number("--workers", r.workers)
-	driftWorkers, errDriftWorkers := number("--drift-workers", r.driftWorkers)
-	c := agent.Config{
-		Namespace:       r.namespace,
-		Scope:           r.scope,
-		CheckinInterval: longEnough(checkin),
-		HeartbeatLease:  r.heartbeatLease,
-		LeaderElection:  election,
-		Pod:             r.hostname,
-		Generation:      r.generation,
-		Workers:         workers,
-		DriftWorkers:    driftWorkers,
-		Version:         version.Version,
-		Log:             logrus.StandardLogger(),
-	}
-	member, errMember := launch.RESTConfig(r.kubeconfig)
-	c.Member = member
+	c.CheckinInterval = longEnough(checkin)
+	var errElection, errWorkers, errDriftWorkers, errMember error
+	c.LeaderElection, errElection = r.election()
+	c.Workers, errWorkers = number("--workers", r.workers)
+	c.DriftWorkers, errDriftWorkers = number("--drift-workers", r.driftWorkers)
+	c.Member, errMember = launch.RESTConfig(r.kubeconfig)
 	if errMember != nil {
 		c.Member = &rest.Config{} // so that Validate reports the other fields only
 	}
@@ -115,7 +105,7 @@ func (r *raw) config() (agent.Config, error) {
 }
 
 func (r *raw) checkNamespace() error {
-	if r.namespace == "" {
+	if r.config.Namespace == "" {
 		return errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
 	}
 	return nil
