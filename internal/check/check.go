@@ -72,8 +72,10 @@ type Check struct {
 	// Hint is the remedy if the check fails. Commands of muster in it are between backquotes, with CLUSTER for the name.
 	Hint string
 
-	on  side
-	run func(context.Context, *knowledge) Finding
+	on side
+	// when reports, after the earlier checks, whether this one applies; nil means always.
+	when func(*knowledge) bool
+	run  func(context.Context, *knowledge) Finding
 }
 
 // side is a set of inputs: those that a check requires, or those that are available.
@@ -164,7 +166,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 		if cause := skippedBecause(c, results); cause != "" {
 			line.Result, line.SkippedBecause = Unknown, cause
 		} else {
-			found := c.run(ctx, k)
+			found := c.find(ctx, k)
 			if found.Verdict == "" {
 				continue
 			}
@@ -178,6 +180,14 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 	}
 	d.Result, d.Summary = summarize(d.Checks)
 	return d
+}
+
+// find runs the check if it applies.
+func (c Check) find(ctx context.Context, k *knowledge) Finding {
+	if c.when != nil && !c.when(k) {
+		return doesNotApply()
+	}
+	return c.run(ctx, k)
 }
 
 // hint returns the Hint of a check with commands for this hub, this Cluster and its namespace.

@@ -74,9 +74,6 @@ func conditionText(cluster *fleet.Cluster, kind string) string {
 const firstStatusWithin = 30 * time.Second
 
 func clusterProcessed(_ context.Context, k *knowledge) Finding {
-	if k.cluster == nil {
-		return doesNotApply()
-	}
 	if k.cluster.Labels[fleet.ClusterManagementLabel] != "" {
 		return fail("the label %s assigns the Cluster to another controller", fleet.ClusterManagementLabel)
 	}
@@ -90,9 +87,6 @@ func clusterProcessed(_ context.Context, k *knowledge) Finding {
 }
 
 func clusterNotQuarantined(_ context.Context, k *knowledge) Finding {
-	if k.cluster == nil {
-		return doesNotApply()
-	}
 	if k.cluster.Spec.Quarantined {
 		return fail("the Cluster is quarantined (spec.quarantined): its agent has no rights on the hub")
 	}
@@ -100,9 +94,6 @@ func clusterNotQuarantined(_ context.Context, k *knowledge) Finding {
 }
 
 func importSecret(ctx context.Context, k *knowledge) Finding {
-	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
-		return doesNotApply()
-	}
 	namespace := k.cluster.Namespace
 	if k.cluster.Spec.KubeConfigSecretNamespace != "" {
 		namespace = k.cluster.Spec.KubeConfigSecretNamespace
@@ -124,9 +115,6 @@ func importSecret(ctx context.Context, k *knowledge) Finding {
 // importKubeconfig repeats the checks of the hub on the kubeconfig. Its messages contain no part of the kubeconfig except the address of the
 // server.
 func importKubeconfig(_ context.Context, k *knowledge) Finding {
-	if k.kubeconfig == nil {
-		return doesNotApply()
-	}
 	title := fmt.Sprintf("key %s of Secret %s/%s", registration.KubeconfigValue, k.kubeconfig.Namespace, k.kubeconfig.Name)
 	value := k.kubeconfig.Data[registration.KubeconfigValue]
 	if err := registration.RefuseAliases(value); err != nil {
@@ -152,9 +140,6 @@ func importKubeconfig(_ context.Context, k *knowledge) Finding {
 }
 
 func importSelfContained(_ context.Context, k *knowledge) Finding {
-	if k.kubeconfig == nil {
-		return doesNotApply()
-	}
 	cluster, user := k.importCluster, k.importUser
 	switch {
 	case user.Exec != nil:
@@ -170,9 +155,6 @@ func importSelfContained(_ context.Context, k *knowledge) Finding {
 }
 
 func importAddress(_ context.Context, k *knowledge) Finding {
-	if k.importConfig == nil {
-		return doesNotApply()
-	}
 	server := k.importConfig.Host
 	address, err := netip.ParseAddr(hostOf(server))
 	if isLoopback(server) && err != nil {
@@ -190,9 +172,6 @@ func importAddress(_ context.Context, k *knowledge) Finding {
 }
 
 func importReaches(ctx context.Context, k *knowledge) Finding {
-	if k.importConfig == nil {
-		return doesNotApply()
-	}
 	member := connectTo(k.importConfig, k.Now, memberLimits)
 	version, err := member.version(ctx)
 	imported := fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported)
@@ -212,9 +191,6 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 }
 
 func importRights(ctx context.Context, k *knowledge) Finding {
-	if k.importConfig == nil {
-		return doesNotApply()
-	}
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
 	}}
@@ -260,9 +236,6 @@ func tokenExists(ctx context.Context, k *knowledge) Finding {
 }
 
 func tokenReady(_ context.Context, k *knowledge) Finding {
-	if k.token == nil {
-		return doesNotApply()
-	}
 	switch v := view.OfToken(k.token); v.State {
 	case view.StateReady, view.StateUsedUp:
 		return pass("")
@@ -272,9 +245,6 @@ func tokenReady(_ context.Context, k *knowledge) Finding {
 }
 
 func tokenLives(_ context.Context, k *knowledge) Finding {
-	if k.token == nil {
-		return doesNotApply()
-	}
 	expires := view.OfToken(k.token).Expires
 	if expires == nil {
 		return pass("it does not expire")
@@ -287,9 +257,6 @@ func tokenLives(_ context.Context, k *knowledge) Finding {
 }
 
 func tokenUses(_ context.Context, k *knowledge) Finding {
-	if k.token == nil {
-		return doesNotApply()
-	}
 	v := view.OfToken(k.token)
 	if v.UsageLimit != nil && v.Uses >= int64(*v.UsageLimit) {
 		return fail("ClusterRegistrationToken %s is used up: %s", v.Name, v.UsesText())
@@ -299,9 +266,6 @@ func tokenUses(_ context.Context, k *knowledge) Finding {
 
 // tokenRights asks the hub whether the ServiceAccount of the token may create requests in its workspace.
 func tokenRights(ctx context.Context, k *knowledge) Finding {
-	if k.token == nil {
-		return doesNotApply()
-	}
 	account := registration.TokenServiceAccount(k.token.Name, string(k.token.UID))
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: registration.AccountUser(k.token.Namespace, account),
@@ -321,9 +285,6 @@ func tokenRights(ctx context.Context, k *knowledge) Finding {
 }
 
 func clusterImported(_ context.Context, k *knowledge) Finding {
-	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
-		return doesNotApply()
-	}
 	if fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported).Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionImported))
 	}
@@ -350,9 +311,6 @@ func requestGranted(_ context.Context, k *knowledge) Finding {
 }
 
 func clusterRegistered(_ context.Context, k *knowledge) Finding {
-	if k.cluster == nil {
-		return doesNotApply()
-	}
 	if !k.registered() {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionRegistered))
 	}

@@ -32,6 +32,14 @@ var beforeHeartbeat = []string{
 // Table returns all checks, in the order in which a registration depends on them.
 func Table() []Check { return slices.Clone(table) }
 
+func hasCluster(k *knowledge) bool       { return k.cluster != nil }
+func isImport(k *knowledge) bool         { return k.cluster != nil && k.cluster.Spec.KubeConfigSecret != "" }
+func hasKubeconfig(k *knowledge) bool    { return k.kubeconfig != nil }
+func hasImportConfig(k *knowledge) bool  { return k.importConfig != nil }
+func hasToken(k *knowledge) bool         { return k.token != nil }
+func hasAddress(k *knowledge) bool       { return k.access != nil }
+func hasHubCredential(k *knowledge) bool { return k.connection != nil && k.access.Token != "" }
+
 var table = []Check{
 	{
 		ID: "hub-api", Category: categoryHub, on: onHub, run: hubAPI,
@@ -74,44 +82,46 @@ var table = []Check{
 		Hint: "`muster clusters -A` and `muster requests -A` list all; if the agent has never reached the hub, pass --member-kubeconfig or run fleetagent check in its pod",
 	},
 	{
-		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, run: clusterProcessed,
+		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterProcessed,
 		Needs: []string{"cluster-exists"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the hub has processed the Cluster",
 		Hint: "follow the reason of the condition Processed in docs/reasons.md",
 	},
 	{
-		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, run: clusterNotQuarantined, Needs: []string{"cluster-exists"},
-		Says: "the Cluster is not quarantined",
-		Hint: "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and gives the agent its rights back",
+		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterNotQuarantined,
+		Needs: []string{"cluster-exists"},
+		Says:  "the Cluster is not quarantined",
+		Hint:  "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and gives the agent its rights back",
 	},
 	{
-		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, run: importSecret, Needs: []string{"cluster-exists"},
+		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, when: isImport, run: importSecret, Needs: []string{"cluster-exists"},
 		Says: "the Secret with the kubeconfig exists and may be used",
 		Hint: "create the Secret that spec.kubeConfigSecret names, in the namespace of the Cluster; if it is in another namespace, add the namespace of " +
 			"the Cluster to its annotation " + fleet.KubeconfigAllowedAnnotation,
 	},
 	{
-		ID: "import-kubeconfig", Category: categoryImport, on: onHub | onCluster, run: importKubeconfig, Needs: []string{"import-secret"},
+		ID: "import-kubeconfig", Category: categoryImport, on: onHub | onCluster, when: hasKubeconfig, run: importKubeconfig, Needs: []string{"import-secret"},
 		Says: "the Secret contains a kubeconfig",
 		Hint: "store the output of `kubectl config view --raw --minify --flatten` under the key value",
 	},
 	{
-		ID: "import-self-contained", Category: categoryImport, on: onHub | onCluster, run: importSelfContained, Needs: []string{"import-kubeconfig"},
-		Says: "the kubeconfig contains its credential and runs no program",
-		Hint: "create a kubeconfig with the token of a ServiceAccount, and embed files with `kubectl config view --raw --flatten`",
+		ID: "import-self-contained", Category: categoryImport, on: onHub | onCluster, when: hasKubeconfig, run: importSelfContained,
+		Needs: []string{"import-kubeconfig"},
+		Says:  "the kubeconfig contains its credential and runs no program",
+		Hint:  "create a kubeconfig with the token of a ServiceAccount, and embed files with `kubectl config view --raw --flatten`",
 	},
 	{
-		ID: "import-address", Category: categoryImport, on: onHub | onCluster, run: importAddress, Needs: []string{"import-self-contained"},
+		ID: "import-address", Category: categoryImport, on: onHub | onCluster, when: hasImportConfig, run: importAddress, Needs: []string{"import-self-contained"},
 		Says: "the kubeconfig has an address that the hub can reach",
 		Hint: "set the server of the kubeconfig to an address of the member in the hub's network, or allow the address with members.allowedCIDRs of the chart fleet",
 	},
 	{
-		ID: "import-reaches", Category: categoryImport, on: onHub | onCluster, run: importReaches, Needs: []string{"import-address"},
+		ID: "import-reaches", Category: categoryImport, on: onHub | onCluster, when: hasImportConfig, run: importReaches, Needs: []string{"import-address"},
 		Says: "the member answers with this kubeconfig",
 		Hint: "correct the server, the CA or the credential in the kubeconfig, or start the member; this check connects from this machine",
 	},
 	{
-		ID: "import-rights", Category: categoryImport, on: onHub | onCluster, run: importRights, Needs: []string{"import-reaches"},
+		ID: "import-rights", Category: categoryImport, on: onHub | onCluster, when: hasImportConfig, run: importRights, Needs: []string{"import-reaches"},
 		Says: "the user of the kubeconfig may install the agent",
 		Hint: "renew the credential, or bind its user to ClusterRole cluster-admin on the member",
 	},
@@ -188,22 +198,23 @@ var table = []Check{
 		Hint:        "create a new token with `muster token create NAME`, and register with its values",
 	},
 	{
-		ID: "token-ready", Category: categoryToken, on: onHub | onToken, run: tokenReady, Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
+		ID: "token-ready", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenReady,
+		Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the registration token is ready",
 		Hint: "follow the reason of the condition Ready in docs/reasons.md",
 	},
 	{
-		ID: "token-lives", Category: categoryToken, on: onHub | onToken, run: tokenLives, Needs: []string{"token-exists"},
+		ID: "token-lives", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenLives, Needs: []string{"token-exists"},
 		Says: "the registration token has not expired",
 		Hint: "create a new token with `muster token create NAME`",
 	},
 	{
-		ID: "token-uses", Category: categoryToken, on: onHub | onToken, run: tokenUses, Needs: []string{"token-exists"},
+		ID: "token-uses", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenUses, Needs: []string{"token-exists"},
 		Says: "the registration token has uses left",
 		Hint: "create a new token, or raise spec.usageLimit of this one",
 	},
 	{
-		ID: "token-rights", Category: categoryToken, on: onHub | onToken, run: tokenRights, Needs: []string{"token-ready"},
+		ID: "token-rights", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenRights, Needs: []string{"token-ready"},
 		Says: "the registration token has its rights in the workspace",
 		Hint: "delete the token and create it again, so that the hub creates its Role and RoleBinding",
 	},
@@ -218,22 +229,22 @@ var table = []Check{
 		Hint: "set apiServerURL and apiServerCA of the chart fleet to an address that members can reach; an agent with an older address keeps it until it can switch",
 	},
 	{
-		ID: "way-dns", Category: categoryWay, on: anywhere, run: wayDNS, Needs: []string{"way-address"},
+		ID: "way-dns", Category: categoryWay, on: anywhere, when: hasAddress, run: wayDNS, Needs: []string{"way-address"},
 		Says: "the host name of the hub can be resolved",
 		Hint: "correct apiServerURL, or the DNS of this machine; a member may use another DNS: run the check there as well",
 	},
 	{
-		ID: "way-proxy", Category: categoryWay, on: anywhere, run: wayProxy, Needs: []string{"way-address"},
+		ID: "way-proxy", Category: categoryWay, on: anywhere, when: hasAddress, run: wayProxy, Needs: []string{"way-address"},
 		Says: "the proxy lets connections to the hub through",
 		Hint: "correct HTTPS_PROXY, have the proxy allow the address of the hub, or name the address in NO_PROXY",
 	},
 	{
-		ID: "way-tcp", Category: categoryWay, on: anywhere, run: wayTCP, Needs: []string{"way-dns"},
+		ID: "way-tcp", Category: categoryWay, on: anywhere, when: hasAddress, run: wayTCP, Needs: []string{"way-dns"},
 		Says: "a connection to the hub is accepted",
 		Hint: "correct apiServerURL, start the server at that address, or open the firewall; this check connects from this machine",
 	},
 	{
-		ID: "way-tls", Category: categoryWay, on: anywhere, run: wayTLS, Needs: []string{"way-tcp", "way-proxy"},
+		ID: "way-tls", Category: categoryWay, on: anywhere, when: hasAddress, run: wayTLS, Needs: []string{"way-tcp", "way-proxy"},
 		Says: "the certificate of the hub is trusted and names the address",
 		Hint: "set apiServerCA to the CA that signed the certificate, use a name that the certificate contains, or set agentTLSMode",
 	},
@@ -248,19 +259,19 @@ var table = []Check{
 		Hint: "let both sides synchronize their clocks with NTP",
 	},
 	{
-		ID: "way-authenticated", Category: categoryWay, on: onMember, run: wayAuthenticated, Needs: []string{"way-server"},
+		ID: "way-authenticated", Category: categoryWay, on: onMember, when: hasHubCredential, run: wayAuthenticated, Needs: []string{"way-server"},
 		ExplainedBy: []string{"agent-credential-lives", "agent-token", "token-exists", "token-lives", "token-ready"},
 		Says:        "the hub accepts the token of the agent",
 		Hint:        "register again with a new token; for an import, change spec.redeployAgentGeneration of the Cluster",
 	},
 	{
-		ID: "way-authorised", Category: categoryWay, on: onMember, run: wayAuthorised, Needs: []string{"way-authenticated"},
+		ID: "way-authorised", Category: categoryWay, on: onMember, when: hasHubCredential, run: wayAuthorised, Needs: []string{"way-authenticated"},
 		ExplainedBy: []string{"token-rights", "cluster-not-quarantined"},
 		Says:        "the agent has its rights on the hub",
 		Hint:        "look at the Roles and RoleBindings of the agent in that namespace of the hub; the hub restores its own",
 	},
 	{
-		ID: "cluster-imported", Category: categoryConnection, on: onHub | onCluster, run: clusterImported, Needs: []string{"cluster-processed"},
+		ID: "cluster-imported", Category: categoryConnection, on: onHub | onCluster, when: isImport, run: clusterImported, Needs: []string{"cluster-processed"},
 		ExplainedBy: []string{
 			"hub-runs", "hub-config", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights", "way-address",
 		},
@@ -280,7 +291,7 @@ var table = []Check{
 		Hint:        "follow the reason in docs/reasons.md; `muster describe CLUSTER` names the commands that decide about a request that waits for approval",
 	},
 	{
-		ID: "cluster-registered", Category: categoryConnection, on: onHub | onCluster, run: clusterRegistered,
+		ID: "cluster-registered", Category: categoryConnection, on: onHub | onCluster, when: hasCluster, run: clusterRegistered,
 		Needs: []string{"cluster-processed"}, ExplainedBy: beforeHeartbeat,
 		Says: "the agent is registered",
 		Hint: "follow the reason of the condition Registered in docs/reasons.md; without a connection to the member, run fleetagent check in the agent's pod",

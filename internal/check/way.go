@@ -125,9 +125,6 @@ func (k *knowledge) warnIfConnected(problem Finding) Finding {
 }
 
 func wayDNS(ctx context.Context, k *knowledge) Finding {
-	if k.access == nil {
-		return doesNotApply()
-	}
 	host := hostOf(k.access.Server)
 	proxy, err := proxyOf(k.access.Server)
 	if _, isAddress := netip.ParseAddr(host); isAddress == nil || proxy != nil || err != nil {
@@ -143,9 +140,6 @@ func wayDNS(ctx context.Context, k *knowledge) Finding {
 }
 
 func wayTCP(ctx context.Context, k *knowledge) Finding {
-	if k.access == nil {
-		return doesNotApply()
-	}
 	if proxy, err := proxyOf(k.access.Server); proxy != nil || err != nil {
 		return doesNotApply()
 	}
@@ -159,9 +153,6 @@ func wayTCP(ctx context.Context, k *knowledge) Finding {
 }
 
 func wayProxy(ctx context.Context, k *knowledge) Finding {
-	if k.access == nil {
-		return doesNotApply()
-	}
 	proxy, err := proxyOf(k.access.Server)
 	switch {
 	case err != nil:
@@ -197,9 +188,6 @@ func (k *knowledge) connect(ctx context.Context) {
 }
 
 func wayTLS(ctx context.Context, k *knowledge) Finding {
-	if k.access == nil {
-		return doesNotApply()
-	}
 	k.connect(ctx)
 	switch {
 	case k.connection == nil:
@@ -265,9 +253,6 @@ func wayClock(_ context.Context, k *knowledge) Finding {
 }
 
 func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
-	if k.connection == nil || k.access.Token == "" {
-		return doesNotApply()
-	}
 	review, err := k.connection.Core.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsUnauthorized(err) && k.credential != nil:
@@ -283,9 +268,6 @@ func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
 // wayAuthorised checks the right that the agent needs first: to list its BundleDeployments if it has a credential, and otherwise to create its
 // request.
 func wayAuthorised(ctx context.Context, k *knowledge) Finding {
-	if k.connection == nil || k.access.Token == "" {
-		return doesNotApply()
-	}
 	needed := &authorizationv1.ResourceAttributes{
 		Group: fleet.SchemeGroupVersion.Group, Namespace: k.access.Namespace, Verb: "create", Resource: "clusterregistrations",
 	}
