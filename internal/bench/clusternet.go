@@ -121,7 +121,7 @@ func (e *environment) awaitClusternet(ctx context.Context) error {
 	defer func() { stop(); monitor.Wait() }()
 	monitor.Start(watching)
 	return sim.Await(ctx, "the admission policies for Clusternet agents", func(context.Context) (bool, error) {
-		since, inForce := monitor.InForce()
-		return inForce && !time.Now().Before(since), nil
+		policies := monitor.State()
+		return policies.InForce() && !time.Now().Before(policies.Since), nil
 	})
 }

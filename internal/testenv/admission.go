@@ -54,15 +54,15 @@ func awaitAdmission(ctx context.Context, monitor *admission.Monitor) error {
 	defer func() { stop(); monitor.Wait() }()
 	monitor.Start(ctx)
 	return pace.Until(ctx, func(context.Context) (bool, string) {
-		reason, message := monitor.Lacking()
-		switch {
-		case reason == fleet.ReasonPoliciesNotServed:
+		policies := monitor.State()
+		switch policies.Reason {
+		case fleet.ReasonPoliciesNotServed:
 			return true, ""
-		case reason != "":
-			return false, message
+		case "":
+			return policies.InForce() && !time.Now().Before(policies.Since), fmt.Sprintf("in force since %s; %s", policies.Since, policies.Missing)
+		default:
+			return false, policies.Message
 		}
-		since, ok := monitor.InForce()
-		return ok && !time.Now().Before(since), fmt.Sprintf("in force since %s; %s", since, monitor.Missing())
 	})
 }
 

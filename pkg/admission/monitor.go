@@ -55,28 +55,36 @@ type Monitor struct {
 	clusternet clusternetclient.ClusterRegistrationRequestInterface
 
 	mu        sync.Mutex
-	state     policyState
+	state     PolicyState
 	listeners []func()
 }
 
-// policyState is the current knowledge of a Monitor.
-type policyState struct {
-	since   time.Time
-	missing string // the reason why no policy proves where ClusterRegistrations come from; empty while one does
-	// notRecorded is the reason why the API server only checks the tokens that requests name; empty if it records the creators.
-	notRecorded string
-	// reason and message say which of the policies that the API server can have are not in force, or that it can have none; empty while
-	// all are in force.
-	reason, message string
-	inForce         map[PolicyRef]bool // the policies of this API server
+// PolicyState is the current knowledge of a Monitor.
+type PolicyState struct {
+	// Since is the time since which the policies that prove where requests come from are in force: nothing is proved about earlier requests. It
+	// may be a few seconds ahead: by then every API server applies them.
+	Since time.Time
+	// Missing is, for people, the reason why these policies are not in force, and the remedy; empty while they are.
+	Missing string
+	// NotRecorded is, for people, the reason why the API server only checks the token that a request names and does not record who creates the
+	// request, and the remedy; empty if it records the creators.
+	NotRecorded string
+	// Reason, of a condition, and Message, for people, say which of the policies that the API server can have are not in force, or that it can
+	// have none; empty while all are in force.
+	Reason, Message string
+	// Policies reports for each policy that the API server can have whether it and its binding exist and equal those of this hub.
+	Policies map[PolicyRef]bool
 }
 
+// InForce reports whether the policies that prove where requests come from are in force.
+func (s PolicyState) InForce() bool { return s.Missing == "" }
+
 // stateOf is the state while err prevents the Monitor from watching.
-func stateOf(err error) policyState {
-	state := policyState{missing: explain(err), reason: fleet.ReasonError, message: explain(err), inForce: noneInForce()}
+func stateOf(err error) PolicyState {
+	state := PolicyState{Missing: explain(err), Reason: fleet.ReasonError, Message: explain(err), Policies: noneInForce()}
 	var notServed *notServedError
 	if errors.As(err, &notServed) {
-		state.reason = fleet.ReasonPoliciesNotServed
+		state.Reason = fleet.ReasonPoliciesNotServed
 	}
 	return state
 }
@@ -130,46 +138,15 @@ func New(o Options) (*Monitor, error) {
 	}, nil
 }
 
-// InForce reports whether the policies that prove where requests come from are in force, and since when. That time may be a few seconds
-// ahead: by then every API server applies them.
-func (m *Monitor) InForce() (since time.Time, ok bool) {
+// State returns the current state.
+func (m *Monitor) State() PolicyState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state.since, m.state.missing == ""
+	return m.state
 }
 
-// NotRecorded returns, for people, the reason why the API server does not record who creates a request, and the remedy. Such an API server
-// checks the token that a request names. It returns "" if the API server records creators.
-func (m *Monitor) NotRecorded() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state.notRecorded
-}
-
-// Missing returns, for people, the reason why the policies that prove where requests come from are not in force, and the remedy; "" if they are.
-func (m *Monitor) Missing() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state.missing
-}
-
-// Lacking returns which of the policies that the API server can have are not in force, or that it can have none: a reason of a condition, and
-// a message for people. Both are empty while all of them are in force.
-func (m *Monitor) Lacking() (reason, message string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state.reason, m.state.message
-}
-
-// Policies reports for each policy that the API server can have whether it and its binding exist and equal those of this hub.
-func (m *Monitor) Policies() map[PolicyRef]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state.inForce
-}
-
-// OnChange registers a function that is called after each change of the results of InForce and Lacking. It is called before Start; f
-// must not block.
+// OnChange registers a function that is called after each change of InForce, Since, Reason or Message. It is called before Start; f must
+// not block.
 func (m *Monitor) OnChange(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -361,12 +338,12 @@ func (m *Monitor) check(
 		}
 		return describe(problems)
 	}
-	state := policyState{inForce: found.inForce, notRecorded: notRecorded}
+	state := PolicyState{Policies: found.inForce, NotRecorded: notRecorded}
 	if all := slices.Concat(found.origin, found.agents); len(all) > 0 {
-		state.reason, state.message = fleet.ReasonPolicyMissing, why(all)
+		state.Reason, state.Message = fleet.ReasonPolicyMissing, why(all)
 	}
 	if len(found.origin) > 0 {
-		state.missing = why(found.origin)
+		state.Missing = why(found.origin)
 		m.set(state)
 		return last, installErr
 	}
@@ -380,20 +357,19 @@ func (m *Monitor) check(
 		if err != nil {
 			// An API server applies new policies after a moment. Until then the state stays as it is, unless it is that they are in force:
 			// the hub must not rely on policies that are not applied.
-			_, inForce := m.InForce()
 			now := m.options.Clock.Now()
 			age := now.Sub(found.since)
 			isNew := age < schemaDelay || now.Sub(m.started) < schemaDelay // the API server may have started with the hub
 			soon := errors.Is(err, ErrNotApplied) && age < propagation || apierrors.IsServiceUnavailable(err) && isNew
-			if ctx.Err() == nil && (inForce || !soon) {
-				state.missing = explain(err)
+			if ctx.Err() == nil && (m.State().InForce() || !soon) {
+				state.Missing = explain(err)
 				m.set(state)
 			}
 			return last, err
 		}
 		last.originVersion = found.originVersion
 	}
-	state.since = found.since.Add(propagation)
+	state.Since = found.since.Add(propagation)
 	m.set(state)
 	return last, installErr
 }
@@ -439,8 +415,8 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// set logs each change of the state, and calls the listeners when the result of InForce or Lacking has changed. Only run calls it.
-func (m *Monitor) set(now policyState) {
+// set logs each change of the state, and calls the listeners as OnChange says. Only run calls it.
+func (m *Monitor) set(now PolicyState) {
 	m.mu.Lock()
 	before, listeners := m.state, m.listeners
 	m.state = now
@@ -451,12 +427,12 @@ func (m *Monitor) set(now policyState) {
 		close(m.known)
 	}
 	switch {
-	case now.missing != "" && now.missing != before.missing:
-		logrus.Warnf("The admission policies of the hub are not in force, so nothing proves where ClusterRegistrations come from: %s", now.missing)
-	case now.missing == "" && before.missing != "":
+	case now.Missing != "" && now.Missing != before.Missing:
+		logrus.Warnf("The admission policies of the hub are not in force, so nothing proves where ClusterRegistrations come from: %s", now.Missing)
+	case now.InForce() && !before.InForce():
 		logrus.Info("The admission policies of the hub are in force")
 	}
-	if !now.since.Equal(before.since) || (now.missing == "") != (before.missing == "") || now.reason != before.reason || now.message != before.message {
+	if !now.Since.Equal(before.Since) || now.InForce() != before.InForce() || now.Reason != before.Reason || now.Message != before.Message {
 		for _, f := range listeners {
 			f()
 		}

@@ -65,33 +65,32 @@ func TestMonitor(t *testing.T) {
 	m.Start(ctx)
 	defer func() { stop(); m.Wait() }()
 	m.WaitUntilKnown(t.Context())
-	_, ok := m.InForce()
-	require.False(t, ok)
-	assert.Contains(t, m.Missing(), "MutatingAdmissionPolicy fleet-registration-creator is missing")
-	assert.Contains(t, m.Missing(), "admissionPolicies.enabled=true")
+	require.False(t, m.State().InForce())
+	assert.Contains(t, m.State().Missing, "MutatingAdmissionPolicy fleet-registration-creator is missing")
+	assert.Contains(t, m.State().Missing, "admissionPolicies.enabled=true")
 	require.Eventually(t, func() bool { return changes.Load() == 1 }, patience, poll, "the reason is known now")
 
 	before := time.Now().Truncate(time.Second)
 	s.install()
 	s.eventually(m, true)
-	since, _ := m.InForce()
+	since := m.State().Since
 	assert.True(t, since.After(before), "%s is before %s", since, before)
-	assert.Empty(t, m.Missing())
+	assert.Empty(t, m.State().Missing)
 	require.Eventually(t, func() bool { return changes.Load() > 0 }, patience, poll)
 
 	for _, policy := range creatorObjects(t) { // deleted and created again
 		seen := changes.Load()
-		before, _ := m.InForce()
+		before := m.State().Since
 		client := s.admin.dynamic.Resource(admission.Resource(policy))
 		require.NoError(t, client.Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{}))
 		s.eventually(m, false)
-		assert.Contains(t, m.Missing(), policy.GetKind()+" "+policy.GetName()+" is missing")
+		assert.Contains(t, m.State().Missing, policy.GetKind()+" "+policy.GetName()+" is missing")
 		require.Eventually(t, func() bool { return changes.Load() > seen }, patience, poll)
 
 		_, err := client.Create(t.Context(), policy, metav1.CreateOptions{})
 		require.NoError(t, err)
 		s.eventually(m, true)
-		since, _ := m.InForce()
+		since := m.State().Since
 		assert.False(t, since.Before(before), "the creators of requests in between are not proved")
 	}
 	for kind, change := range map[string]string{
@@ -102,7 +101,7 @@ func TestMonitor(t *testing.T) {
 	} {
 		s.patchCreator(kind, change)
 		s.eventually(m, false)
-		assert.Contains(t, m.Missing(), kind+" fleet-registration-creator differs from the one of this hub")
+		assert.Contains(t, m.State().Missing, kind+" fleet-registration-creator differs from the one of this hub")
 		s.install()
 		s.eventually(m, true)
 	}
@@ -199,9 +198,8 @@ func TestMonitorProbes(t *testing.T) {
 		m := s.monitor(false, wire.tap)
 		m.WaitUntilKnown(t.Context())
 		require.Eventually(t, func() bool { return wire.probes.Load() >= 3 }, patience, poll)
-		_, ok := m.InForce()
-		assert.False(t, ok)
-		assert.Contains(t, m.Missing(), "does not apply the policies yet")
+		assert.False(t, m.State().InForce())
+		assert.Contains(t, m.State().Missing, "does not apply the policies yet")
 		wire.believe.Store(false)
 		s.eventually(m, true)
 	})
@@ -240,16 +238,15 @@ func testMonitorWaitsForTheSchema(t *testing.T, age time.Duration) {
 	var before int64
 	for range 2 { // at once, and after 8 s
 		require.Eventually(t, func() bool { return wire.probes.Load() > before && clock.HasWaiters() }, patience, poll)
-		assert.Contains(t, m.Missing(), "not known yet", "no reason for a warning")
+		assert.Contains(t, m.State().Missing, "not known yet", "no reason for a warning")
 		before = wire.probes.Load()
 		clock.Step(8 * time.Second)
 	}
-	require.Eventually(t, func() bool { return strings.Contains(m.Missing(), "trying the admission policies in a dry run") }, patience, poll)
+	require.Eventually(t, func() bool { return strings.Contains(m.State().Missing, "trying the admission policies in a dry run") }, patience, poll)
 	wire.unavailable.Store(false)
 	require.Eventually(t, func() bool {
 		clock.Step(time.Minute)
-		_, ok := m.InForce()
-		return ok
+		return m.State().InForce()
 	}, patience, poll)
 }
 
@@ -261,23 +258,21 @@ func TestMonitorWithoutRights(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	m := s.monitor(false, func(o *admission.Options) { o.RESTConfig, o.Clock = poor.config, clock })
 	m.WaitUntilKnown(t.Context())
-	_, ok := m.InForce()
-	require.False(t, ok)
-	assert.Contains(t, m.Missing(), "the rights that the chart fleet gives it")
+	require.False(t, m.State().InForce())
+	assert.Contains(t, m.State().Missing, "the rights that the chart fleet gives it")
 
 	s.allowEverywhere("hub-watches-"+s.namespace, s.namespace, "hub", rule("admissionregistration.k8s.io", "*", "list", "watch"))
 	require.Eventually(t, func() bool { // the new rights are noticed after a while
 		clock.Step(time.Hour)
-		_, ok := m.InForce()
-		return ok
-	}, patience, poll, m.Missing())
+		return m.State().InForce()
+	}, patience, poll, m.State().Missing)
 
 	m = s.monitor(true, func(o *admission.Options) { o.RESTConfig = poor.config })
 	s.eventually(m, true) // it uses the policies that it may not install
 	s.remove(admission.KindMutating)
 	s.eventually(m, false)
-	assert.Contains(t, m.Missing(), "is missing")
-	assert.Contains(t, m.Missing(), "forbidden")
+	assert.Contains(t, m.State().Missing, "is missing")
+	assert.Contains(t, m.State().Missing, "forbidden")
 }
 
 // The API server is one before 1.36, or pretends to be one.
@@ -288,7 +283,7 @@ func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
 	defer stop()
 	installs.WaitUntilKnown(t.Context())
 	s.eventually(installs, true)
-	assert.Contains(t, installs.NotRecorded(), "serves no MutatingAdmissionPolicies")
+	assert.Contains(t, installs.State().NotRecorded, "serves no MutatingAdmissionPolicies")
 	policies := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	_, err := policies.Get(t.Context(), admission.TokenPolicy, metav1.GetOptions{})
 	require.NoError(t, err, "agents are limited nevertheless")
@@ -310,18 +305,18 @@ func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
 	watches.OnChange(func() { changes.Add(1) })
 	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "")))
 	s.eventuallyLacks(watches, "", "")
-	assert.True(t, watches.Policies()[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
-	assert.NotContains(t, watches.Policies(), admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}, "it cannot have this one")
+	assert.True(t, watches.State().Policies[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
+	assert.NotContains(t, watches.State().Policies, admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}, "it cannot have this one")
 	s.eventually(watches, true)
 	seen := changes.Load()
 	require.NoError(t, policies.Delete(t.Context(), admission.StatusPolicy, metav1.DeleteOptions{}))
 	s.eventuallyLacks(watches, fleet.ReasonPolicyMissing, "ValidatingAdmissionPolicy fleet-agent-status is missing")
-	assert.False(t, watches.Policies()[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
+	assert.False(t, watches.State().Policies[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
 	require.Eventually(t, func() bool { return changes.Load() > seen }, patience, poll)
 	s.eventually(watches, true) // what proves the origin is another policy
 	require.NoError(t, policies.Delete(t.Context(), admission.RegistrationTokenPolicy, metav1.DeleteOptions{}))
 	s.eventually(watches, false)
-	assert.Contains(t, watches.Missing(), "ValidatingAdmissionPolicy fleet-registration-token is missing")
+	assert.Contains(t, watches.State().Missing, "ValidatingAdmissionPolicy fleet-registration-token is missing")
 }
 
 // After an upgrade of the API server the watches continue, so the Monitor asks again which kinds are served.
@@ -335,15 +330,13 @@ func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
 	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "")))
 	require.Eventually(t, func() bool {
 		clock.Step(time.Second) // for the next try, if the API server did not apply the policies yet
-		_, ok := m.InForce()
-		return ok && strings.Contains(m.NotRecorded(), "serves no MutatingAdmissionPolicies")
-	}, patience, poll, m.Missing())
+		return m.State().InForce() && strings.Contains(m.State().NotRecorded, "serves no MutatingAdmissionPolicies")
+	}, patience, poll, m.State().Missing)
 	wire.upgraded.Store(true)
 	require.Eventually(t, func() bool {
 		clock.Step(time.Hour)
-		_, ok := m.InForce()
-		return ok && m.NotRecorded() == ""
-	}, patience, poll, m.Missing())
+		return m.State().InForce() && m.State().NotRecorded == ""
+	}, patience, poll, m.State().Missing)
 }
 
 // MutatingAdmissionPolicies are turned off, and later on again. The policies that need them, and those that take their place, must not stay.
@@ -386,9 +379,8 @@ func TestMonitorOfAPIServerWithoutPolicies(t *testing.T) {
 	wire.hideAll.Store(true)
 	m := s.monitor(true, wire.tap)
 	m.WaitUntilKnown(t.Context())
-	_, ok := m.InForce()
-	assert.False(t, ok)
-	assert.Contains(t, m.Missing(), "serves no ValidatingAdmissionPolicies in version v1")
+	assert.False(t, m.State().InForce())
+	assert.Contains(t, m.State().Missing, "serves no ValidatingAdmissionPolicies in version v1")
 	s.eventuallyLacks(m, fleet.ReasonPoliciesNotServed, "agents may write the whole status")
 }
 
@@ -417,7 +409,7 @@ func TestMonitorOfAPIServerThatServesOnlyTheBeta(t *testing.T) {
 	require.NoError(t, plane.StartAPIServer(t.Context()))
 	var noticed atomic.Bool // the other Monitor installs the policy again at once
 	watching.OnChange(func() {
-		if _, ok := watching.InForce(); !ok {
+		if !watching.State().InForce() {
 			noticed.Store(true)
 		}
 	})

@@ -141,9 +141,9 @@ func (s *scene) needsNoMutating() {
 func (s *scene) eventuallyLacks(m *admission.Monitor, wantReason, wantText string) {
 	s.Helper()
 	require.Eventually(s, func() bool {
-		reason, message := m.Lacking()
-		return reason == wantReason && strings.Contains(message, wantText)
-	}, patience, poll, "%v", m.Missing())
+		state := m.State()
+		return state.Reason == wantReason && strings.Contains(state.Message, wantText)
+	}, patience, poll, "%v", m.State().Missing)
 }
 
 // validated waits for the validating policies: another admission plugin applies them, and it may see them later.
@@ -187,9 +187,8 @@ func (s *scene) start(install bool, change ...func(*admission.Options)) (*admiss
 func (s *scene) eventually(m *admission.Monitor, want bool) {
 	s.Helper()
 	require.Eventually(s, func() bool {
-		_, ok := m.InForce()
-		return ok == want
-	}, patience, poll, "in force must become %v; %s", want, m.Missing())
+		return m.State().InForce() == want
+	}, patience, poll, "in force must become %v; %s", want, m.State().Missing)
 }
 
 // account is a ServiceAccount with those rights in the workspace, as the user that its token makes.

@@ -177,7 +177,7 @@ func (h *hub) work(ctx context.Context) error {
 	c.Admission = policies
 	series := prometheus.NewRegistry()
 	c.Metrics = metrics.New(series)
-	series.MustRegister(metrics.Policies(policies.Policies))
+	series.MustRegister(metrics.Policies(func() map[admission.PolicyRef]bool { return policies.State().Policies }))
 	all, err := controllers.Register(ctx, c, h.reachability, h.options.DisableBootstrap)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
@@ -113,18 +114,9 @@ type Context struct {
 
 // Admission reports whether the admission policies are in force on the API server of the hub.
 type Admission interface {
-	// InForce reports whether those are that prove where requests come from, and since when: nothing is proved about earlier requests.
-	InForce() (since time.Time, ok bool)
+	State() admission.PolicyState
 	// OnChange registers a function that is called after each change. It is called before the hub starts.
 	OnChange(f func())
-	// Lacking is why not all policies are in force that the API server can have, or why it can have none: a reason of a condition,
-	// and a sentence for people. Both are empty while all are in force.
-	Lacking() (reason, message string)
-	// Missing is a sentence for people: why they are not in force, and what to do. It is empty while they are.
-	Missing() string
-	// NotRecorded is a sentence for people: why the API server checks the token that a request names and does not record who creates it.
-	// It is empty where the API server records creators.
-	NotRecorded() string
 }
 
 // OriginPolicies is whether the API server proves where requests come from, and since when.
@@ -132,9 +124,9 @@ func (c *Context) OriginPolicies() registration.OriginPolicies {
 	if c.Admission == nil {
 		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so the creators of requests are not recorded"}
 	}
-	since, inForce := c.Admission.InForce()
+	state := c.Admission.State()
 	return registration.OriginPolicies{
-		InForce: inForce, Since: since, Missing: c.Admission.Missing(), NotRecorded: c.Admission.NotRecorded(), Hub: c.HubUser,
+		InForce: state.InForce(), Since: state.Since, Missing: state.Missing, NotRecorded: state.NotRecorded, Hub: c.HubUser,
 	}
 }
 

@@ -102,7 +102,7 @@ func (r *Updater) recordedBefore(ctx context.Context) string {
 // record asks the API server for a token of an agent that may request tokens, to see its audiences. Without such an agent it records nothing.
 func (r *Updater) record(ctx context.Context) (err error) {
 	defer guard.Recover(guard.Task, nil, &err)
-	if r.Admission == nil || r.Admission.NotRecorded() == "" && r.recorded == "" {
+	if r.Admission == nil || r.Admission.State().NotRecorded == "" && r.recorded == "" {
 		return nil // an API server that records creators serves mutating policies, of which fleet-agent-token sets the audiences
 	}
 	all, err := r.requests.List(metav1.NamespaceAll, labels.Everything())

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -26,7 +27,9 @@ import (
 
 type withoutMutating struct{ app.Admission }
 
-func (withoutMutating) NotRecorded() string { return "this API server records no creators" }
+func (withoutMutating) State() admission.PolicyState {
+	return admission.PolicyState{NotRecorded: "this API server records no creators"}
+}
 
 func cacheOf[T generic.RuntimeMetaObject](t *testing.T, objects []T) *generic.Cache[T] {
 	t.Helper()

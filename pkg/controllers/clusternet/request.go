@@ -311,13 +311,13 @@ func (h *handler) registrationFor(request *v1beta1.ClusterRegistrationRequest, c
 
 // register creates the ClusterRegistration for a request, in the workspace of the token whose ServiceAccount created the request.
 func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, creator string) nextStep {
-	since, inForce := h.Admission.InForce()
+	policies := h.Admission.State()
 	switch {
-	case !inForce:
-		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonPolicyMissing, h.Admission.Missing()))
-	case h.Admission.NotRecorded() != "":
-		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonOriginUnknown, h.Admission.NotRecorded()))
-	case creator == "" || request.CreationTimestamp.Time.Before(since):
+	case !policies.InForce():
+		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonPolicyMissing, policies.Missing))
+	case policies.NotRecorded != "":
+		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonOriginUnknown, policies.NotRecorded))
+	case creator == "" || request.CreationTimestamp.Time.Before(policies.Since):
 		return denied(fleet.ReasonOriginUnknown + ": the request was created before the admission policies of the hub were in force; " +
 			"delete it and restart the agent")
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -23,8 +24,7 @@ import (
 
 type inForce struct{ app.Admission }
 
-func (inForce) InForce() (time.Time, bool) { return noon, true }
-func (inForce) NotRecorded() string        { return "" }
+func (inForce) State() admission.PolicyState { return admission.PolicyState{Since: noon} }
 
 type noTokens struct {
 	fleetcontrollers.ClusterRegistrationTokenCache

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -92,7 +93,7 @@ func newScene(t *testing.T) *scene {
 		Context: &app.Context{
 			SystemNamespace: "cattle-fleet-system", Clock: clock, Events: s.events, Metrics: metrics.New(nil), Passes: app.NewPasses(t.Context()),
 			Config: config.NewStore(config.Hub{Registration: config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}}}),
-			Fleet:  fleetQueues{tokens: s.counting}, Admission: &recorded{since: noon},
+			Fleet:  fleetQueues{tokens: s.counting}, Admission: policiesIn(admission.PolicyState{Since: noon}),
 		},
 		queue:    queue{delays: s.delays},
 		requests: requestsOf{all: []*fleet.ClusterRegistration{s.request}},
@@ -338,17 +339,13 @@ func (q *tokenQueue) EnqueueAfter(_, _ string, delay time.Duration) {
 	q.delays = append(q.delays, delay)
 }
 
-// recorded is a hub whose API server records creators since then, or does not.
-type recorded struct {
-	since   time.Time
-	missing string
-	lacking string // the reason
-	checks  string // why tokens are checked and creators not recorded
+// policies are the admission policies of a hub.
+type policies struct {
+	admission.PolicyState
 	changed func()
 }
 
-func (r *recorded) InForce() (time.Time, bool) { return r.since, r.missing == "" }
-func (r *recorded) Missing() string            { return r.missing }
-func (r *recorded) NotRecorded() string        { return r.checks }
-func (r *recorded) Lacking() (string, string)  { return r.lacking, r.missing }
-func (r *recorded) OnChange(f func())          { r.changed = f }
+func (p *policies) State() admission.PolicyState { return p.PolicyState }
+func (p *policies) OnChange(f func())            { p.changed = f }
+
+func policiesIn(state admission.PolicyState) *policies { return &policies{PolicyState: state} }

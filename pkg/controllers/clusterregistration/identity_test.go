@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -59,7 +60,7 @@ func TestIsHeld(t *testing.T) {
 		}, true, 0},
 		{"five minutes ago, and no creator is recorded", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			cannotRenew(s, earlier)
-			s.Admission = &recorded{missing: "x"}
+			s.Admission = policiesIn(admission.PolicyState{Missing: "x"})
 		}, true, 0},
 		{"five minutes ago, and both name the token that it came with", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			cannotRenew(s, earlier)

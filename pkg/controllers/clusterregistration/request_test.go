@@ -15,6 +15,7 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
@@ -72,15 +73,15 @@ func TestGrant(t *testing.T) {
 		{"the hub asks a person: waits", func(s *scene) { s.configure(config.Registration{Approval: fleet.ApprovalManual}) }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
 		{"the token asks a person: waits", func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
 		{"admission policies are missing, and not required: granted", func(s *scene) {
-			s.Admission = &recorded{since: noon, lacking: fleet.ReasonPolicyMissing}
+			s.Admission = policiesIn(admission.PolicyState{Since: noon, Reason: fleet.ReasonPolicyMissing})
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"the configuration requires admission policies, some are missing: refused", func(s *scene) {
 			s.configure(config.Registration{RequirePolicies: true})
-			s.Admission = &recorded{since: noon, lacking: fleet.ReasonPolicyMissing}
+			s.Admission = policiesIn(admission.PolicyState{Since: noon, Reason: fleet.ReasonPolicyMissing})
 		}, "False PoliciesRequired", " ", nil},
 		{"the options require admission policies, none are served: refused", func(s *scene) {
 			s.PoliciesRequired = true
-			s.Admission = &recorded{missing: "too old", lacking: fleet.ReasonPoliciesNotServed}
+			s.Admission = policiesIn(admission.PolicyState{Missing: "too old", Reason: fleet.ReasonPoliciesNotServed, Message: "too old"})
 		}, "False PoliciesRequired", " ", nil},
 		{"admission policies are required and in force: granted", func(s *scene) {
 			s.configure(config.Registration{RequirePolicies: true})
@@ -290,7 +291,7 @@ func TestGrant(t *testing.T) {
 		} {
 			s := newScene(t)
 			s.ready()
-			s.Admission = &recorded{since: noon, checks: "too old"}
+			s.Admission = policiesIn(admission.PolicyState{Since: noon, NotRecorded: "too old"})
 			s.token.Spec.ClientIDs = []string{"client"} // a token made for the Cluster
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
 			s.request.Labels, s.request.Annotations = nil, map[string]string{}

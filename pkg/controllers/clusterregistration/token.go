@@ -71,12 +71,12 @@ func (h *handler) policiesRequired(settings config.Registration) *registration.E
 	if !h.PoliciesRequired && !settings.RequirePolicies || h.Admission == nil {
 		return nil
 	}
-	reason, message := h.Admission.Lacking()
-	if reason == "" {
+	policies := h.Admission.State()
+	if policies.Reason == "" {
 		return nil
 	}
 	return &registration.Explanation{Reason: fleet.ReasonPoliciesRequired, Message: fmt.Sprintf(
-		"this hub registers no cluster while its admission policies are not in force (registration.requirePolicies): %s", message)}
+		"this hub registers no cluster while its admission policies are not in force (registration.requirePolicies): %s", policies.Message)}
 }
 
 // setOriginProved sets the condition, which is written with the next decision: it is not worth a write of its own.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -53,7 +54,7 @@ func TestFindToken(t *testing.T) {
 			s.request.Annotations[fleet.CreatorAnnotation] = registration.AccountUser(second.Namespace, asToken(second).ServiceAccount)
 		}, strings.Repeat("a", 64) + "-919", fleet.ReasonOriginProved},
 		{"none named: the creator is recorded", func(s *scene) { silent(s); tokens(s, "other", "token", "third") }, "token", fleet.ReasonOriginProved},
-		{"none named, nothing recorded, one token", func(s *scene) { silent(s); s.Admission = &recorded{missing: "x"} }, "token", fleet.ReasonPolicyMissing},
+		{"none named, nothing recorded, one token", func(s *scene) { silent(s); s.Admission = policiesIn(admission.PolicyState{Missing: "x"}) }, "token", fleet.ReasonPolicyMissing},
 		{"none named, nothing recorded, two tokens", func(s *scene) {
 			silent(s)
 			tokens(s, "token", "other")
@@ -71,7 +72,7 @@ func TestFindToken(t *testing.T) {
 			s.request.Annotations[fleet.CreatorAnnotation] = "admin"
 		}, "token", fleet.ReasonTokenMismatch},
 		{"none named where the API server checks names: assumed", func(s *scene) { silent(s); checked(s) }, "token", fleet.ReasonOriginUnknown},
-		{"created before creators were recorded", func(s *scene) { s.Admission = &recorded{since: noon.Add(time.Second)} }, "token", fleet.ReasonOriginUnknown},
+		{"created before creators were recorded", func(s *scene) { s.Admission = policiesIn(admission.PolicyState{Since: noon.Add(time.Second)}) }, "token", fleet.ReasonOriginUnknown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
@@ -93,7 +94,7 @@ func TestFindToken(t *testing.T) {
 
 // checked is for an API server that checks the tokens that requests name, and records no creators.
 func checked(s *scene) {
-	s.Admission = &recorded{since: noon, checks: "too old"}
+	s.Admission = policiesIn(admission.PolicyState{Since: noon, NotRecorded: "too old"})
 	delete(s.request.Annotations, fleet.CreatorAnnotation)
 }
 

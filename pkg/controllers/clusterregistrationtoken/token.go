@@ -222,8 +222,8 @@ func (h *handler) setProblem(conditions *fleetstatus.Conditions, conditionType, 
 // setPoliciesInForce causes no event: the log of the hub and a metric report the policies once, not once for each token.
 func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
 	if h.Admission != nil {
-		reason, message := h.Admission.Lacking()
-		h.setProblem(conditions, fleet.ConditionPoliciesInForce, reason, message, fleet.ReasonPoliciesInForce)
+		policies := h.Admission.State()
+		h.setProblem(conditions, fleet.ConditionPoliciesInForce, policies.Reason, policies.Message, fleet.ReasonPoliciesInForce)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -212,10 +213,10 @@ func TestTTLRequired(t *testing.T) {
 // policyState is what the hub knows of its admission policies.
 type policyState struct {
 	app.Admission
-	reason, message string
+	state admission.PolicyState
 }
 
-func (s policyState) Lacking() (reason, message string) { return s.reason, s.message }
+func (s policyState) State() admission.PolicyState { return s.state }
 
 func TestSetPoliciesInForce(t *testing.T) {
 	clock := clocktesting.NewFakeClock(noon)
@@ -227,8 +228,8 @@ func TestSetPoliciesInForce(t *testing.T) {
 	}{
 		{nil, "", ""},
 		{policyState{}, "", ""}, // the condition appears only once policies are missing
-		{policyState{reason: fleet.ReasonPolicyMissing, message: "gone"}, corev1.ConditionFalse, fleet.ReasonPolicyMissing},
-		{policyState{reason: fleet.ReasonPoliciesNotServed, message: "too old"}, corev1.ConditionFalse, fleet.ReasonPoliciesNotServed},
+		{policyState{state: admission.PolicyState{Reason: fleet.ReasonPolicyMissing, Message: "gone"}}, corev1.ConditionFalse, fleet.ReasonPolicyMissing},
+		{policyState{state: admission.PolicyState{Reason: fleet.ReasonPoliciesNotServed, Message: "too old"}}, corev1.ConditionFalse, fleet.ReasonPoliciesNotServed},
 		{policyState{}, corev1.ConditionTrue, fleet.ReasonPoliciesInForce},
 	} {
 		h := &handler{Context: &app.Context{Clock: clock, Admission: row.state}}
