@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // DefaultCredentialLifetime is the default lifetime of the credential of an agent that renews it.
@@ -95,18 +96,6 @@ func (l BacklogLimits) validate() error {
 	return nil
 }
 
-// PolicyAction is the decision of a rule about a request.
-type PolicyAction string
-
-const (
-	// PolicyApprove approves a request that would wait for a person.
-	PolicyApprove PolicyAction = "Approve"
-	// PolicyDeny denies a request, even if a person approved it.
-	PolicyDeny PolicyAction = "Deny"
-	// PolicyAsk lets a request wait for a person.
-	PolicyAsk PolicyAction = "Ask"
-)
-
 // PolicyRule is one rule of the hub's policy.
 type PolicyRule struct {
 	// Name identifies the rule in messages.
@@ -115,7 +104,7 @@ type PolicyRule struct {
 	// ClusterRegistrationToken, null if it is not known) and cluster (the Cluster, null if there is none yet).
 	Expression string `json:"expression"`
 	// Action applies if the expression is true.
-	Action PolicyAction `json:"action"`
+	Action registration.RulingAction `json:"action"`
 	// Message is the reason for the agent and for people; empty means the name of the rule.
 	Message string `json:"message,omitempty"`
 }
@@ -173,9 +162,9 @@ func (r PolicyRule) validate(i int) error {
 		return fmt.Errorf("registration.policy[%d] (%s) has no expression", i, r.Name)
 	}
 	switch r.Action {
-	case PolicyApprove, PolicyDeny, PolicyAsk:
+	case registration.RulingApprove, registration.RulingDeny, registration.RulingAsk:
 		return nil
 	}
 	return fmt.Errorf("registration.policy[%d] (%s) has action %q: it must be %q, %q or %q",
-		i, r.Name, r.Action, PolicyApprove, PolicyDeny, PolicyAsk)
+		i, r.Name, r.Action, registration.RulingApprove, registration.RulingDeny, registration.RulingAsk)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestParseRegistrationDefaults(t *testing.T) {
@@ -43,7 +44,7 @@ registration:
 		hub.Registration.Limits.WithDefaults())
 	assert.True(t, hub.Registration.RequirePolicies)
 	assert.Equal(t, []PolicyRule{{
-		Name: "edge", Expression: `request.spec.clientID.startsWith("edge-")`, Action: PolicyApprove, Message: "ours",
+		Name: "edge", Expression: `request.spec.clientID.startsWith("edge-")`, Action: registration.RulingApprove, Message: "ours",
 	}}, hub.Registration.Policy)
 }
 

@@ -112,14 +112,14 @@ func (r rule) matches(variables any) (bool, error) {
 }
 
 func (r rule) ruling() registration.Ruling {
-	verb := map[config.PolicyAction]string{
-		config.PolicyApprove: "approved", config.PolicyDeny: "denied", config.PolicyAsk: "asked",
+	verb := map[registration.RulingAction]string{
+		registration.RulingApprove: "approved", registration.RulingDeny: "denied", registration.RulingAsk: "asked",
 	}[r.Action]
 	message := fmt.Sprintf("%s by rule %q of the hub's policy", verb, r.Name)
 	if r.Message != "" {
 		message += ": " + r.Message
 	}
-	return registration.Ruling{Action: registration.RulingAction(r.Action), Message: message}
+	return registration.Ruling{Action: r.Action, Message: message}
 }
 
 func ask(format string, values ...any) registration.Ruling {

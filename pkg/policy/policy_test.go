@@ -28,7 +28,7 @@ func someCase() RuleInput {
 
 func rules(expressions ...string) (all []config.PolicyRule) {
 	for _, e := range expressions {
-		all = append(all, config.PolicyRule{Name: "only", Expression: e, Action: config.PolicyDeny})
+		all = append(all, config.PolicyRule{Name: "only", Expression: e, Action: registration.RulingDeny})
 	}
 	return all
 }
@@ -100,7 +100,7 @@ func TestRuleWithAnAssumedToken(t *testing.T) {
 		`["tok"].exists(n, token.metadata.name == n)`:                           registration.RulingAsk,
 	} {
 		t.Run(expression, func(t *testing.T) {
-			p, err := Compile([]config.PolicyRule{{Name: "edges", Expression: expression, Action: config.PolicyApprove}})
+			p, err := Compile([]config.PolicyRule{{Name: "edges", Expression: expression, Action: registration.RulingApprove}})
 			require.NoError(t, err)
 			in := someCase()
 			in.TokenAssumed = true
@@ -115,9 +115,9 @@ func TestRuleWithAnAssumedToken(t *testing.T) {
 
 func TestRuleOrder(t *testing.T) {
 	p, err := Compile([]config.PolicyRule{
-		{Name: "never", Expression: "false", Action: config.PolicyDeny},
-		{Name: "known", Expression: `request.spec.clientID == "edge-1"`, Action: config.PolicyApprove, Message: "we know it"},
-		{Name: "rest", Expression: "true", Action: config.PolicyAsk},
+		{Name: "never", Expression: "false", Action: registration.RulingDeny},
+		{Name: "known", Expression: `request.spec.clientID == "edge-1"`, Action: registration.RulingApprove, Message: "we know it"},
+		{Name: "rest", Expression: "true", Action: registration.RulingAsk},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, registration.Ruling{
@@ -139,7 +139,7 @@ func TestRuleThatFailsAsksAPerson(t *testing.T) {
 		"costs too much":            `[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, [1,2,3,4,5,6,7,8,9,10].all(g, size(request.spec.clientID) > 0)))))))`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Compile(append(rules(expression), config.PolicyRule{Name: "later", Expression: "true", Action: config.PolicyApprove}))
+			p, err := Compile(append(rules(expression), config.PolicyRule{Name: "later", Expression: "true", Action: registration.RulingApprove}))
 			require.NoError(t, err)
 			began := time.Now()
 			ruling := p.Rule(someCase())
@@ -162,7 +162,7 @@ func TestCompileErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Compile([]config.PolicyRule{
-				{Name: "good", Expression: "true", Action: config.PolicyAsk}, {Name: "bad", Expression: row.expression, Action: config.PolicyDeny},
+				{Name: "good", Expression: "true", Action: registration.RulingAsk}, {Name: "bad", Expression: row.expression, Action: registration.RulingDeny},
 			})
 			require.ErrorContains(t, err, "registration.policy[1] (bad): ")
 			require.ErrorContains(t, err, row.says)

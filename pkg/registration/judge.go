@@ -35,14 +35,16 @@ type Case struct {
 	ClusternetReentry bool
 }
 
-// RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
+// RulingAction is the action of a rule of the hub's policy, as its configuration spells it. Without one, the token and the hub's default decide.
 type RulingAction string
 
-// The actions. Without one, the token and the hub's default decide.
 const (
+	// RulingApprove approves a request that would wait for a person.
 	RulingApprove RulingAction = "Approve"
-	RulingDeny    RulingAction = "Deny"
-	RulingAsk     RulingAction = "Ask"
+	// RulingDeny denies a request, even if a person approved it.
+	RulingDeny RulingAction = "Deny"
+	// RulingAsk lets a request wait for a person.
+	RulingAsk RulingAction = "Ask"
 )
 
 // Ruling is an action and its explanation for people.

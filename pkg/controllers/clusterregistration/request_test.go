@@ -38,7 +38,7 @@ func (s *scene) ready() {
 func TestGrant(t *testing.T) {
 	const counting = "Unknown CountingUse"
 	told := []string{"create secrets"} // with the reason
-	deny := []config.PolicyRule{{Name: "no", Expression: "token.metadata.name == 'token' && cluster.metadata.name == 'member'", Action: config.PolicyDeny}}
+	deny := []config.PolicyRule{{Name: "no", Expression: "token.metadata.name == 'token' && cluster.metadata.name == 'member'", Action: registration.RulingDeny}}
 	for _, row := range []struct {
 		name     string
 		change   func(*scene)

@@ -38,7 +38,7 @@ func TestOnConfigChange(t *testing.T) {
 
 	s.onConfigChange(config.Hub{}, config.Hub{AgentImage: "x"})
 	assert.Empty(t, s.delays, "requests do not depend on it")
-	deny := []config.PolicyRule{{Name: "no", Expression: "true", Action: config.PolicyDeny}}
+	deny := []config.PolicyRule{{Name: "no", Expression: "true", Action: registration.RulingDeny}}
 	s.onConfigChange(config.Hub{}, config.Hub{Registration: config.Registration{Policy: deny}})
 	assert.Equal(t, only, s.delays)
 	assert.Equal(t, registration.RulingDeny, s.policy.Load().Rule(policy.RuleInput{Request: s.request}).Action)
