@@ -35,7 +35,7 @@ const (
 	KindValidatingBinding = "ValidatingAdmissionPolicyBinding"
 )
 
-// Names of the policies; each binding has the name of its policy.
+// Names of policies that Go code refers to; each binding has the name of its policy.
 const (
 	// CreatorPolicy is a mutating policy and a validating one: the annotation fleet.CreatorAnnotation of every
 	// ClusterRegistration names the user who created it.
@@ -43,14 +43,8 @@ const (
 	// RegistrationTokenPolicy takes the place of CreatorPolicy where the API server serves no mutating policies: a request may name only
 	// a ClusterRegistrationToken with which its creator may register, and fleet.CreatorAnnotation names the creator or nobody.
 	RegistrationTokenPolicy = "fleet-registration-token"
-	// RequestPolicy refuses requests of registration tokens that would block the deletion of other objects.
-	RequestPolicy = "fleet-registration-request"
-	// HubTokenPolicy limits the tokens that the hub issues to ServiceAccounts that it created.
-	HubTokenPolicy = "fleet-controller-token"
 	// StatusPolicy limits agents to status.agent of their Cluster, and limits its size.
 	StatusPolicy = "fleet-agent-status"
-	// LeasePolicy limits agents to renewing their own Lease, and limits the size of the report in it.
-	LeasePolicy = "fleet-agent-lease"
 	// DeploymentStatusPolicy limits the size of the status that agents write to their BundleDeployments.
 	DeploymentStatusPolicy = "fleet-agent-bundledeployment-status"
 	// TokenPolicy is a validating policy that limits agents to short-lived tokens of their own ServiceAccount, and a mutating one that

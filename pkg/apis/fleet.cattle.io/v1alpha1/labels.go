@@ -42,9 +42,6 @@ const (
 	// NonManagedAgentLabel, with any value, on a Cluster prevents the hub from creating a Bundle for its agent.
 	NonManagedAgentLabel = "fleet.cattle.io/non-managed-agent"
 
-	// AgentNodeLabel, with the value "true", on a node of a member makes it preferred for the agent.
-	AgentNodeLabel = "fleet.cattle.io/agent"
-
 	// VersionAnnotation, on the hub's ConfigMap, holds the version of the chart that wrote it.
 	VersionAnnotation = "fleet.cattle.io/version"
 
