@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
@@ -107,55 +108,41 @@ func (h *Counters) Heartbeat(late time.Duration) {
 
 // New returns the metrics of a hub. It registers them unless the registerer is nil.
 func New(registerer prometheus.Registerer) *Counters {
+	register := promauto.With(registerer)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return register.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return register.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return register.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets})
+	}
 	h := &Counters{
-		OrphansCollected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "orphans_collected_total",
-			Help: "Objects deleted because their owner does not exist, by kind.",
-		}, []string{"kind"}),
-		OrphansLeft: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		OrphansCollected: counters("orphans_collected_total", "Objects deleted because their owner does not exist, by kind.", "kind"),
+		OrphansLeft: register.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "orphans_left",
 			Help: "Orphans that could not be deleted, by kind.",
 		}, []string{"kind"}),
-		MembersNotCleaned: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "members_left_total",
-			Help: "Deleted Clusters on whose member something may be left, by reason.",
-		}, []string{"reason"}),
-		OverLimit: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "registrations_over_limit_total",
-			Help: "ClusterRegistrations that were refused (TooManyWaiting) or have to wait (TooManyUnconnected) because of registration.limits, by reason.",
-		}, []string{"reason"}),
-		granted: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Name: "registrations_granted_total",
-			Help: "ClusterRegistrations that this hub has granted.",
-		}),
-		took: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "registration_duration_seconds", Buckets: buckets,
-			Help: "Time from the creation of a ClusterRegistration to its grant, including the time until a person approves it.",
-		}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "registrations_refused_total",
-			Help: "ClusterRegistrations that this hub has refused, by the reason of condition Granted.",
-		}, []string{"reason"}),
-		registered: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		MembersNotCleaned: counters("members_left_total", "Deleted Clusters on whose member something may be left, by reason.", "reason"),
+		OverLimit: counters("registrations_over_limit_total",
+			"ClusterRegistrations that were refused (TooManyWaiting) or have to wait (TooManyUnconnected) because of registration.limits, by reason.", "reason"),
+		granted: counter("registrations_granted_total", "ClusterRegistrations that this hub has granted."),
+		took: histogram("registration_duration_seconds",
+			"Time from the creation of a ClusterRegistration to its grant, including the time until a person approves it.", buckets),
+		refused: counters("registrations_refused_total", "ClusterRegistrations that this hub has refused, by the reason of condition Granted.", "reason"),
+		registered: register.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "registration_first_heartbeat_seconds", Buckets: heartbeatBuckets,
 			Help: "Time from a ClusterRegistration, or from the start of an import, to the first heartbeat of the agent, by the way in which the cluster registers (agent, manager or local) and by whether a person approved it (auto or manual).",
 		}, []string{"way", "approval"}),
-		imported: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "import_duration_seconds", Buckets: importBuckets,
-			Help: "Duration of the calls to members that install an agent, including those that fail.",
-		}),
-		importFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "import_failures_total",
-			Help: "Calls to members that failed to install an agent, by the reason of condition Imported.",
-		}, []string{"reason"}),
-		heartbeats: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Name: "heartbeats_received_total",
-			Help: "Heartbeats of agents that this hub has received.",
-		}),
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "heartbeat_lateness_seconds", Buckets: latenessBuckets,
-			Help: "Time by which a heartbeat was later than the interval that its agent has announced.",
-		}),
+		imported: histogram("import_duration_seconds", "Duration of the calls to members that install an agent, including those that fail.", importBuckets),
+		importFailures: counters("import_failures_total",
+			"Calls to members that failed to install an agent, by the reason of condition Imported.", "reason"),
+		heartbeats: counter("heartbeats_received_total", "Heartbeats of agents that this hub has received."),
+		lateness:   histogram("heartbeat_lateness_seconds", "Time by which a heartbeat was later than the interval that its agent has announced.", latenessBuckets),
+	}
+	if registerer != nil {
+		registerer.MustRegister(guard.Panics)
 	}
 	for _, reason := range refusalReasons {
 		h.refused.WithLabelValues(reason)
@@ -166,10 +153,6 @@ func New(registerer prometheus.Registerer) *Counters {
 	for _, way := range []string{WayAgent, WayManager, WayLocal} {
 		h.registered.WithLabelValues(way, ApprovalAuto)
 		h.registered.WithLabelValues(way, ApprovalManual)
-	}
-	if registerer != nil {
-		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersNotCleaned, h.OverLimit, h.granted, h.took,
-			guard.Panics, h.refused, h.registered, h.imported, h.importFailures, h.heartbeats, h.lateness)
 	}
 	return h
 }
