@@ -17,12 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // The agent's namespace, an address of a hub that does not exist, and the tokens that no log may contain.
@@ -106,12 +105,7 @@ func BootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
 // StoredSecret returns a valid credential Secret for a hub at url. edits are pairs of a key and a value that replace values in it.
 func StoredSecret(t testing.TB, url, ca, token string, edits ...string) *corev1.Secret {
 	t.Helper()
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: url, CertificateAuthorityData: []byte(ca)}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: token}},
-		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user", Namespace: "cluster-ns"}},
-		CurrentContext: "default",
-	})
+	kubeconfig, err := transport.Kubeconfig(url, []byte(ca), token, "cluster-ns")
 	require.NoError(t, err)
 	return Secret(registration.CredentialSecret, edited(map[string]string{
 		registration.CredentialKubeconfig:          string(kubeconfig),

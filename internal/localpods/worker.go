@@ -13,12 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/process"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -206,11 +205,5 @@ func kubeconfigFor(config *rest.Config, namespace, token string) ([]byte, error)
 	if err := rest.LoadTLSFiles(tls); err != nil {
 		return nil, err
 	}
-	const name = "pod"
-	return clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: config.Host, CertificateAuthorityData: tls.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: token}},
-		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name, Namespace: namespace}},
-		CurrentContext: name,
-	})
+	return transport.Kubeconfig(config.Host, tls.CAData, token, namespace)
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 func (m *Managed) secretName() string { return m.Name + "-kubeconfig" }
@@ -18,14 +17,7 @@ func (m *Managed) secretName() string { return m.Name + "-kubeconfig" }
 // which Pass adds to the Secret of the server's own cluster.
 func (s *Server) CreateSecret(t testing.TB, m *Managed) {
 	t.Helper()
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{
-			"cluster": {Server: s.Proxy.URL() + tunnelPrefix + m.ID, CertificateAuthorityData: s.Proxy.CA()},
-		},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: m.token}},
-		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user"}},
-		CurrentContext: "default",
-	})
+	kubeconfig, err := transport.Kubeconfig(s.Proxy.URL()+tunnelPrefix+m.ID, s.Proxy.CA(), m.token, "")
 	require.NoError(t, err)
 	_, err = s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -12,10 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Endpoint is where the hub's API server is and how its certificate is verified.
@@ -197,25 +197,9 @@ type Access struct {
 	Namespace string
 }
 
-// Names in the kubeconfig that other components read too.
-const (
-	kubeconfigCluster = "cluster"
-	kubeconfigUser    = "user"
-	kubeconfigContext = "default"
-)
-
 // Kubeconfig returns the access in the form in which it is stored. It contains the CA in every TLS mode, for other readers of the Secret.
 func (a Access) Kubeconfig() ([]byte, error) {
-	return clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{
-			kubeconfigCluster: {Server: a.Server, CertificateAuthorityData: a.CA},
-		},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{kubeconfigUser: {Token: a.Token}},
-		Contexts: map[string]*clientcmdapi.Context{
-			kubeconfigContext: {Cluster: kubeconfigCluster, AuthInfo: kubeconfigUser, Namespace: a.Namespace},
-		},
-		CurrentContext: kubeconfigContext,
-	})
+	return transport.Kubeconfig(a.Server, a.CA, a.Token, a.Namespace)
 }
 
 // ParseKubeconfig reads the address, the data of the CA, the token and the namespace of the current context, whatever its name. It ignores

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // ensureSecret writes the kubeconfig Secret of the hub's own cluster, which contains no credential. Fleet's hub stores a token there; it is
@@ -82,12 +82,7 @@ func (h *handler) secretData() (map[string][]byte, error) {
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return nil, fmt.Errorf("reading the hub's own TLS files: %w", err)
 	}
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {}},
-		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user"}},
-		CurrentContext: "default",
-	})
+	kubeconfig, err := transport.Kubeconfig(cfg.Host, cfg.CAData, "", "")
 	return map[string][]byte{
 		registration.KubeconfigValue:        kubeconfig,
 		registration.KubeconfigAPIServerURL: []byte(cfg.Host),
@@ -97,10 +92,10 @@ func (h *handler) secretData() (map[string][]byte, error) {
 
 func tokenOf(secret *corev1.Secret) credential.Token {
 	parsed, err := clientcmd.Load(secret.Data[registration.KubeconfigValue])
-	if err != nil || parsed.AuthInfos["user"] == nil {
+	if err != nil || parsed.AuthInfos[transport.KubeconfigUser] == nil {
 		return ""
 	}
-	return credential.Token(parsed.AuthInfos["user"].Token)
+	return credential.Token(parsed.AuthInfos[transport.KubeconfigUser].Token)
 }
 
 // revoke revokes a token that Fleet's hub stored, which does not expire: it deletes the ServiceAccount of the token and creates it again. A token is
