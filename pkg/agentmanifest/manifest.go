@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -46,8 +47,8 @@ type Options struct {
 	CheckinInterval time.Duration
 	// BundleDeploymentWorkers and DriftWorkers are numbers as text; empty means the agent's default.
 	BundleDeploymentWorkers, DriftWorkers string
-	// LeaderElection holds the times of the election between the replicas.
-	LeaderElection LeaderElection
+	// LeaderElection holds the times of the election between the replicas. A zero duration means the chart's default.
+	LeaderElection leader.Times
 
 	// EnvVars come after the agent's own environment variables, in this order, and override them.
 	EnvVars []corev1.EnvVar
@@ -75,16 +76,6 @@ type Options struct {
 	DebugLevel int
 	// DisableSecurityContext leaves out every security context, for debuggers.
 	DisableSecurityContext bool
-}
-
-// LeaderElection holds the times of the election between replicas. A zero duration means the chart's default.
-type LeaderElection struct {
-	// LeaseDuration is the time after which the others replace a leader that does not renew its Lease.
-	LeaseDuration time.Duration
-	// RenewDeadline is the time after which a leader that cannot renew its Lease stops.
-	RenewDeadline time.Duration
-	// RetryPeriod is the interval of attempts to get or renew the Lease.
-	RetryPeriod time.Duration
 }
 
 // ClusterRoleName returns the name of the agent's ClusterRole; agents in two namespaces have one each.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 // plain returns the options of a hub with the chart's defaults for a Cluster without settings.
@@ -29,7 +30,7 @@ func plain() agentmanifest.Options {
 		CheckinInterval:         15 * time.Minute,
 		BundleDeploymentWorkers: "50",
 		DriftWorkers:            "50",
-		LeaderElection: agentmanifest.LeaderElection{
+		LeaderElection: leader.Times{
 			LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second,
 		},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -87,7 +88,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		CheckinInterval:         hub.AgentCheckinInterval.Duration,
 		BundleDeploymentWorkers: hub.AgentWorkers.BundleDeployment,
 		DriftWorkers:            hub.AgentWorkers.Drift,
-		LeaderElection: agentmanifest.LeaderElection{
+		LeaderElection: leader.Times{
 			LeaseDuration: c.Agent.LeaseDuration, RenewDeadline: c.Agent.RenewDeadline, RetryPeriod: c.Agent.RetryPeriod,
 		},
 		EnvVars:                append([]corev1.EnvVar{{Name: registration.GenerationEnv, Value: generation}}, spec.AgentEnvVars...),
