@@ -7,7 +7,6 @@ package hub
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -123,16 +123,9 @@ func TestMemoryOfACluster(t *testing.T) {
 		caches.informers[kind.Kind] = &informed{SharedIndexInformer: informer, store: informer.GetStore()}
 	}
 	require.NoError(t, c.transform(caches, managedOnly))
-	heap := func() int {
-		runtime.GC()
-		runtime.GC() // the first one only empties pools and queues finalizers
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int(stats.HeapAlloc)
-	}
-	first := heap()
+	first := heap.InUse()
 	for kind, all := range encoded {
-		before, informer := heap(), caches.informers[kind]
+		before, informer := heap.InUse(), caches.informers[kind]
 		for _, data := range all {
 			object := newBuiltIn(kind)
 			require.NoError(t, object.Unmarshal(data))
@@ -140,13 +133,13 @@ func TestMemoryOfACluster(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, informer.store.Add(kept))
 		}
-		t.Logf("%s: %d objects, %d bytes with the interner's entries", kind, len(all)/clusters, (heap()-before)/clusters)
+		t.Logf("%s: %d objects, %d bytes with the interner's entries", kind, len(all)/clusters, (heap.InUse()-before)/clusters)
 	}
 	c.interner = nil // its entries expire
 	for _, i := range caches.informers {
 		i.transform = nil
 	}
-	each := (heap() - first) / clusters
+	each := (heap.InUse() - first) / clusters
 	t.Logf("all: %d bytes", each)
 	assert.Less(t, each, limit, "bytes for the objects of each cluster")
 	for kind, all := range encoded {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -75,19 +76,12 @@ func TestCachesOfLargeReports(t *testing.T) {
 	for n := range reports {
 		write(t.Context(), n)
 	}
-	heap := func() int {
-		runtime.GC()
-		runtime.GC() // the first one only empties pools and queues finalizers
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int(stats.HeapAlloc)
-	}
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	c, err := newCaches(ctx, hubConfig(plane.RESTConfig()), Options{SystemNamespace: "system", Clock: clocktesting.NewFakeClock(time.Now())})
 	require.NoError(t, err)
-	before := heap()
+	before := heap.InUse()
 	require.NoError(t, c.fill(ctx))
 	informer, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind))
 	require.NoError(t, err)
@@ -95,7 +89,7 @@ func TestCachesOfLargeReports(t *testing.T) {
 	bundles, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleKind))
 	require.NoError(t, err)
 	assert.Len(t, bundles.GetStore().List(), reports)
-	assert.Less(t, heap()-before, limit, "of the list")
+	assert.Less(t, heap.InUse()-before, limit, "of the list")
 
 	for n := range reports {
 		write(t.Context(), reports+n)
@@ -105,7 +99,7 @@ func TestCachesOfLargeReports(t *testing.T) {
 		return exists && item.(*fleet.BundleDeployment).Status.Release != ""
 	}, time.Minute, 20*time.Millisecond)
 	assert.Len(t, bundles.GetStore().List(), 2*reports)
-	assert.Less(t, heap()-before, limit, "of the events")
+	assert.Less(t, heap.InUse()-before, limit, "of the events")
 	for _, cached := range bundles.GetStore().List() {
 		b := cached.(*fleet.Bundle)
 		live, err := core.Bundles(b.Namespace).Get(t.Context(), b.Name, metav1.GetOptions{})

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -394,11 +394,7 @@ func TestSourcesOfBundle_manyTargets(t *testing.T) {
 			}})
 		}
 	})
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	assert.Len(t, sourcesOfBundle(b), targets)
-	runtime.ReadMemStats(&after)
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20), "the list is copied for each target")
+	assert.Less(t, heap.Allocated(func() { assert.Len(t, sourcesOfBundle(b), targets) }), 10<<20, "the list is copied for each target")
 }
 
 // The index takes many times the size of the list, so it has no key of a Bundle with more sources than it may have.

@@ -17,28 +17,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-func heap() int {
-	runtime.GC()
-	runtime.GC() // the first one only empties pools and queues finalizers
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
-}
 
 // A tenant may make the hub write a megabyte of different values for each Cluster.
 func TestMemoryOfHelmValues(t *testing.T) {
 	const secrets, size, limit = 64, 1 << 20, 1024
 	s := newStage(t)
-	before := heap()
+	before := heap.InUse()
 	for i := range secrets {
 		values := bytes.Repeat([]byte{byte(i)}, size)
 		s.values.remember(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), ResourceVersion: "1"}}, helmValues{current: values, staged: values})
 	}
-	each := (heap() - before) / secrets
+	each := (heap.InUse() - before) / secrets
 	t.Logf("%d bytes", each)
 	assert.Less(t, each, limit, "bytes for the values of each BundleDeployment")
 	runtime.KeepAlive(s)
@@ -54,7 +47,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 	first, err := s.plans.of(other).variant([]int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 
-	before := heap()
+	before := heap.InUse()
 	for i := range bundles {
 		b := bundleWith(func(spec *fleet.BundleSpec) {
 			spec.TargetCustomizationMode = allMatches
@@ -73,7 +66,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	kept := heap() - before
+	kept := heap.InUse() - before
 	t.Logf("%d bytes", kept)
 	assert.Less(t, kept, limit, "bytes for the Bundles of one workspace")
 
@@ -95,7 +88,7 @@ func TestMemoryOfABundle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			before := heap()
+			before := heap.InUse()
 			for i := range bundles {
 				b, cluster := toAlice(), fmt.Sprint("cluster-", i)
 				b.Name, b.Annotations, b.Spec.Targets[0].ClusterName = registration.AgentBundleName(cluster), test.annotations, cluster
@@ -105,7 +98,7 @@ func TestMemoryOfABundle(t *testing.T) {
 				s.enqueueAffected(b, p, s.matching(b))
 				delete(s.changedAt, keyOf(b)) // as updateStatus does
 			}
-			each := (heap() - before) / bundles
+			each := (heap.InUse() - before) / bundles
 			t.Logf("%d bytes", each)
 			assert.Less(t, each, test.limit, "bytes for each Bundle")
 			runtime.KeepAlive(s)

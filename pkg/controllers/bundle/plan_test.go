@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -94,14 +94,13 @@ func TestMergeOptions_many(t *testing.T) {
 	for i := range 1000 {
 		overrides = append(overrides, fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"last": int64(i)}}}})
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	merged, err := mergeOptions(base, overrides...)
-	runtime.ReadMemStats(&after)
+	var merged fleet.BundleDeploymentOptions
+	var err error
+	allocated := heap.Allocated(func() { merged, err = mergeOptions(base, overrides...) })
 	require.NoError(t, err)
 	assert.Len(t, merged.Helm.Values.Data, 20_001)
 	assert.Equal(t, int64(999), merged.Helm.Values.Data["last"])
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "the values are copied for each target")
+	assert.Less(t, allocated, 100<<20, "the values are copied for each target")
 }
 
 func TestMergeOptions_lists(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 )
@@ -31,15 +31,6 @@ var hostileAnswers = map[string]struct{ contentType, body string }{
 	"deep objects":                   {"application/json", strings.Repeat(`{"a":`, 500_000)},
 	"a status with a million causes": {"application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,"details":{"causes":[` + strings.Repeat("{},", 1_000_000) + `{}]}}`},
 	"protobuf":                       {"application/vnd.kubernetes.protobuf", "k8s\x00" + strings.Repeat("\x12\x00", 1_000_000)},
-}
-
-// allocated is how many bytes do allocates, its garbage included.
-func allocated(do func()) int {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	do()
-	runtime.ReadMemStats(&after)
-	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
 // The member answers one kind of request in a hostile way, and the others as an API server.
@@ -77,7 +68,7 @@ func TestHostileAnswers(t *testing.T) {
 				m := newFakeMember(t)
 				m.fault = hostile(path)
 				var failed *failure
-				assert.Less(t, allocated(func() { failed = call(t, m) }), limit)
+				assert.Less(t, heap.Allocated(func() { failed = call(t, m) }), limit)
 				require.NotNil(t, failed)
 				assert.Equal(t, fleet.ReasonMemberError, failed.reason, failed.message)
 				assert.Less(t, len(failed.message), 400)
@@ -139,7 +130,7 @@ func TestHostileHistories(t *testing.T) {
 			connected := m.connect(t)
 			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
 			var failed *failure
-			assert.Less(t, allocated(func() { failed = u.run(t.Context()) }), limit)
+			assert.Less(t, heap.Allocated(func() { failed = u.run(t.Context()) }), limit)
 			require.NotNil(t, failed)
 			assert.Equal(t, fleet.ReasonMemberError, failed.reason)
 			assert.Contains(t, failed.message, "the history of a Helm release has YAML that ")

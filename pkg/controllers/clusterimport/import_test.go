@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
@@ -369,7 +369,7 @@ func TestReconcile_notStarted(t *testing.T) {
 			row.change(h, c)
 			before := c.DeepCopy()
 			var out result.Result
-			allocates := allocated(func() { out = h.Reconcile(t.Context(), c) })
+			allocates := heap.Allocated(func() { out = h.Reconcile(t.Context(), c) })
 			assert.Less(t, allocates, 50<<20)
 			assert.Equal(t, row.reason, out.Reason, out.Message)
 			assert.Equal(t, row.status, out.Status())
@@ -499,14 +499,14 @@ func TestReconcile_waitingForASlot(t *testing.T) {
 	renderer := h.renderer
 	h.renderer = nil // nothing may be rendered
 	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-	before := inUse()
+	before := heap.InUse()
 	for n := range imports {
 		other := fresh()
 		other.Name = fmt.Sprint("other-", n)
 		h.giveToken(t, other)
 		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), other).Reason)
 	}
-	assert.Less(t, inUse()-before, limit)
+	assert.Less(t, heap.InUse()-before, limit)
 
 	t.Log("with a slot it goes on")
 	h.renderer = renderer
@@ -517,15 +517,6 @@ func TestReconcile_waitingForASlot(t *testing.T) {
 	require.Eventually(t, func() bool { return !h.calls.state(keyOf("c")).isPending() }, patience, pause)
 	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
 	assert.Zero(t, h.reads(), "its kubeconfig was kept")
-}
-
-// inUse is the memory of the heap that is in use.
-func inUse() int {
-	goruntime.GC()
-	goruntime.GC()
-	var stats goruntime.MemStats
-	goruntime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
 }
 
 // What fails after a call has its slot must not keep it.

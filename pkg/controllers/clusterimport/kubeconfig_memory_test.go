@@ -5,12 +5,13 @@
 package clusterimport
 
 import (
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 )
 
 // A workspace may have fifty passes at the same time, each with the kubeconfig of another Cluster.
@@ -22,11 +23,11 @@ func TestParseKubeconfig_memory(t *testing.T) {
 		"without an anchor":  "a: [" + strings.Repeat("{},", maxKubeconfig/3-10) + "]",
 		"extensions":         "preferences: {extensions: [" + strings.Repeat("{},", maxKubeconfig/3-20) + "]}",
 	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, err := parseKubeconfig(&corev1.Secret{Data: map[string][]byte{"value": []byte(text)}})
-		runtime.ReadMemStats(&after)
-		t.Logf("%s: %d MiB: %v", name, (after.TotalAlloc-before.TotalAlloc)>>20, err)
-		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20), name)
+		var err error
+		allocated := heap.Allocated(func() {
+			_, err = parseKubeconfig(&corev1.Secret{Data: map[string][]byte{"value": []byte(text)}})
+		})
+		t.Logf("%s: %d MiB: %v", name, allocated>>20, err)
+		assert.Less(t, allocated, 10<<20, name)
 	}
 }

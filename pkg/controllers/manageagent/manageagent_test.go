@@ -3,7 +3,6 @@ package manageagent
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -252,14 +252,12 @@ func TestReconcileLargeSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, c := newStage(t), cluster()
 			c.Spec.AgentTolerations = make([]corev1.Toleration, 400_000)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			out := o.run(t, c)
-			runtime.ReadMemStats(&after)
+			var out result.Result
+			allocated := heap.Allocated(func() { out = o.run(t, c) })
 			assert.Equal(t, fleet.ReasonSettingsInvalid, out.Reason)
 			assert.Contains(t, out.Message, "spec.agentTolerations; at most 65536 are accepted")
 			assert.Empty(t, o.wrote())
-			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(50<<20))
+			assert.Less(t, allocated, 50<<20)
 		})
 	}
 	t.Run("permitted, but too large to be kept in memory", func(t *testing.T) {
