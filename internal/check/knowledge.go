@@ -120,10 +120,8 @@ func connectTo(c *rest.Config, now func() time.Time, limits transport.ResponseLi
 	s := &apiServer{clock: &dateReader{now: now}}
 	c = rest.CopyConfig(c)
 	c.Timeout, c.QPS, c.WarningHandler = requestTimeout, -1, rest.NoWarnings{}
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		s.clock.next = transport.Limited{Next: next, Body: limits}
-		return s.clock
-	})
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport.Limited{Next: next, Body: limits} })
+	c.Wrap(transport.Sender(s.clock.send).Wrap)
 	if s.core, s.err = kubernetes.NewForConfig(c); s.err != nil {
 		return s
 	}
@@ -148,21 +146,20 @@ func (s *apiServer) version(ctx context.Context) (string, error) {
 	return version.GitVersion, ctx.Err()
 }
 
-// dateReader is an http.RoundTripper that compares the clock of a server with the clock of this program.
+// dateReader compares the clock of a server with the clock of this program.
 type dateReader struct {
-	next http.RoundTripper
-	now  func() time.Time
+	now func() time.Time
 
 	mutex sync.Mutex
 	known bool
 	ahead time.Duration
 }
 
-// RoundTrip sends the request and compares the Date header of the response with the clock of this program. It assumes that the server wrote
+// send sends a request and compares the Date header of the response with the clock of this program. It assumes that the server wrote
 // the header in the middle of the request, and adds half a second because the header has no fraction of a second.
-func (d *dateReader) RoundTrip(request *http.Request) (*http.Response, error) {
+func (d *dateReader) send(next http.RoundTripper, request *http.Request) (*http.Response, error) {
 	sent := d.now()
-	response, err := d.next.RoundTrip(request)
+	response, err := next.RoundTrip(request)
 	if err != nil {
 		return response, err
 	}

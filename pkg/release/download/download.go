@@ -145,28 +145,20 @@ func (a ServerAccess) client(host string) (client *http.Client, closeIdle func()
 		}
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
-	t := serverTransport{host: host, others: transport.New(config, nil)}
+	others := transport.New(config, nil)
 	config = config.Clone()
 	config.InsecureSkipVerify = a.Insecure
-	t.own = transport.New(config, nil)
-	return &http.Client{Transport: t, Timeout: timeout, CheckRedirect: checkRedirect}, func() {
-		t.own.CloseIdleConnections()
-		t.others.CloseIdleConnections()
+	own := transport.New(config, nil)
+	send := transport.Sender(func(others http.RoundTripper, request *http.Request) (*http.Response, error) {
+		if request.URL.Host == host {
+			return own.RoundTrip(request)
+		}
+		return others.RoundTrip(request)
+	})
+	return &http.Client{Transport: send.Wrap(others), Timeout: timeout, CheckRedirect: checkRedirect}, func() {
+		own.CloseIdleConnections()
+		others.CloseIdleConnections()
 	}, nil
-}
-
-// serverTransport has a transport for one server and another for all others.
-type serverTransport struct {
-	host        string
-	own, others *http.Transport
-}
-
-// RoundTrip sends the request.
-func (t serverTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Host == t.host {
-		return t.own.RoundTrip(request)
-	}
-	return t.others.RoundTrip(request)
 }
 
 // checkRedirect is a function for http.Client.CheckRedirect. It refuses a redirect from https to http, and sends no account to another server:
