@@ -78,10 +78,11 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	}
 	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil) // with the proxy of the environment
 	connections.IdleConnTimeout = idleConnection
-	hub := &hubTransport{next: transport.Limited{Next: connections, Body: transport.ResponseLimits{Bytes: maxResponse}}, endpoint: access.Endpoint, clock: d.Clock}
+	hub := &hubTransport{endpoint: access.Endpoint, clock: d.Clock}
 	hub.token.Store(&access.Token)
 	restConfig := d.restConfig(access.Server)
-	wrapped, err := rest.HTTPWrappersForConfig(restConfig, hub)
+	wrapped, err := rest.HTTPWrappersForConfig(restConfig, transport.Sender(hub.send).Wrap(
+		transport.Limited{Next: connections, Body: transport.ResponseLimits{Bytes: maxResponse}}))
 	if err != nil {
 		return nil, err
 	}
@@ -200,9 +201,8 @@ const (
 	slowAnswer = 2 * time.Second
 )
 
-// hubTransport is the http.RoundTripper of a Connection.
+// hubTransport sends the requests of a Connection.
 type hubTransport struct {
-	next     http.RoundTripper
 	endpoint Endpoint
 	clock    clock.PassiveClock
 	token    atomic.Pointer[string] // can be replaced while requests are under way
@@ -212,12 +212,12 @@ type hubTransport struct {
 	skew      time.Duration // how far the agent's clock is ahead of the hub's
 }
 
-// RoundTrip sends a copy of the request, with the token.
-func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+// send sends a copy of the request, with the token.
+func (t *hubTransport) send(next http.RoundTripper, request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.Header.Set("Authorization", "Bearer "+*t.token.Load())
 	sent := t.clock.Now()
-	response, err := t.next.RoundTrip(request)
+	response, err := next.RoundTrip(request)
 	if err != nil {
 		return response, t.explain(err)
 	}
@@ -228,9 +228,6 @@ func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) 
 	}
 	return response, nil
 }
-
-// WrappedRoundTripper lets client-go close the connections of the transport below.
-func (t *hubTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // explain adds to an error about a certificate what must be corrected, and for an unknown CA which CAs are trusted.
 func (t *hubTransport) explain(err error) error {

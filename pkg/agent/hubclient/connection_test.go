@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 func TestConnectionLimits(t *testing.T) {
@@ -250,22 +251,18 @@ func TestClockSkew_suspendedDuringTheRequest(t *testing.T) {
 
 func TestUseToken(t *testing.T) {
 	var sent []string
-	hub := &hubTransport{clock: clock.RealClock{}, next: roundTrip(func(r *http.Request) { sent = append(sent, r.Header.Get("Authorization")) })}
+	hub := &hubTransport{clock: clock.RealClock{}}
+	api := transport.Sender(func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
+		sent = append(sent, r.Header.Get("Authorization"))
+		return &http.Response{StatusCode: http.StatusOK}, nil
+	}).Wrap(nil)
 	for _, token := range []string{"one", "two"} {
 		(&Connection{transport: hub}).UseToken(token)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, agenttest.HubURL, http.NoBody)
 		require.NoError(t, err)
-		_, err = hub.RoundTrip(request)
+		_, err = hub.send(api, request)
 		require.NoError(t, err)
 		assert.Empty(t, request.Header, "the caller's request does not change")
 	}
 	assert.Equal(t, []string{"Bearer one", "Bearer two"}, sent)
-}
-
-// roundTrip answers with an empty response.
-type roundTrip func(*http.Request)
-
-func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) {
-	f(request)
-	return &http.Response{StatusCode: http.StatusOK}, nil
 }
