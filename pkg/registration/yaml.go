@@ -3,6 +3,7 @@ package registration
 import (
 	"bytes"
 	"fmt"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -27,4 +28,20 @@ func RefuseAliases(document []byte) error {
 		}
 	}
 	return nil
+}
+
+// MostNodes counts the characters with which a node of YAML can begin, even in strings and comments. A parser makes at most three nodes for each of
+// them, and allocates some 250 bytes for a node, so a text is counted before it is parsed.
+func MostNodes(text []byte) (nodes int) {
+	for i, character := range text {
+		switch character {
+		case ',', '[', '{', ':', '?':
+			nodes++
+		case '-': // only before a space, a line break or the end: others are in names and numbers
+			if i+1 == len(text) || text[i+1] <= ' ' || text[i+1] >= utf8.RuneSelf {
+				nodes++
+			}
+		}
+	}
+	return nodes
 }

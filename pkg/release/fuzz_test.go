@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/fuzz"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Values come from Bundles and from ConfigMaps and Secrets of the cluster.
@@ -152,7 +153,7 @@ func FuzzOwnerLabels(f *testing.F) {
 	})
 }
 
-// A parser makes at most mostNodes nodes of a text, and no aliases if hasAliases is false. A text that CheckYAML accepts has no more nodes than
+// A parser makes at most MostNodes nodes of a text, and no aliases if hasAliases is false. A text that CheckYAML accepts has no more nodes than
 // the limit when aliases are expanded.
 func FuzzCheckYAML(f *testing.F) {
 	for _, seed := range []string{"a: &x [1]\nb: *x", "{?&a b:*a}", "- - ? : {a,b: c}", "a:\n- b\n-\tc\n--- !t &a 'x'", "[&a a,*a,-*a]"} {
@@ -192,7 +193,7 @@ func FuzzCheckYAML(f *testing.F) {
 			require.False(t, accepted)
 			return
 		}
-		assert.LessOrEqual(t, parsed, 3*mostNodes([]byte(text)))
+		assert.LessOrEqual(t, parsed, 3*registration.MostNodes([]byte(text)))
 		assert.True(t, !aliases || hasAliases([]byte(text)))
 		if accepted && hasAliases([]byte(text)) {
 			assert.LessOrEqual(t, expanded, limit)

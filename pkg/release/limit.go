@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -212,7 +213,7 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 		}
 		for text := range parsedTexts(revision) {
 			var err error
-			if limits.Small.Values > 0 && mostNodes(text) > limits.Small.Values {
+			if limits.Small.Values > 0 && registration.MostNodes(text) > limits.Small.Values {
 				err = limits.hold(s.ctx)
 			}
 			if err == nil {
@@ -262,14 +263,14 @@ func CheckYAML(text []byte, limit int) error {
 	if !utf8.Valid(text) {
 		return &YAMLError{"is not encoded in UTF-8"}
 	}
-	if mostNodes(text) <= limit && !hasAliases(text) {
+	if registration.MostNodes(text) <= limit && !hasAliases(text) {
 		return nil
 	}
 	tooMany := &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
 	nodes := 0
 	for _, part := range documentStart.Split(string(text), -1) {
 		document := []byte(part)
-		if mostNodes(document) > limit {
+		if registration.MostNodes(document) > limit {
 			return tooMany
 		}
 		var root yaml.Node
@@ -285,21 +286,6 @@ func CheckYAML(text []byte, limit int) error {
 
 // documentStart is where Helm and client-go divide a text into documents, even in a string.
 var documentStart = regexp.MustCompile(`(?m)^---`)
-
-// mostNodes counts the characters with which a node of YAML can begin, even in strings and comments.
-func mostNodes(text []byte) (nodes int) {
-	for i, character := range text {
-		switch character {
-		case ',', '[', '{', ':', '?':
-			nodes++
-		case '-':
-			if i+1 == len(text) || !isNameCharacter(text[i+1]) {
-				nodes++
-			}
-		}
-	}
-	return nodes
-}
 
 // nodeSize is the number of bytes of a text that count as a further node: an alias can repeat a long text.
 const nodeSize = 250

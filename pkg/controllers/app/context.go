@@ -104,7 +104,7 @@ type Context struct {
 	TokenUsage tokenusage.Uncounted
 	// Backlog limits the registrations that have led to nothing yet.
 	Backlog *backlog.Counter
-	// Matching limits the CPUs that passes over the objects of one workspace take to match selectors.
+	// Matching limits the CPUs that passes over the objects of one workspace take to match selectors and to render Helm values.
 	Matching matching.Limiter
 	// NamespaceKeys prove which cluster namespaces this hub creates.
 	NamespaceKeys namespacekey.Keys

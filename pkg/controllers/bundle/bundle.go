@@ -200,7 +200,10 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	}
 
 	limits := d.storageLimits(k, matches)
-	summary, unavailable, quarantined := d.summarize(b, p, matches, limits)
+	summary, unavailable, quarantined, err := d.summarize(ctx, b, p, matches, limits)
+	if err != nil {
+		return b, err
+	}
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
 	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
@@ -244,8 +247,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 // older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
 // Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
-	b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
-) (summary fleet.BundleSummary, unavailable, quarantined int) {
+	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
+) (summary fleet.BundleSummary, unavailable, quarantined int, err error) {
 	deployments := d.deploymentsOf(b)
 	postponed := d.postponedByRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
@@ -258,9 +261,12 @@ func (d *Deployer) summarize(
 			}
 			continue
 		}
-		v, err := p.variant(m.targets, m.cluster)
+		v, err := p.variant(ctx, m.targets, m.cluster)
 		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
 			continue
+		}
+		if ctx.Err() != nil {
+			return summary, 0, 0, err
 		}
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
@@ -290,7 +296,7 @@ func (d *Deployer) summarize(
 		}
 	}
 	summary.NonReadyResources = worstFirst(unready)
-	return summary, unavailable, quarantined
+	return summary, unavailable, quarantined, nil
 }
 
 // bundleResult returns condition Ready of a Bundle.

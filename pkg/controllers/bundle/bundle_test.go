@@ -295,7 +295,7 @@ func BenchmarkSummarize(b *testing.B) {
 			}
 			p := s.plans.of(bundle)
 			for b.Loop() {
-				s.summarize(bundle, p, s.matching(bundle), nil)
+				s.summarize(b.Context(), bundle, p, s.matching(bundle), nil)
 			}
 		})
 	}

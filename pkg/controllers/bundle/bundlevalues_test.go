@@ -48,14 +48,14 @@ func TestBundleValues(t *testing.T) {
 	secret := bundleSecret(map[string]string{"values.yaml": "a: 1\nb: {c: 2}\n", "east": `{"b":{"c":3}}`, "west": "b: 4"})
 	require.NoError(t, s.kubernetes.Tracker().Add(secret))
 	b := withSecret(secret)
-	v, err := s.plans.of(b).variant([]int{0}, clusterNamed("alice"))
+	v, err := s.plans.of(b).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"a":1,"b":{"c":3}}`, string(v.values))
 
 	inSpec := toAlice()
 	inSpec.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1, "b": map[string]any{"c": 2}}}}
 	inSpec.Spec.Targets[0].Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"b": map[string]any{"c": 3}}}}
-	same, err := planOf(inSpec).variant([]int{0}, clusterNamed("alice"))
+	same, err := planOf(inSpec).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 	assert.Equal(t, same.deploymentID, v.deploymentID)
 	assert.Equal(t, same.values, v.values)

@@ -241,7 +241,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	if plan.problem != nil { // the status of the Bundle reports it
 		return leaveAsIs(existing, nil)
 	}
-	v, err := plan.variant(t.targets, cluster)
+	v, err := plan.variant(ctx, t.targets, cluster)
 	if err != nil {
 		return leaveAsIs(existing, fmt.Errorf("Bundle %s: %w", b.Name, err))
 	}

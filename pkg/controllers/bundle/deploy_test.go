@@ -569,7 +569,7 @@ func TestReconcile_displayWhilePaused(t *testing.T) {
 			b, alice := toAlice(), clusterNamed("alice")
 			b.Spec.Paused = true
 			row.change(alice)
-			v, err := planOf(b).variant([]int{0}, alice)
+			v, err := planOf(b).variant(t.Context(), []int{0}, alice)
 			require.NoError(t, err)
 			d := desired(b, v, helmValues{}, true, alice, nil)
 			d.UID, d.ResourceVersion = "uid-of-app", "5"

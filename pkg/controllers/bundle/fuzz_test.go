@@ -87,7 +87,7 @@ func FuzzEvents(f *testing.F) {
 		p := planOf(&b)
 		m := inGroups(candidate{name: cluster.Name, labels: cluster.Labels})
 		if chosen := p.choose(&b, m); len(chosen) > 0 {
-			_, _ = p.variant(chosen, &cluster)
+			_, _ = p.variant(t.Context(), chosen, &cluster)
 		}
 		if p.strategy != nil {
 			targets := make([]*rolloutTarget, 3)

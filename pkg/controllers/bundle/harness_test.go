@@ -301,7 +301,10 @@ func (s *stage) matching(b *fleet.Bundle) []match {
 
 // shown returns the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _, _ := s.summarize(b, s.plans.of(b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
+	summary, _, _, err := s.summarize(context.Background(), b, s.plans.of(b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
+	if err != nil {
+		panic(err) // the context has not ended
+	}
 	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
 }
 
@@ -332,14 +335,14 @@ func clusterNamed(name string) *fleet.Cluster {
 // deployed returns the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
 func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
 	t.Helper()
-	v, err := planOf(b).variant([]int{0}, &fleet.Cluster{})
+	v, err := planOf(b).variant(t.Context(), []int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	d := desired(b, v, helmValues{current: v.values, staged: v.values}, false, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
 	return d
 }
 
-func planOf(b *fleet.Bundle) *plan { return newPlans(nil).of(b) }
+func planOf(b *fleet.Bundle) *plan { return newPlans(&app.Context{}).of(b) }
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 )
 
 // plan is the spec of one generation of a Bundle, read and checked. It is computed once for all Clusters; afterwards only its cache changes.
@@ -42,7 +44,8 @@ type plan struct {
 	strategy     *strategy // nil if all Clusters are updated at the same time
 	commonSize   int       // of the other fields that each BundleDeployment has from the Bundle, as JSON
 
-	cache planCache
+	rendering *matching.Limiter
+	cache     planCache
 
 	mu     sync.Mutex // guards isRead; read locks it
 	isRead bool
@@ -114,8 +117,10 @@ const (
 )
 
 // newPlan returns the plan of a Bundle, which read has to complete.
-func newPlan(b *fleet.Bundle, m *memory) *plan {
-	return &plan{uid: b.UID, generation: b.Generation, labelSize: labelSize(b), cache: planCache{memory: m, namespace: b.Namespace}}
+func newPlan(b *fleet.Bundle, m *memory, rendering *matching.Limiter) *plan {
+	return &plan{
+		uid: b.UID, generation: b.Generation, labelSize: labelSize(b), rendering: rendering, cache: planCache{memory: m, namespace: b.Namespace},
+	}
 }
 
 // labelSize returns the bytes of the labels of a Bundle.
@@ -243,8 +248,12 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 }
 
 // variant merges the options of the chosen targets into those of the Bundle, for a Cluster. Of several targets the first has
-// precedence. Most Clusters share a variant, so it is kept. If the Helm values have templates, each Cluster has a variant of its own.
-func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
+// precedence. Most Clusters share a variant, so it is kept. If the Helm values have templates, each Cluster has a variant of its own. A pass calls it
+// for thousands of Clusters, so it returns an error when ctx has ended.
+func (p *plan) variant(ctx context.Context, chosen []int, cluster *fleet.Cluster) (variant, error) {
+	if err := ctx.Err(); err != nil {
+		return variant{}, err
+	}
 	merged, err := p.mergedOptions(chosen)
 	if err != nil {
 		return variant{}, err
@@ -253,7 +262,7 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 		merged.options.KeepResources = true
 	}
 	if merged.hasTemplate {
-		return p.renderedVariant(merged, chosen, cluster)
+		return p.renderedVariant(ctx, merged, chosen, cluster)
 	}
 
 	shared := fmt.Sprint(chosen, merged.options.KeepResources)
@@ -320,7 +329,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 }
 
 // renderedVariant renders the templates for a Cluster. It keeps an error as well, because a retry with the same inputs fails again.
-func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
+func (p *plan) renderedVariant(ctx context.Context, merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
 	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster), cluster.Spec.TemplateValuesTooLarge})
 	if err != nil {
 		return variant{}, err
@@ -333,10 +342,17 @@ func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *flee
 		return last.variant, last.err
 	}
 
+	end, err := p.rendering.Begin(ctx, cluster.Namespace) // the values take many times their size until they are JSON again
+	if err != nil {
+		return variant{}, err
+	}
+	defer end()
 	rendered := renderedVariant{inputs: inputs, size: variantSize}
 	options, helm := merged.options, *merged.options.Helm
 	options.Helm = &helm
-	if helm.Values, err = renderValues(merged.options.Helm, cluster); err != nil {
+	if helm.Values, err = renderValues(ctx, merged.options.Helm, cluster); ctx.Err() != nil {
+		return variant{}, ctx.Err()
+	} else if err != nil {
 		rendered.err = &templateError{err}
 		rendered.size += len(rendered.err.Error())
 	} else {
@@ -483,14 +499,15 @@ func versionOf(helm *fleet.HelmOptions) string {
 
 // plans has the plan of each Bundle.
 type plans struct {
-	memory *memory
-	values bundleValues
-	mu     sync.Mutex
-	byKey  map[key]*plan
+	memory    *memory
+	values    bundleValues
+	rendering *matching.Limiter
+	mu        sync.Mutex
+	byKey     map[key]*plan
 }
 
 func newPlans(c *app.Context) *plans {
-	return &plans{memory: newMemory(maxWorkspace, maxTotal), values: bundleValues{c}, byKey: map[key]*plan{}}
+	return &plans{memory: newMemory(maxWorkspace, maxTotal), values: bundleValues{c}, rendering: &c.Matching, byKey: map[key]*plan{}}
 }
 
 // of returns the plan of a Bundle, and computes it if the Bundle has changed. The plan of an agent's Bundle is not kept: no other Cluster
@@ -498,7 +515,7 @@ func newPlans(c *app.Context) *plans {
 func (p *plans) of(b *fleet.Bundle) *plan {
 	if agentspec.ClusterOfBundle(b) != "" {
 		p.forget(keyOf(b)) // it may have been another Bundle
-		once := newPlan(b, p.memory)
+		once := newPlan(b, p.memory, p.rendering)
 		once.cache.isClosed = true
 		once.read(b, p.values)
 		return once
@@ -522,7 +539,7 @@ func (p *plans) find(b *fleet.Bundle) *plan {
 	if known != nil {
 		p.memory.close(&known.cache)
 	}
-	made := newPlan(b, p.memory)
+	made := newPlan(b, p.memory, p.rendering)
 	p.byKey[keyOf(b)] = made
 	return made
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -145,11 +146,11 @@ func TestVariant(t *testing.T) {
 		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
 	})
 	p := planOf(b)
-	first, err := p.variant([]int{0}, &fleet.Cluster{})
+	first, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
-	second, err := p.variant([]int{1}, &fleet.Cluster{})
+	second, err := p.variant(t.Context(), []int{1}, &fleet.Cluster{})
 	require.NoError(t, err)
-	again, err := p.variant([]int{0}, &fleet.Cluster{})
+	again, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	assert.Equal(t, "base", first.options.DefaultNamespace)
 	assert.Equal(t, "other", second.options.DefaultNamespace)
@@ -171,9 +172,9 @@ func TestVariant_keepWorkloads(t *testing.T) {
 				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
 			})
 			p := planOf(b)
-			kept, err := p.variant([]int{0}, annotated)
+			kept, err := p.variant(t.Context(), []int{0}, annotated)
 			require.NoError(t, err)
-			other, err := p.variant([]int{0}, denied)
+			other, err := p.variant(t.Context(), []int{0}, denied)
 			require.NoError(t, err)
 			assert.True(t, kept.options.KeepResources)
 			assert.False(t, other.options.KeepResources)
@@ -181,7 +182,7 @@ func TestVariant_keepWorkloads(t *testing.T) {
 			assert.NotEqual(t, kept.deploymentID, other.deploymentID)
 
 			b.Annotations = map[string]string{apply.LabelID: registration.SetIDManageAgent}
-			agent, err := planOf(b).variant([]int{0}, annotated)
+			agent, err := planOf(b).variant(t.Context(), []int{0}, annotated)
 			require.NoError(t, err)
 			assert.Equal(t, other.options, agent.options)
 		})
@@ -197,13 +198,13 @@ func TestVariant_clusterLabels(t *testing.T) {
 			}}}
 			s.Targets = []fleet.BundleTarget{{}}
 		}))
-		east, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "1"}}})
+		east, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "1"}}})
 		require.NoError(t, err)
 		assert.JSONEq(t, `{"env":"dev","in":[{"region":"east"}],"same":"x"}`, string(east.values))
-		again, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "2"}}})
+		again, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "2"}}})
 		require.NoError(t, err)
 		assert.Equal(t, east, again, "only the labels in the values count")
-		none, err := p.variant([]int{0}, &fleet.Cluster{})
+		none, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{})
 		require.NoError(t, err)
 		assert.JSONEq(t, `{"env":"","in":[{"region":""}],"same":"x"}`, string(none.values))
 		assert.NotEqual(t, east.deploymentID, none.deploymentID)
@@ -279,7 +280,7 @@ func TestNewPlanWithoutProblem(t *testing.T) {
 }
 
 func TestPlans(t *testing.T) {
-	all := newPlans(nil)
+	all := newPlans(&app.Context{})
 	b := bundleWith(func(*fleet.BundleSpec) {})
 	first := all.of(b)
 	assert.Same(t, first, all.of(b.DeepCopy()))

@@ -254,7 +254,10 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			t.needsNoUpdate, t.unavailable = true, false
 			continue
 		}
-		v, err := p.variant(m.targets, m.cluster)
+		v, err := p.variant(ctx, m.targets, m.cluster)
+		if ctx.Err() != nil {
+			return status, err
+		}
 		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
 			t.state, t.needsNoUpdate, t.unavailable = fleet.ErrApplied, true, true
 			continue

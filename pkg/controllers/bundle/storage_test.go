@@ -60,7 +60,7 @@ func (s *stage) hasOfFleet(t *testing.T, b *fleet.Bundle, cluster *fleet.Cluster
 	d := deployed(t, b, cluster)
 	s.live[keyOf(d).String()] = d.DeepCopy()
 	s.has(t, d)
-	values, err := planOf(b).variant([]int{0}, cluster)
+	values, err := planOf(b).variant(t.Context(), []int{0}, cluster)
 	require.NoError(t, err)
 	if len(values.values) > 0 {
 		secret := valuesSecret(string(values.values), string(values.values))
@@ -84,7 +84,7 @@ func (s *stage) deploysTo(t *testing.T, b *fleet.Bundle, clusters int) (made int
 		}
 		made++
 		p := s.plans.of(b)
-		v, err := p.variant([]int{0}, cluster)
+		v, err := p.variant(t.Context(), []int{0}, cluster)
 		require.NoError(t, err)
 		s.has(t, withSize(deployed(t, b, cluster), p.wantedSize(v, false, nil)))
 		s.reconcile(t, cluster)
@@ -274,7 +274,7 @@ func TestWorkspaceLimitAllowsSmallChanges(t *testing.T) {
 				refused++
 				continue
 			}
-			v, err := s.plans.of(b).variant([]int{0}, clusterNamed("c-0"))
+			v, err := s.plans.of(b).variant(t.Context(), []int{0}, clusterNamed("c-0"))
 			require.NoError(t, err)
 			s.has(t, withSize(deployed(t, b, clusterNamed("c-0")), s.plans.of(b).wantedSize(v, false, old)))
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -110,7 +111,8 @@ func TestNonReadyListsResources(t *testing.T) {
 	}}
 	s := newStage(t)
 	s.has(t, clusterNamed("alice"), toAlice(), d)
-	summary, _, _ := s.summarize(toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
+	summary, _, _, err := s.summarize(t.Context(), toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
+	require.NoError(t, err)
 	want[0].Name = "ws/alice"
 	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
 	cluster, _ := s.reconcile(t, clusterNamed("alice"))

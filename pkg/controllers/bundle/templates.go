@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,17 +22,25 @@ import (
 )
 
 // Limits of one template. Every user of a workspace may write one, and the hub renders it. Without loops, each command of a template is
-// executed at most once, so these limits bound the time and the memory that a template takes.
+// executed at most once, so these limits and those of a renderBudget bound the time and the memory that the templates of a Bundle take.
 const (
 	maxCommands   = 1000     // of a template: fields, functions and constants
 	maxDelimiters = 5000     // of a template: actions, each of which may begin or end a condition
 	maxArguments  = 4 << 10  // bytes of the texts and lists that are passed to one function, some of which multiply two lengths
 	maxMap        = 64 << 10 // bytes of a map that is passed to a function, except to lookups
-	maxResults    = 4 << 20  // bytes of the results of all functions, because variables keep them
 	maxDocument   = 4 << 20  // bytes of the values as YAML, in which each line has the indentation of its depth
-	maxRendered   = 1 << 20  // bytes of the result
 	elementSize   = 16       // bytes that an element of a list or a map counts in addition to its value
 	maxWidth      = 3        // digits of a width in a format of printf
+)
+
+// Limits of all templates of a Bundle for one Cluster. All results are in memory at the same time, and a Secret with Helm values has at most 1 MiB.
+const (
+	maxTemplates     = 1000    // entries of helm.templateValues
+	maxTotalCommands = 10_000  // of the templates
+	maxResults       = 4 << 20 // bytes of the results of all functions, because variables keep them
+	maxRendered      = 1 << 20 // bytes of the results of the templates
+	maxRenderedNodes = 100_000 // of YAML in these results: while it is parsed, a node takes some 250 bytes
+	expressionCost   = 64      // steps for each character of a regular expression, to compile it
 )
 
 // MaxTemplateValues limits the memory that spec.templateValues of a Cluster takes in the caches of the hub. Larger ones are dropped there.
@@ -91,11 +100,15 @@ func containsTemplate(value any) bool {
 
 // renderValues renders helm.values as one YAML document, so a result may be of any type, and then each of helm.templateValues, which is
 // a YAML document as well and replaces the value of its name.
-func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
+func renderValues(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
 	if cluster.Spec.TemplateValuesTooLarge {
 		return nil, fmt.Errorf("spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxTemplateValues>>10)
 	}
-	rendered, data := map[string]any{}, templateData(cluster)
+	if n := len(helm.TemplateValues); n > maxTemplates {
+		return nil, fmt.Errorf("helm.templateValues has %d entries; it may have %d; let an entry have several values", n, maxTemplates)
+	}
+	r := newTemplateRenderer(templateData(cluster))
+	var rendered map[string]any
 	if helm.Values != nil {
 		if room := maxDocument; !fitsAsYAML(helm.Values.Data, 0, &room) {
 			return nil, fmt.Errorf("as YAML they have more than %d KiB, with the indentation of their lines; nest them less, or make them smaller", maxDocument>>10)
@@ -104,13 +117,19 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 		if err != nil {
 			return nil, err
 		}
-		if err := render("values", string(document), data, &rendered); err != nil {
+		if err := r.render("values", string(document), &rendered); err != nil {
 			return nil, err
 		}
 	}
+	if rendered == nil { // without values, and with a document that is a comment after it was rendered
+		rendered = map[string]any{}
+	}
 	for _, name := range slices.Sorted(maps.Keys(helm.TemplateValues)) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		var value any
-		if err := render(name, helm.TemplateValues[name], data, &value); err != nil {
+		if err := r.render(name, helm.TemplateValues[name], &value); err != nil {
 			return nil, err
 		}
 		rendered[name] = value
@@ -167,13 +186,36 @@ func templateData(cluster *fleet.Cluster) map[string]any {
 	}
 }
 
-// render executes a template and decodes the result as YAML.
-func render(name, text string, data map[string]any, into any) error {
-	if strings.Count(text, "${") > maxDelimiters { // the parser and checkNode need stack for each nested condition
-		return fmt.Errorf("more than %d actions", maxDelimiters)
+// templateRenderer renders the templates of a Bundle for one Cluster, within one budget.
+type templateRenderer struct {
+	data      map[string]any
+	functions template.FuncMap
+	budget    *renderBudget
+}
+
+func newTemplateRenderer(data map[string]any) *templateRenderer {
+	b := &renderBudget{}
+	functions := template.FuncMap{
+		"print":    b.function("print", fmt.Sprint),
+		"println":  b.function("println", fmt.Sprintln),
+		"printf":   b.function("printf", fmt.Sprintf),
+		"html":     b.function("html", template.HTMLEscaper),
+		"js":       b.function("js", template.JSEscaper),
+		"urlquery": b.function("urlquery", template.URLQueryEscaper),
 	}
-	functions := functionsOf()
-	parsed, err := template.New(name).Delims("${", "}").Option("missingkey=error").Funcs(functions).Parse(text)
+	all := sprig.TxtFuncMap()
+	for _, name := range functionNames {
+		functions[name] = b.function(name, all[name])
+	}
+	return &templateRenderer{data, functions, b}
+}
+
+// render executes a template and decodes the result as YAML.
+func (r *templateRenderer) render(name, text string, into any) error {
+	if strings.Count(text, "${") > maxDelimiters { // the parser and checkNode need stack for each nested condition
+		return fmt.Errorf("template %s has more than %d actions; divide it", name, maxDelimiters)
+	}
+	parsed, err := template.New(name).Delims("${", "}").Option("missingkey=error").Funcs(r.functions).Parse(text)
 	if err != nil {
 		return err
 	}
@@ -181,12 +223,18 @@ func render(name, text string, data map[string]any, into any) error {
 		return errors.New("define and block are not supported")
 	}
 	commands := 0
-	if err := checkNode(parsed.Root, functions, &commands); err != nil {
+	if err := checkNode(parsed.Root, r.functions, &commands); err != nil {
 		return err
 	}
-	out := &limitedBuffer{}
-	if err := parsed.Execute(out, data); err != nil {
+	if r.budget.commands += commands; r.budget.commands > maxTotalCommands {
+		return fmt.Errorf("the templates have more than %d commands in all; use several Bundles", maxTotalCommands)
+	}
+	out := &limitedBuffer{budget: r.budget}
+	if err := parsed.Execute(out, r.data); err != nil {
 		return err
+	}
+	if r.budget.nodes += registration.MostNodes(out.Bytes()); r.budget.nodes > maxRenderedNodes {
+		return fmt.Errorf("the results of the templates have more than %d keys and elements; make them smaller, or use several Bundles", maxRenderedNodes)
 	}
 	if err := registration.RefuseAliases(out.Bytes()); err != nil {
 		return fmt.Errorf("the result of template %s is not valid YAML: %w", name, err)
@@ -199,24 +247,6 @@ func render(name, text string, data map[string]any, into any) error {
 		return fmt.Errorf("the result of template %s is not valid YAML: %w", name, err)
 	}
 	return nil
-}
-
-// functionsOf returns the functions for one execution of a template, which share the limit of their results.
-func functionsOf() template.FuncMap {
-	l := &renderBudget{}
-	functions := template.FuncMap{
-		"print":    l.function("print", fmt.Sprint),
-		"println":  l.function("println", fmt.Sprintln),
-		"printf":   l.function("printf", fmt.Sprintf),
-		"html":     l.function("html", template.HTMLEscaper),
-		"js":       l.function("js", template.JSEscaper),
-		"urlquery": l.function("urlquery", template.URLQueryEscaper),
-	}
-	all := sprig.TxtFuncMap()
-	for _, name := range functionNames {
-		functions[name] = l.function(name, all[name])
-	}
-	return functions
 }
 
 // checkNode refuses what can be executed more than once, that is loops and calls of templates, more than maxCommands, and functions
@@ -265,8 +295,13 @@ func checkNode(node parse.Node, functions template.FuncMap, commands *int) error
 	return nil
 }
 
-// renderBudget counts what one execution of a template has taken.
-type renderBudget struct{ results int } // bytes, and steps of regular expressions
+// renderBudget counts what the templates of a Bundle have taken for one Cluster.
+type renderBudget struct {
+	results  int // bytes of the results of functions, and steps of regular expressions
+	commands int
+	rendered int // bytes of the results of templates
+	nodes    int // of YAML in them, at most
+}
 
 var (
 	wideFormat = regexp.MustCompile(fmt.Sprintf(`%%[^a-zA-Z%%]*(\*|[0-9]{%d})`, maxWidth+1))
@@ -274,7 +309,7 @@ var (
 )
 
 // function makes a function refuse large arguments, and results after too many. The template turns a panic into its error.
-func (l *renderBudget) function(name string, function any) any {
+func (b *renderBudget) function(name string, function any) any {
 	f := reflect.ValueOf(function)
 	return reflect.MakeFunc(f.Type(), func(arguments []reflect.Value) []reflect.Value {
 		given := arguments
@@ -305,7 +340,7 @@ func (l *renderBudget) function(name string, function any) any {
 		case strings.HasPrefix(name, "regex") && repetition.MatchString(arguments[0].String()):
 			panic(errors.New("a number of repetitions in a regular expression is not supported"))
 		case strings.HasPrefix(name, "regex"), name == "semverCompare":
-			l.add(arguments[0].Len() * arguments[1].Len()) // steps: those of the expression for each character of the text
+			b.add(arguments[0].Len() * (expressionCost + arguments[1].Len())) // steps: those of the expression for each character of the text
 		}
 
 		call := f.Call
@@ -314,14 +349,14 @@ func (l *renderBudget) function(name string, function any) any {
 		}
 		results := call(arguments)
 		for _, result := range results {
-			l.add(sizeOf(result))
+			b.add(sizeOf(result))
 		}
 		return results
 	}).Interface()
 }
 
-func (l *renderBudget) add(size int) {
-	if l.results += size; l.results > maxResults {
+func (b *renderBudget) add(size int) {
+	if b.results += size; b.results > maxResults {
 		panic(fmt.Errorf("the results of the functions have more than %d bytes", maxResults))
 	}
 }
@@ -353,13 +388,16 @@ func sizeOf(value reflect.Value) (size int) {
 	return size
 }
 
-// limitedBuffer refuses more than maxRendered bytes.
-type limitedBuffer struct{ bytes.Buffer }
+// limitedBuffer has the result of a template. It refuses more than maxRendered bytes of all results.
+type limitedBuffer struct {
+	bytes.Buffer
+	budget *renderBudget
+}
 
 // Write appends to the buffer.
 func (b *limitedBuffer) Write(data []byte) (int, error) {
-	if b.Len()+len(data) > maxRendered {
-		return 0, fmt.Errorf("the result has more than %d bytes", maxRendered)
+	if b.budget.rendered += len(data); b.budget.rendered > maxRendered {
+		return 0, fmt.Errorf("the results of the templates have more than %d bytes; make them smaller, or use several Bundles", maxRendered)
 	}
 	return b.Buffer.Write(data)
 }

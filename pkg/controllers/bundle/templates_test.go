@@ -1,16 +1,20 @@
 package bundle
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/Masterminds/sprig/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -45,6 +49,7 @@ func TestVariant_templates(t *testing.T) {
 		"a default":                {values: map[string]any{"a": `${ get .ClusterValues "none" | default "d" }`}, want: `{"a":"d"}`},
 		"a label is no template":   {values: map[string]any{"a": "global.fleet.clusterLabels.x", "b": "${ .ClusterName }"}, want: `{"a":"${ .ClusterName }","b":"east"}`},
 		"templateValues are YAML":  {values: map[string]any{"a": "old", "b": "kept"}, templates: map[string]string{"a": "x: ${ .ClusterName }\nz: [1]"}, want: `{"a":{"x":"east","z":[1]},"b":"kept"}`},
+		"values become a comment":  {values: map[string]any{`${ "#x" }`: int64(1)}, templates: map[string]string{"a": "${ .ClusterName }"}, want: `{"a":"east"}`},
 		"templateValues alone":     {templates: map[string]string{"a": "${ .ClusterNamespace }"}, want: `{"a":"ws"}`},
 		"a label that may be missing": {values: map[string]any{
 			"a": `${ if hasKey .ClusterLabels "none" }${ .ClusterLabels.none }${ else }m${ end }`, "b": `${ get .ClusterLabels "env" | upper }`,
@@ -58,7 +63,7 @@ func TestVariant_templates(t *testing.T) {
 		"a loop in a condition":      {values: map[string]any{"a": "${ if true }${ range .ClusterValues.list }x${ end }${ end }"}, err: "loops and calls of templates are not supported"},
 		"a template that is defined": {values: map[string]any{"a": `${ define "x" }y${ end }`}, err: "define and block are not supported"},
 		"a long text":                {values: map[string]any{"a": `${ replace "x" "` + long + `" (print "` + long + `" "x") }`}, err: "texts and lists of more than 4096 bytes are passed to a function"},
-		"a long result":              {values: map[string]any{"a": strings.Repeat(`${ replace "x" "`+long[:2000]+`" "`+long[:2000]+`" }`, 1)}, err: "the result has more than 1048576 bytes"},
+		"a long result":              {values: map[string]any{"a": strings.Repeat(`${ replace "x" "`+long[:2000]+`" "`+long[:2000]+`" }`, 1)}, err: "the results of the templates have more than 1048576 bytes"},
 		"many commands":              {values: map[string]any{"a": strings.Repeat("${ .ClusterName }", maxCommands+1)}, err: "more than 1000 commands"},
 		"commands in parentheses":    {values: map[string]any{"a": strings.Repeat("${ upper (.ClusterName) }", maxCommands/2+1)}, err: "more than 1000 commands"},
 		"a text that doubles":        {values: map[string]any{"a": `${ $a := "xxxx" }` + strings.Repeat("${ $a = println $a $a }", 35)}, err: "texts and lists of more than 4096 bytes"},
@@ -85,7 +90,7 @@ func TestVariant_templates(t *testing.T) {
 			}
 			p := planOf(bundleWith(func(s *fleet.BundleSpec) { s.Helm, s.Targets = helm, []fleet.BundleTarget{{}} }))
 			require.Nil(t, p.problem)
-			v, err := p.variant([]int{0}, east)
+			v, err := p.variant(t.Context(), []int{0}, east)
 			if row.err != "" {
 				var template *templateError
 				require.ErrorAs(t, err, &template)
@@ -98,9 +103,9 @@ func TestVariant_templates(t *testing.T) {
 
 			west := east.DeepCopy()
 			west.Name = "west"
-			_, err = p.variant([]int{0}, west)
+			_, err = p.variant(t.Context(), []int{0}, west)
 			require.NoError(t, err)
-			again, err := p.variant([]int{0}, east)
+			again, err := p.variant(t.Context(), []int{0}, east)
 			require.NoError(t, err)
 			assert.Equal(t, v, again)
 		})
@@ -120,7 +125,7 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 			most := 0
 			for i := range 20 { // 20 MB
 				cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: fmt.Sprint(i), Labels: map[string]string{"l": fmt.Sprint(i)}}}
-				_, err := p.variant([]int{0}, cluster)
+				_, err := p.variant(t.Context(), []int{0}, cluster)
 				require.NoError(t, err)
 				held := 0
 				for _, v := range p.cache.variants {
@@ -138,7 +143,8 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 	}
 }
 
-// As YAML, each line is indented by its depth: 600 kB of values could become gigabytes.
+// As YAML, each line is indented by its depth: 600 kB of values could become gigabytes. A template may be as short as a reference to the values of a
+// Cluster, so that thousands of them fit in a Bundle, and all results are in memory at the same time.
 func TestRenderValues_memory(t *testing.T) {
 	const depth, elements = 5000, 3000
 	elementsOf := make([]any, elements)
@@ -150,17 +156,45 @@ func TestRenderValues_memory(t *testing.T) {
 		deep = map[string]any{"a": deep}
 	}
 	nested := strings.Repeat("${ if true }", 100_000) + strings.Repeat("${ end }", 100_000)
+	cluster := clusterNamed("alice")
+	cluster.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{
+		"list": "[1" + strings.Repeat(",1", 1<<19-10) + "]", "part": "[1" + strings.Repeat(",1", 1<<14-1) + "]", "text": strings.Repeat("x", 1<<14), "empty": "",
+	}}
+	times := func(n int, template string) map[string]string {
+		templates := map[string]string{}
+		for i := range n {
+			templates[fmt.Sprintf("a%04d", i)] = template
+		}
+		return templates
+	}
 	for name, row := range map[string]struct {
-		values map[string]any
-		err    string
+		values    map[string]any
+		templates map[string]string
+		err       string
 	}{
-		"deep values":       {map[string]any{"a": deep, "b": "${ .ClusterName }"}, "as YAML they have more than 4096 KiB"},
-		"nested conditions": {map[string]any{"a": nested}, "more than 5000 actions"},
+		"deep values":       {values: map[string]any{"a": deep, "b": "${ .ClusterName }"}, err: "as YAML they have more than 4096 KiB"},
+		"nested conditions": {values: map[string]any{"a": nested}, err: "more than 5000 actions"},
+		"a long list":       {templates: times(1, "${ .ClusterValues.list }"), err: "the results of the templates have more than 100000 keys and elements"},
+		"a list that is repeated": {
+			templates: times(100, "${ .ClusterValues.part }"), err: "the results of the templates have more than 100000 keys and elements",
+		},
+		"a text that is repeated": {
+			values: map[string]any{"a": "${ .ClusterValues.text }"}, templates: times(200, "${ .ClusterValues.text }"),
+			err: "the results of the templates have more than 1048576 bytes",
+		},
+		"results that are dropped": {
+			templates: times(200, `${ $x := get .ClusterValues "part" }`), err: "the results of the functions have more than 4194304 bytes",
+		},
+		"expressions that match no text": {
+			templates: times(200, `${ $x := regexMatch "`+strings.Repeat(".?", 1000)+`" "" }`), err: "the results of the functions have more than 4194304 bytes",
+		},
+		"many templates": {templates: times(1001, "a"), err: "helm.templateValues has 1001 entries; it may have 1000"},
+		"many commands":  {templates: times(11, strings.Repeat("${ .ClusterValues.empty }", 1000)), err: "the templates have more than 10000 commands in all"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := renderValues(&fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.values}}, clusterNamed("alice"))
+			_, err := renderValues(t.Context(), &fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.values}, TemplateValues: row.templates}, cluster)
 			runtime.ReadMemStats(&after)
 			t.Logf("%d MiB, stack %d MiB", (after.TotalAlloc-before.TotalAlloc)>>20, (int64(after.StackSys)-int64(before.StackSys))>>20)
 			assert.ErrorContains(t, err, row.err)
@@ -168,6 +202,49 @@ func TestRenderValues_memory(t *testing.T) {
 			assert.Less(t, int64(after.StackSys)-int64(before.StackSys), int64(16<<20))
 		})
 	}
+}
+
+func TestRenderValues_contextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := renderValues(ctx, &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ .ClusterName }"}}, clusterNamed("alice"))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A pass that ends waits for no other pass of the workspace, keeps no error for the next pass, and writes no status.
+func TestVariant_contextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		b, alice := withValues("${ .ClusterName }"), clusterNamed("alice")
+		s.has(t, b, alice)
+		p := s.plans.of(b)
+		var ends []func()
+		for range max(1, runtime.GOMAXPROCS(0)/2) {
+			end, err := s.Matching.Begin(t.Context(), "ws")
+			require.NoError(t, err)
+			ends = append(ends, end)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := p.variant(ctx, []int{0}, alice)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		for _, end := range ends {
+			end()
+		}
+
+		matches := []match{{alice, []int{0}}}
+		_, _, _, err = s.summarize(ctx, b, p, matches, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		b.Spec.RolloutStrategy = &fleet.RolloutStrategy{MaxUnavailable: new(intstr.FromInt32(1))}
+		b.Generation++
+		_, err = s.rollOut(ctx, b, s.plans.of(b), matches)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		assert.Empty(t, p.cache.rendered)
+		v, err := p.variant(t.Context(), []int{0}, alice)
+		require.NoError(t, err)
+		assert.JSONEq(t, `{"v":"alice"}`, string(v.values))
+	})
 }
 
 func TestForget(t *testing.T) {
@@ -178,7 +255,7 @@ func TestForget(t *testing.T) {
 	})
 	p := s.plans.of(b)
 	for _, name := range []string{"alice", "bob"} {
-		_, err := p.variant([]int{0}, clusterNamed(name))
+		_, err := p.variant(t.Context(), []int{0}, clusterNamed(name))
 		require.NoError(t, err)
 	}
 	size := p.cache.size
@@ -193,10 +270,10 @@ func TestForget(t *testing.T) {
 func TestVariant_templateValuesTooLarge(t *testing.T) {
 	p := planOf(withValues(`${ get .ClusterValues "none" | default "d" }`))
 	alice := clusterNamed("alice")
-	_, err := p.variant([]int{0}, alice)
+	_, err := p.variant(t.Context(), []int{0}, alice)
 	require.NoError(t, err)
 	alice.Spec.TemplateValuesTooLarge = true
-	_, err = p.variant([]int{0}, alice)
+	_, err = p.variant(t.Context(), []int{0}, alice)
 	require.ErrorContains(t, err, "spec.templateValues of the Cluster takes more than 1024 KiB")
 }
 
@@ -244,7 +321,7 @@ func TestVariant_sharesTheOptions(t *testing.T) {
 				s.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
 			}))
 			of := func(label string) variant {
-				v, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: label, Labels: map[string]string{"l": label}}})
+				v, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: label, Labels: map[string]string{"l": label}}})
 				require.NoError(t, err)
 				require.JSONEq(t, `{"label":"`+label+`"}`, string(v.values))
 				return v

@@ -94,7 +94,7 @@ func TestWire(t *testing.T) {
 						require.NoError(t, json.Unmarshal(r.BundleDeployments, &r.decodedDeployments))
 					}
 					if message := unrendered[r.Name]; message != "" {
-						_, err := p.variant(chosen, m1)
+						_, err := p.variant(t.Context(), chosen, m1)
 						require.ErrorContains(t, err, message)
 						assert.Empty(t, r.decodedDeployments)
 						return
@@ -103,7 +103,7 @@ func TestWire(t *testing.T) {
 						assert.Empty(t, chosen)
 						return
 					}
-					v, err := p.variant(chosen, m1)
+					v, err := p.variant(t.Context(), chosen, m1)
 					require.NoError(t, err)
 					want, values := r.decodedDeployments[0], helmValues{current: v.values, staged: v.values}
 					if want.Spec.Paused {

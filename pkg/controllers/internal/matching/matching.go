@@ -1,4 +1,4 @@
-// Package matching limits the share of the CPUs that one workspace takes to match selectors.
+// Package matching limits the share of the CPUs that one workspace takes to match selectors and to render Helm values.
 package matching
 
 import (
@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Limiter lets passes over the objects of one workspace match selectors on half of the CPUs at the same time; other passes of that workspace
-// wait. The work queues limit the number of passes of a workspace, but not their CPU time, and with many selectors a pass takes tenths of a
+// Limiter lets passes over the objects of one workspace match selectors, or render Helm values, on half of the CPUs at the same time; other passes of
+// that workspace wait. The work queues limit the number of passes of a workspace, but not their CPU time, and with many selectors a pass takes tenths of a
 // second: with fifty of them, each step of another workspace would wait for fifty others. The zero value is ready to use.
 type Limiter struct {
 	mu          sync.Mutex
@@ -33,7 +33,7 @@ func (l *Limiter) Begin(ctx context.Context, workspace string) (end func(), err 
 		}, nil
 	case <-ctx.Done():
 		l.leave(workspace, s)
-		return func() {}, fmt.Errorf("waiting for other passes over workspace %s that match selectors: %w", workspace, ctx.Err())
+		return func() {}, fmt.Errorf("waiting for other passes over workspace %s that match selectors or render Helm values: %w", workspace, ctx.Err())
 	}
 }
 
