@@ -253,4 +253,7 @@ func TestObjects_limitLists(t *testing.T) {
 			assert.Equal(t, most, *list.MaxItems)
 		}
 	}
+	clusterLabels := specs["ClusterRegistration"].Properties["clusterLabels"]
+	require.NotNil(t, clusterLabels.MaxProperties)
+	assert.Equal(t, int64(1000), *clusterLabels.MaxProperties)
 }

@@ -157,6 +157,7 @@ type caches struct {
 	transformCluster              cache.TransformFunc // restores their status and shrinks their spec: see package preserve and withSmallSpec
 	transformDeployment           cache.TransformFunc // nil keeps them whole
 	transformGroup                cache.TransformFunc // nil keeps them whole
+	transformRegistration         cache.TransformFunc // of requests and tokens; nil keeps them whole
 	agents                        preserve.AgentReports
 
 	mu      sync.Mutex
@@ -200,7 +201,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutOptions, clustergroup.Reduce
 	}
 	if c.fleet == c.own {
-		c.transformCluster = withSmallSpec(c.transformCluster)
+		c.transformCluster = withSmallMetadata(withSmallSpec(c.transformCluster))
+		c.transformBundle, c.transformGroup = withSmallMetadata(c.transformBundle), withSmallMetadata(c.transformGroup)
+		c.transformRegistration = withSmallMetadata(nil)
 	}
 	if o.DisableBundles {
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
@@ -294,6 +297,8 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			first := cache.TransformFunc(nil)
 			if slices.Contains(managedOnly, kind) {
 				first = c.transformManaged
+			} else if kind.Group == fleet.SchemeGroupVersion.Group { // requests and tokens
+				first = c.transformRegistration
 			}
 			c.interner.transform(informer, first)
 		}

@@ -33,11 +33,11 @@ func FuzzTransforms(f *testing.F) {
 			}) // others take gigabytes to encode
 		w, agents := newInterner(), preserve.AgentReports{}
 		for object, transforms := range map[metav1.Object][]cache.TransformFunc{
-			&fleet.Cluster{}:                {restoreCluster, agents.Transform},
+			&fleet.Cluster{}:                {withSmallMetadata(restoreCluster), agents.Transform},
 			&fleet.Bundle{}:                 {withoutResources},
 			&fleet.BundleDeployment{}:       {withoutOptions, withoutOptions},
 			&fleet.ClusterGroup{}:           {clustergroup.Reduce},
-			&fleet.ClusterRegistration{}:    nil,
+			&fleet.ClusterRegistration{}:    {withSmallMetadata(nil)},
 			&coordinationv1.Lease{}:         {liveness.Reduce},
 			&corev1.Namespace{}:             {reduceManaged("registrations")},
 			&corev1.Secret{}:                {reduceManaged("registrations")},

@@ -1,13 +1,19 @@
 package hub
 
 import (
+	"maps"
 	"reflect"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // agentFields are the fields of a ClusterSpec with free-form content from users, which only an import or the Bundle of the agent reads; the
@@ -19,6 +25,65 @@ type agentFields struct {
 	resources   *corev1.ResourceRequirements
 	scheduling  *fleet.AgentSchedulingCustomization
 	pullSecrets *[]corev1.LocalObjectReference
+}
+
+// withSmallMetadata returns a transform that also drops the labels and annotations of an object of a user if they take too much memory.
+func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
+	return func(object any) (any, error) {
+		dropped := false
+		if accessor, err := meta.Accessor(object); err == nil {
+			dropped = limitMetadata(accessor)
+		}
+		switch o := object.(type) {
+		case *fleet.Cluster:
+			o.Spec.MetadataTooLarge = o.Spec.MetadataTooLarge || dropped
+		case *fleet.ClusterGroup:
+			o.Spec.MetadataTooLarge = o.Spec.MetadataTooLarge || dropped
+		case *fleet.Bundle:
+			if dropped {
+				o.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, MetadataTooLarge: true} // see reduceBundle
+			}
+		case *fleet.ClusterRegistration:
+			if sizeOfMap(o.Spec.ClusterLabels) > registration.MaxLabelsMemory {
+				o.Spec.ClusterLabels, dropped = nil, true
+			}
+			o.Spec.TooLarge = o.Spec.TooLarge || dropped
+		}
+		if first == nil {
+			return object, nil
+		}
+		return first(object)
+	}
+}
+
+// limitMetadata reports whether it has dropped labels or annotations. It keeps those of the hub and of other controllers of the fleet, unless a user has
+// added too many of these as well: they say, for example, that the hub ignores the object.
+func limitMetadata(object metav1.Object) (dropped bool) {
+	reduce := func(all map[string]string, limit int) map[string]string {
+		if sizeOfMap(all) <= limit {
+			return all
+		}
+		dropped = true
+		kept := maps.Clone(all)
+		maps.DeleteFunc(kept, func(key, _ string) bool { return !strings.Contains(key, "cattle.io/") })
+		if sizeOfMap(kept) > limit {
+			return nil
+		}
+		return maps.Collect(maps.All(kept)) // a map keeps the room for what was deleted
+	}
+	object.SetLabels(reduce(object.GetLabels(), registration.MaxLabelsMemory))
+	object.SetAnnotations(reduce(object.GetAnnotations(), registration.MaxAnnotationsMemory))
+	return dropped
+}
+
+// sizeOfMap returns the memory that labels take.
+func sizeOfMap(all map[string]string) int {
+	const header = 16 // of a string
+	size := mapSize + len(all)*(entrySize+2*header)
+	for key, value := range all {
+		size += len(key) + len(value)
+	}
+	return size
 }
 
 // reduceSpec drops settings of the agent and templateValues that take too much memory. Users of a workspace may write Clusters of 1.5 MiB,

@@ -2,11 +2,15 @@ package hub
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -88,4 +92,65 @@ func TestWithSmallSpec(t *testing.T) {
 			assert.Equal(t, want, kept.(*fleet.Cluster).Spec)
 		})
 	}
+}
+
+// manyLabels are 1.2 MB of JSON, and 9 MiB of memory.
+func manyLabels(prefix string) map[string]string {
+	labels := map[string]string{}
+	for i := range 100_000 {
+		labels[prefix+fmt.Sprintf("%05x", i)] = ""
+	}
+	return labels
+}
+
+func TestWithSmallMetadata(t *testing.T) {
+	reduce := withSmallMetadata(nil)
+	const token, annotation = "fleet.cattle.io/registration-token", "muster.fleet.cattle.io/created-by"
+	for name, object := range map[string]interface {
+		metav1.Object
+		runtime.Object
+	}{
+		"Cluster": &fleet.Cluster{}, "ClusterGroup": &fleet.ClusterGroup{}, "Bundle": &fleet.Bundle{}, "ClusterRegistration": &fleet.ClusterRegistration{},
+		"ClusterRegistrationToken": &fleet.ClusterRegistrationToken{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := manyLabels("")
+			labels[token] = "kept"
+			object.SetLabels(labels)
+			object.SetAnnotations(map[string]string{annotation: "kept", "kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 256<<10-100)})
+			want := maps.Clone(object.GetAnnotations())
+			kept, err := reduce(object)
+			require.NoError(t, err)
+			assert.Equal(t, map[string]string{token: "kept"}, object.GetLabels())
+			assert.Equal(t, want, object.GetAnnotations(), "a large annotation is usual")
+			marked := fmt.Sprintf("%+v", kept)
+			assert.Equal(t, name != "ClusterRegistrationToken", strings.Contains(marked, "TooLarge:true"), "nothing depends on the labels of a token")
+			again, err := reduce(kept.(runtime.Object).DeepCopyObject())
+			require.NoError(t, err)
+			assert.Equal(t, kept, again)
+
+			object.SetAnnotations(manyLabels("fleet.cattle.io/"))
+			_, err = reduce(object)
+			require.NoError(t, err)
+			assert.Empty(t, object.GetAnnotations())
+		})
+	}
+
+	usual := map[string]string{}
+	for i := range 256 {
+		usual[fmt.Sprintf("example.com/label-%d", i)] = strings.Repeat("x", 50)
+	}
+	request := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Labels: usual}, Spec: fleet.ClusterRegistrationSpec{ClusterLabels: usual}}
+	want := request.DeepCopy()
+	kept, err := reduce(request)
+	require.NoError(t, err)
+	assert.Equal(t, want, kept, "as many as the admission policy permits")
+}
+
+// A refused request stays for a day.
+func TestWithSmallMetadata_clusterLabels(t *testing.T) {
+	request := &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "c", ClusterLabels: manyLabels("")}}
+	kept, err := withSmallMetadata(nil)(request)
+	require.NoError(t, err)
+	assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "c", TooLarge: true}}, kept)
 }

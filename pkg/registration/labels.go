@@ -18,6 +18,18 @@ var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPr
 // maxLabels is the maximum number of labels that an agent may set on its Cluster. Every controller keeps each Cluster in memory.
 const maxLabels = 100
 
+// Limits of the memory that the labels and the annotations of an object take in the caches of the hub, which drop larger ones: an object of the
+// 1.5 MiB that the API server stores has room for 100,000 labels, which take 10 MiB. The limit of labels has room for some 250 of 80 bytes. The API
+// server permits annotations of 256 KiB, which may be a single one.
+const (
+	MaxLabelsMemory      = 32 << 10
+	MaxAnnotationsMemory = 320 << 10
+)
+
+// MetadataTooLarge explains that an object exceeds these limits.
+var MetadataTooLarge = fmt.Sprintf("metadata.labels takes more than %d KiB of the hub's memory, or metadata.annotations more than %d KiB; remove some of them",
+	MaxLabelsMemory>>10, MaxAnnotationsMemory>>10)
+
 // AllowedLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
 // are allowed; if it does not, byDefault decides whether all are. others never contains CreatedByAgentPodLabel, which every agent sends.
 func AllowedLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {

@@ -332,7 +332,7 @@ the depth is checked first.
     size(d) <= 300 && d.map(key, d[key]).all(e, size(e) == 0))))) &&
     size('%s'.format([object.metadata.?managedFields.orValue([]).map(m, has(m.fieldsV1) ? dyn(m.fieldsV1) : dyn({}))])) <= 65536
   reason: Forbidden
-  message: an agent may write an object only while its metadata.managedFields has at most 20 managers, with fields of 65536 characters
+  message: an object may be written only while its metadata.managedFields has at most 20 managers, with fields of 65536 characters
 {{- end -}}
 
 {{/*

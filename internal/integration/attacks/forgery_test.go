@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -144,7 +145,7 @@ func everything(t *testing.T, s *testenv.Stage) map[string]string {
 	return found
 }
 
-// A request that is too large is refused by the API server, or costs no more than a small one.
+// A request that is too large is refused by the API server, whoever sends it, or costs no more than a small one.
 func TestOversizedRequests(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
@@ -170,8 +171,12 @@ func TestOversizedRequests(t *testing.T) {
 	} {
 		request := with("shared", "", "")
 		request.GenerateName, request.Spec = "request-", spec
-		_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
-		assert.True(t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
+		for creator, client := range map[string]fleetclient.ClusterRegistrationInterface{
+			"an agent": requests, "a user": s.Hub.Fleet.ClusterRegistrations(s.Namespace),
+		} {
+			_, err := client.Create(t.Context(), request, metav1.CreateOptions{})
+			assert.True(t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err), "%s of %s: %v", name, creator, err)
+		}
 	}
 	request := with("shared", "x", "x")
 	request.GenerateName, request.Annotations = "request-", map[string]string{"a": strings.Repeat("x", 4096)}

@@ -64,6 +64,7 @@ func TestCheckSize(t *testing.T) {
 	require.EqualError(t, CheckSize(tolerations(most+1)),
 		"the settings of the agent in the spec have 65539 bytes as JSON, 65539 of them in spec.agentTolerations; at most 65536 are accepted")
 	require.ErrorContains(t, CheckSize(fleet.ClusterSpec{SettingsTooLarge: true}), "take more than 256 KiB of memory")
+	require.ErrorContains(t, CheckSize(fleet.ClusterSpec{MetadataTooLarge: true}), "metadata.labels takes more than 32 KiB")
 	large := strings.Repeat("x", maxSettings)
 	for field, spec := range map[string]fleet.ClusterSpec{
 		"agentEnvVars":                 {AgentEnvVars: []corev1.EnvVar{{Name: large}}},

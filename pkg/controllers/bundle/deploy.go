@@ -49,7 +49,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		// The BundleDeployments of a quarantined Cluster stay as they are. The API server checks rights when a request begins,
 		// so an agent that has lost its rights may still have a watch open, which delivers every write.
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
-	} else {
+	} else if !cluster.Spec.MetadataTooLarge { // otherwise the cache has dropped labels by which Bundles select the Cluster
 		recount := d.recountStorage(cluster, own)
 		current, recheck, err = d.deploy(ctx, cluster, own, foreign)
 		recheck = result.Earliest(recheck, recount)
@@ -64,6 +64,8 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		out = result.Stalled(stalledReason(err), err.Error()).In(d.RecheckDelay())
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
+	case cluster.Spec.MetadataTooLarge:
+		out = result.Stalled(fleet.ReasonTooLarge, registration.MetadataTooLarge+"; what is deployed stays as it is")
 	default:
 		out = ready("Bundle", cluster.Status.Summary)
 	}

@@ -19,6 +19,26 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// The labels of the Cluster are not in the cache, so the hub does not know which Bundles select it.
+func TestReconcile_metadataTooLarge(t *testing.T) {
+	s := newStage(t)
+	alice, b := clusterNamed("alice"), everywhere()
+	alice.Spec.MetadataTooLarge = true
+	withdrawn := toAlice()
+	withdrawn.Name = "withdrawn"
+	s.has(t, alice, b, isReady(deployed(t, withdrawn)))
+	cluster, out := s.reconcile(t, alice)
+	assert.Empty(t, s.taken(), "nothing is deployed or deleted")
+	assert.Equal(t, fleet.ReasonTooLarge, out.Reason)
+	assert.Contains(t, out.Message, "metadata.labels takes more than 32 KiB")
+	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
+	assert.Empty(t, s.matching(b))
+
+	b.Spec.MetadataTooLarge = true
+	b.Generation++
+	assert.Equal(t, fleet.ReasonBundleInvalid, planOf(b).problem.reason)
+}
+
 func TestReconcile(t *testing.T) {
 	s := newStage(t)
 	alice := clusterNamed("alice")

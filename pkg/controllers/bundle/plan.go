@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // plan is the spec of one generation of a Bundle, read and checked. It is computed once for all Clusters; afterwards only its cache changes.
@@ -150,6 +151,10 @@ func (p *plan) read(b *fleet.Bundle, values bundleValues) {
 }
 
 func (p *plan) readSpec(b *fleet.Bundle) {
+	if b.Spec.MetadataTooLarge {
+		p.problem = &problem{fleet.ReasonBundleInvalid, registration.MetadataTooLarge + "; what was deployed before stays as it is"}
+		return
+	}
 	if b.Spec.TooLarge {
 		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf(
 			"the spec takes more than %d MiB of memory without its resources, so that nothing of it is deployed, and what was deployed before stays "+

@@ -23,7 +23,7 @@ type match struct {
 	targets []int
 }
 
-// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
+// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere, and those whose labels are not known.
 func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, err error) {
 	end, err := d.Matching.Begin(ctx, b.Namespace)
 	if err != nil {
@@ -32,7 +32,7 @@ func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (match
 	defer end()
 	groups := d.groupsOf(b.Namespace)
 	for _, cluster := range d.mayMatch(b) {
-		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
+		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" || cluster.Spec.MetadataTooLarge {
 			continue
 		}
 		if targets := p.choose(b, d.candidateOf(cluster, groups)); len(targets) > 0 {

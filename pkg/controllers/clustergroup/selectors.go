@@ -1,6 +1,7 @@
 package clustergroup
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // MaxSelector is the number of labels, expressions and values that the selector of a ClusterGroup may have. The hub matches it with each
@@ -31,6 +33,9 @@ type compiled struct {
 // Of returns the selector of a group. A group without a selector selects no Cluster. The selector is compiled without the lock, so that the
 // selectors of other groups can be found meanwhile.
 func (s *Selectors) Of(group *fleet.ClusterGroup) (labels.Selector, error) {
+	if group.Spec.MetadataTooLarge { // a change of labels is not a new generation
+		return Compile(group)
+	}
 	return s.find(group).compile()
 }
 
@@ -58,6 +63,9 @@ func (s *Selectors) Forget(namespace, name string) {
 
 // Compile returns the selector of a group and keeps nothing. Its errors name the field.
 func Compile(group *fleet.ClusterGroup) (labels.Selector, error) {
+	if group.Spec.MetadataTooLarge {
+		return nil, errors.New(registration.MetadataTooLarge)
+	}
 	if isTooLarge(group.Spec.Selector) {
 		return nil, fmt.Errorf("spec.selector has more than %d labels, expressions and values; use several groups", MaxSelector)
 	}

@@ -109,3 +109,17 @@ func TestSelectors_ofOthers(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, selector.Matches(labels.Set{"env": "prod"}))
 }
+
+// A change of the labels is not a new generation, by which the compiled selector is kept.
+func TestSelectors_metadataTooLarge(t *testing.T) {
+	var s Selectors
+	group := groupOf(1, "prod")
+	_, err := s.Of(group)
+	require.NoError(t, err)
+	large := group.DeepCopy()
+	large.Spec.MetadataTooLarge = true
+	_, err = s.Of(large)
+	require.ErrorContains(t, err, "metadata.labels takes more than 32 KiB")
+	_, err = s.Of(group)
+	require.NoError(t, err)
+}

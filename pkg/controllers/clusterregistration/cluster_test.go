@@ -33,6 +33,7 @@ func TestFindCluster(t *testing.T) {
 			s.request.Spec.ClientID = "client"
 		}, "", "", "False ClusterNameTaken"},
 		{"a Cluster that is being deleted: wait", func(s *scene) { s.cluster.DeletionTimestamp = &metav1.Time{Time: noon} }, "", "", "Unknown ClusterDeleting"},
+		{"too large: refuse, whatever it says", func(s *scene) { s.request.Spec.TooLarge = true }, "", "", "False TooLarge"},
 		{"no clientID: refuse", func(s *scene) { s.request.Spec.ClientID = "" }, "", "", "False ClientIDEmpty"},
 		{"the request belongs to a Cluster with another clientID: refuse", func(s *scene) {
 			s.cluster.Spec.ClientID, s.request.OwnerReferences = "other", owner("member")

@@ -76,7 +76,8 @@ func consequences(out result.Result) (revoke, tell bool) {
 	case fleet.ReasonTokenNotFound: // without a token, nobody may read the answer
 		return true, false
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
-		fleet.ReasonTokenMismatch, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonClientIDAmbiguous, fleet.ReasonClusterNameTaken:
+		fleet.ReasonTokenMismatch, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonTooLarge, fleet.ReasonClientIDAmbiguous,
+		fleet.ReasonClusterNameTaken:
 		return true, true
 	}
 	return false, false

@@ -39,7 +39,7 @@ func TestConsequences(t *testing.T) {
 	const revoked, told, both, neither = "true false", "false true", "true true", "false false"
 	for reason, want := range map[string]string{
 		fleet.ReasonDenied: both, fleet.ReasonClientIDInUse: both, fleet.ReasonTokenUsedUp: both, fleet.ReasonClientIDNotAllowed: both,
-		fleet.ReasonLongLivedRefused: both, fleet.ReasonTokenMismatch: both, fleet.ReasonClientIDEmpty: both, fleet.ReasonClientIDTooLong: both,
+		fleet.ReasonLongLivedRefused: both, fleet.ReasonTokenMismatch: both, fleet.ReasonClientIDEmpty: both, fleet.ReasonClientIDTooLong: both, fleet.ReasonTooLarge: both,
 		fleet.ReasonClientIDAmbiguous: both, fleet.ReasonClusterNameTaken: both, fleet.ReasonQuarantined: told, fleet.ReasonSuperseded: told,
 		fleet.ReasonTokenNotFound: revoked,
 		"":                        neither, fleet.ReasonError: neither, fleet.ReasonNameConflict: neither,

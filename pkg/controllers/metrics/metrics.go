@@ -56,7 +56,7 @@ var (
 		fleet.ReasonClientIDTooLong, fleet.ReasonClusterNameTaken, fleet.ReasonCredentialRevoked, fleet.ReasonDenied, fleet.ReasonError,
 		fleet.ReasonLongLivedRefused, fleet.ReasonNameConflict, fleet.ReasonPoliciesRequired, fleet.ReasonQuarantined,
 		fleet.ReasonSuperseded, fleet.ReasonTokenInvalid, fleet.ReasonTokenMismatch, fleet.ReasonTokenNotFound, fleet.ReasonTokenUnknown, fleet.ReasonTokenUsedUp,
-		fleet.ReasonTooManyWaiting,
+		fleet.ReasonTooLarge, fleet.ReasonTooManyWaiting,
 	}
 	importFailureReasons = []string{
 		fleet.ReasonAddressNotAllowed, fleet.ReasonCertificateUntrusted, fleet.ReasonError, fleet.ReasonForbidden,

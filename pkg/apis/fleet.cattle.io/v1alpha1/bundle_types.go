@@ -57,6 +57,9 @@ type BundleSpec struct {
 	// TooLarge is not part of the API: in the caches of the hub it stands for a spec that takes too much memory.
 	TooLarge bool `json:"-"`
 
+	// MetadataTooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
+	MetadataTooLarge bool `json:"-"`
+
 	// TargetCustomizationMode is set by a person to FirstMatch, the default, to use the options of the first target that matches,
 	// or to AllMatches to merge the options of all targets that match.
 	// +optional

@@ -139,6 +139,9 @@ type ClusterSpec struct {
 
 	// TemplateValuesTooLarge is not part of the API: in the caches of the hub it stands for templateValues that take too much memory.
 	TemplateValuesTooLarge bool `json:"-"`
+
+	// MetadataTooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
+	MetadataTooLarge bool `json:"-"`
 }
 
 // AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.

@@ -37,6 +37,9 @@ type ClusterGroupSpec struct {
 	// +optional
 	// +nullable
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// MetadataTooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
+	MetadataTooLarge bool `json:"-"`
 }
 
 // ClusterGroupStatus is set by the hub.

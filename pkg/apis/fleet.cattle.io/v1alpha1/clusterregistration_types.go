@@ -58,7 +58,11 @@ type ClusterRegistrationSpec struct {
 	// with reserved prefixes.
 	// +optional
 	// +nullable
+	// +kubebuilder:validation:MaxProperties=1000
 	ClusterLabels map[string]string `json:"clusterLabels,omitempty"`
+
+	// TooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
+	TooLarge bool `json:"-"`
 }
 
 // ClusterRegistrationStatus is the hub's answer to a request.

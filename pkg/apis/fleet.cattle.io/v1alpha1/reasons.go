@@ -74,6 +74,8 @@ const (
 	ReasonClientIDEmpty = "ClientIDEmpty"
 	// ReasonClientIDTooLong: the clientID is longer than the hub accepts.
 	ReasonClientIDTooLong = "ClientIDTooLong"
+	// ReasonTooLarge: the labels or annotations of the request take too much of the hub's memory. On a Cluster it is the reason of Ready.
+	ReasonTooLarge = "TooLarge"
 	// ReasonClientIDAmbiguous: several Clusters of the namespace have this clientID, so the hub cannot choose one.
 	ReasonClientIDAmbiguous = "ClientIDAmbiguous"
 	// ReasonClusterNameTaken: a Cluster with the name that a new one would get exists and has another clientID.
