@@ -17,15 +17,65 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// freeSize is the size up to which a BundleDeployment does not count: most are of a few kB, and a large workspace has many thousands of them.
+// freeSize is the size up to which a BundleDeployment is small. Most are of a few kB, and a large workspace has many thousands of them. Their sizes are
+// not counted, only their number: see smallCount.
 const freeSize = 16 << 10
+
+const (
+	freeDeployments   = 100_000          // small BundleDeployments of a workspace that do not count
+	smallSize         = 2 << 10          // what each further one counts
+	smallCountRefresh = 10 * time.Second // the interval at which they are counted again, at most
+)
 
 // storedBytes has the workspaces in which the hub has stored a large BundleDeployment or a copy. A Bundle that a user writes once is stored for each
 // Cluster, and the database of the API server serves all workspaces.
 type storedBytes struct {
 	mu         sync.Mutex
 	workspaces map[string]*workspaceSizes
+	small      map[string]*smallCount // by workspace
 }
+
+// smallCount is the number of small BundleDeployments of a workspace. It is counted from the cache when it matters. Between, it only grows with those
+// that the hub creates, so that a pass costs nothing while a workspace has fewer than freeDeployments.
+type smallCount struct {
+	mu        sync.Mutex
+	number    int
+	countedAt time.Time
+}
+
+// smallOf returns the number of small BundleDeployments of a workspace, which may not be counted yet.
+func (s *storedBytes) smallOf(workspace string) *smallCount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.small[workspace] == nil {
+		put(&s.small, workspace, &smallCount{})
+	}
+	return s.small[workspace]
+}
+
+// reserve counts a BundleDeployment that is about to be created. It returns false if it would take more than the rest of the limit. count counts those
+// in the cache, which is exact enough: what the cache does not show yet is created only once.
+func (c *smallCount) reserve(rest int64, now time.Time, count func() int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.countedAt.IsZero() || c.number >= freeDeployments && now.Sub(c.countedAt) >= smallCountRefresh {
+		c.number, c.countedAt = count(), now
+	}
+	if bytes := smallBytes(c.number + 1); bytes > 0 && bytes > rest {
+		return false
+	}
+	c.number++
+	return true
+}
+
+// bytes returns what the small BundleDeployments count.
+func (c *smallCount) bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return smallBytes(c.number)
+}
+
+func smallBytes(number int) int64 { return int64(max(0, number-freeDeployments)) * smallSize }
 
 // workspaceSizes has, by cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies.
 type workspaceSizes struct {
@@ -95,6 +145,13 @@ func (w *workspaceSizes) set(namespace string, cached map[string]int64, since ti
 	return w.total, stays
 }
 
+// sum returns the bytes of the workspace.
+func (w *workspaceSizes) sum() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.total
+}
+
 // reserve counts an item that is about to be stored in place of something of which so many bytes are counted. It returns false if the workspace would
 // exceed the limit. An item that is reserved again, because the caches do not show it yet, is counted once.
 func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit int64, now time.Time) bool {
@@ -116,6 +173,7 @@ func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit in
 }
 
 // storageExcess is the size that the storage limit of the workspace refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
+// It is 0 for a small BundleDeployment.
 type storageExcess struct {
 	size   int64
 	source copySource
@@ -130,6 +188,11 @@ type storageError struct {
 
 // Error names the Bundle, the size, the limit and what to do.
 func (e *storageError) Error() string {
+	if e.size == 0 {
+		return fmt.Sprintf("no BundleDeployment is created for Bundle %s: this workspace has more than %d small ones, of which each further one counts %d kB, "+
+			"and they, the large ones and the copies would take more than %d MiB; delete Bundles, select fewer Clusters, or raise "+
+			"bundles.workspaceLimitMiB of the hub", e.bundle, freeDeployments, smallSize>>10, e.limit>>20)
+	}
 	what := fmt.Sprintf("what Bundle %s has in options and Helm values", e.bundle)
 	if e.source != (copySource{}) {
 		what = fmt.Sprintf("%s, which Bundle %s names in %s,", e.source, e.bundle, e.source.field())
@@ -164,7 +227,7 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 	if wanted.source == (copySource{}) {
 		item = itemOf(bundle)
 	}
-	if sizes.reserve(namespace, item, wanted.size, counted, limit, now) {
+	if sizes.reserve(namespace, item, wanted.size, counted, limit-d.sizes.smallOf(cluster.Namespace).bytes(), now) {
 		return nil
 	}
 	if counted == 0 {
@@ -182,6 +245,9 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 
 // reserveDeploymentStorage counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
 func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
+	if existing == nil && size == 0 {
+		return d.reserveSmallDeployment(cluster, wanted)
+	}
 	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, countedSize(existing), func() (int64, error) {
 		switch {
 		case existing == nil:
@@ -191,6 +257,36 @@ func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.
 		}
 		return d.readSize(ctx, existing)
 	})
+}
+
+// reserveSmallDeployment counts a small BundleDeployment that the hub is about to create: a user could otherwise have the hub make one for each of
+// thousands of Bundles and of Clusters. That of the agent does not count: each is for one Cluster.
+func (d *Deployer) reserveSmallDeployment(cluster *fleet.Cluster, wanted *fleet.BundleDeployment) error {
+	if wanted.Name == registration.AgentBundleName(cluster.Name) || d.written.IsExpected(keyOf(wanted).String()) { // it is created already
+		return nil
+	}
+	rest := d.Config.Get().Bundles.WorkspaceLimit()
+	if sizes := d.sizes.find(cluster.Namespace); sizes != nil {
+		rest -= sizes.sum()
+	}
+	count := func() int { return d.countSmallDeployments(cluster.Namespace) }
+	if d.sizes.smallOf(cluster.Namespace).reserve(rest, d.Clock.Now(), count) {
+		return nil
+	}
+	return &storageError{bundle: bundleOf(wanted), limit: d.Config.Get().Bundles.WorkspaceLimit()}
+}
+
+func (d *Deployer) countSmallDeployments(workspace string) (number int) {
+	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
+	for _, cluster := range clusters {
+		deployments, _ := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
+		for _, deployment := range deployments {
+			if isFromWorkspace(deployment, workspace) && countedSize(deployment) == 0 && deployment.Name != registration.AgentBundleName(cluster.Name) {
+				number++
+			}
+		}
+	}
+	return number
 }
 
 // toCount returns the size to count for something of which so many bytes are counted. It does not count an update that needs little more, so that the

@@ -467,3 +467,57 @@ func TestWorkspaceSizes_lateCache(t *testing.T) {
 	assert.False(t, stays)
 	assert.True(t, sizes.reserve(b, "Bundle ws/large", 600, 0, limit, noon))
 }
+
+// A user who may write Bundles and Clusters has the hub make one BundleDeployment for each pair of them.
+func TestSmallDeployments(t *testing.T) {
+	s := limited(t, 3)
+	b := everywhere()
+	small := s.sizes.smallOf("ws")
+	small.number, small.countedAt = freeDeployments+1<<20/smallSize-2, noon // the limit has room for two more
+	assert.Equal(t, 2, s.deploysTo(t, b, 3))
+	_, out := s.reconcile(t, clusterNamed("c-2"))
+	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+	assert.Contains(t, out.Message, "no BundleDeployment is created for Bundle ws/app: this workspace has more than 100000 small ones")
+	assert.Contains(t, out.Message, "bundles.workspaceLimitMiB")
+	require.NotNil(t, s.storageProblem(b))
+	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.storageProblem(b).reason)
+	assert.Contains(t, s.shown(b), "ErrApplied(1) [Cluster ws/c-2: no BundleDeployment is created")
+	s.taken()
+
+	agent := bundleWith(func(spec *fleet.BundleSpec) { spec.Targets = []fleet.BundleTarget{{ClusterName: "c-2"}} })
+	agent.Name, agent.Annotations = registration.AgentBundleName("c-2"), manageAgent
+	s.has(t, agent)
+	s.reconcile(t, clusterNamed("c-2"))
+	assert.Contains(t, s.taken(), "create "+registration.ClusterNamespace("ws", "c-2")+"/fleet-agent-c-2", "the agent of a Cluster needs its own")
+
+	// What was deleted meanwhile is noticed when the number is counted again.
+	s.clock.Step(smallCountRefresh)
+	_, out = s.reconcile(t, clusterNamed("c-2"))
+	assert.Equal(t, fleet.ReasonNotReady, out.Reason)
+	assert.Nil(t, s.storageProblem(b))
+	assert.Equal(t, 3, small.number)
+}
+
+// Large BundleDeployments and copies share the limit with the small ones.
+func TestSmallDeployments_andLarge(t *testing.T) {
+	s := limited(t, 1)
+	small := s.sizes.smallOf("ws")
+	small.number, small.countedAt = freeDeployments+500, noon
+	assert.Zero(t, s.deploysTo(t, everywhereOfSize("options", 20<<10), 1))
+	small.number = freeDeployments + 400
+	assert.Equal(t, 1, s.deploysTo(t, everywhereOfSize("options", 20<<10), 1))
+}
+
+func TestSmallCount(t *testing.T) {
+	var c smallCount
+	counts, found := 0, freeDeployments-1
+	count := func() int { counts++; return found }
+	assert.True(t, c.reserve(0, noon, count), "it does not count yet, even if the limit is reached")
+	assert.Zero(t, c.bytes())
+	assert.True(t, c.reserve(smallSize, noon, count))
+	assert.EqualValues(t, smallSize, c.bytes())
+	assert.False(t, c.reserve(smallSize, noon.Add(smallCountRefresh-1), count))
+	assert.Equal(t, 1, counts)
+	assert.True(t, c.reserve(smallSize, noon.Add(smallCountRefresh), count), "others were deleted")
+	assert.Equal(t, 2, counts)
+}
