@@ -45,7 +45,15 @@ type Counter struct {
 	policies func() registration.OriginPolicies
 
 	mu     sync.Mutex
-	counts map[string]*namespaceCount // by namespace
+	counts map[string]*currentCount // by namespace
+}
+
+// currentCount is the last count of a namespace. Each has a lock of its own: the others must not wait while it is counted.
+type currentCount struct {
+	used time.Time // guarded by the Counter
+
+	mu   sync.Mutex
+	last *namespaceCount // nil until it is counted
 }
 
 const (
@@ -92,7 +100,7 @@ func New(
 		}
 		return []string{c.Namespace}, nil
 	})
-	return &Counter{requests: requests, clusters: clusters, clock: clock, policies: policies, counts: map[string]*namespaceCount{}}
+	return &Counter{requests: requests, clusters: clusters, clock: clock, policies: policies, counts: map[string]*currentCount{}}
 }
 
 // IsUnconnected reports whether no agent has ever connected for a Cluster. Clusters that the hub imports do not count: an import clears
@@ -104,9 +112,10 @@ func IsUnconnected(c *fleet.Cluster) bool {
 // Admit reserves a place in a phase for a request, or returns false if the limit is reached. A request that is counted already keeps its
 // place.
 func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit PhaseLimit) (bool, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, err := c.count(request.Namespace)
+	current := c.current(request.Namespace)
+	current.mu.Lock()
+	defer current.mu.Unlock()
+	now, err := c.count(request.Namespace, current)
 	switch {
 	case err != nil:
 		return false, err
@@ -124,9 +133,10 @@ func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit P
 
 // Reached reports whether the requests of a token, or of its namespace, have reached the limit.
 func (c *Counter) Reached(phase Phase, token *fleet.ClusterRegistrationToken, limit PhaseLimit) (ofToken, ofNamespace bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, err := c.count(token.Namespace)
+	current := c.current(token.Namespace)
+	current.mu.Lock()
+	defer current.mu.Unlock()
+	now, err := c.count(token.Namespace, current)
 	if err != nil {
 		return false, false, err
 	}
@@ -135,18 +145,31 @@ func (c *Counter) Reached(phase Phase, token *fleet.ClusterRegistrationToken, li
 	return ofToken, now.reaches(phase, wholeNamespace, limit), nil
 }
 
-// count returns the count of a namespace, which is at most countEvery old. The caller has locked c.
-func (c *Counter) count(namespace string) (*namespaceCount, error) {
-	last := c.counts[namespace]
+// current returns the last count of a namespace, which the caller has to lock.
+func (c *Counter) current(namespace string) *currentCount {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	current, known := c.counts[namespace]
+	if !known {
+		for other, count := range c.counts { // a namespace may no longer exist
+			if c.clock.Since(count.used) > forgetAfter {
+				delete(c.counts, other)
+			}
+		}
+		current = &currentCount{}
+		c.counts[namespace] = current
+	}
+	current.used = c.clock.Now()
+	return current
+}
+
+// count returns the count of a namespace, which is at most countEvery old. The caller has locked current.
+func (c *Counter) count(namespace string, current *currentCount) (*namespaceCount, error) {
+	last := current.last
 	if last != nil && c.clock.Since(last.at) < countEvery {
 		return last, nil
 	}
 	now := &namespaceCount{policies: c.policies(), at: c.clock.Now()}
-	for other, count := range c.counts { // a namespace may no longer exist
-		if now.at.Sub(count.at) > forgetAfter {
-			delete(c.counts, other)
-		}
-	}
 	for phase := range phases {
 		now.counted[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
 	}
@@ -189,7 +212,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 			}
 		}
 	}
-	c.counts[namespace] = now
+	current.last = now
 	return now, nil
 }
 

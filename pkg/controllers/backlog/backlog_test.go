@@ -274,7 +274,7 @@ func TestAStolenTokenIsBounded(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1000, admitted)
-	assert.Len(t, s.counts["ns"].counted[Unconnected], 1000)
+	assert.Len(t, s.counts["ns"].last.counted[Unconnected], 1000)
 	assert.True(t, s.admit(t, Unconnected, request("other", 1), limit), "other tokens of the namespace still work")
 }
 
@@ -310,4 +310,13 @@ type lookUps struct {
 func (l *lookUps) GetByIndex(name, key string) ([]*fleet.ClusterRegistration, error) {
 	l.n++
 	return l.ClusterRegistrationCache.GetByIndex(name, key)
+}
+
+// A count takes long if a user has created many Clusters.
+func TestAdmit_otherNamespaces(t *testing.T) {
+	s := newScene()
+	slow := s.current("slow")
+	slow.mu.Lock()
+	defer slow.mu.Unlock()
+	assert.True(t, s.admit(t, Waiting, request("tok", 1), PhaseLimit{PerToken: 1, PerNamespace: 1}))
 }
