@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/client-go/dynamic"
@@ -109,16 +110,19 @@ func lastApplied(object metav1.Object) []byte {
 	return known
 }
 
-// deleteMoved deletes the Cluster and the ClusterGroup in a namespace that the configuration named before.
+// deleteMoved deletes the Cluster and the ClusterGroup in a namespace that the configuration named before. It deletes objects of no other name: a user
+// who may patch Clusters, and not delete them, may give each of them the labels and annotations of the set.
 func (h *handler) deleteMoved(ctx context.Context, client dynamic.Interface, current string) error {
 	set, _, err := wranglerapply.GetLabelsAndAnnotations(setID, nil)
 	if err != nil {
 		return err
 	}
+	names := map[schema.GroupVersionResource]string{clusters: clusterName, clusterGroups: clusterGroup}
 	for resource, cached := range h.cached {
 		for _, object := range cached.List() {
 			m, err := meta.Accessor(object)
-			if err != nil || m.GetNamespace() == current || m.GetLabels()[wranglerapply.LabelHash] != set[wranglerapply.LabelHash] {
+			isInSet := err == nil && m.GetLabels()[wranglerapply.LabelHash] == set[wranglerapply.LabelHash] && m.GetAnnotations()[wranglerapply.LabelID] == setID
+			if !isInSet || m.GetNamespace() == current || m.GetName() != names[resource] {
 				continue
 			}
 			uid := m.GetUID()

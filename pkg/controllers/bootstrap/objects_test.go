@@ -123,11 +123,13 @@ func TestLastApplied_large(t *testing.T) {
 
 func TestDeleteMoved(t *testing.T) {
 	moved, current := cluster("elsewhere", "{}", nil, nil), cluster("fleet-local", "{}", nil, nil)
-	foreign := cluster("somewhere", "", nil, nil)
+	foreign, labelled, renamed := cluster("somewhere", "", nil, nil), cluster("labelled", "{}", nil, nil), cluster("renamed", "{}", nil, nil)
+	labelled.SetAnnotations(nil)
+	renamed.SetName("production")
 	h, _ := newHandler()
 	h.cached = map[schema.GroupVersionResource]cache.Store{clusters: cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	client := newDynamic(moved, current, foreign)
-	for _, c := range []*unstructured.Unstructured{moved, current, foreign} {
+	client := newDynamic(moved, current, foreign, labelled, renamed)
+	for _, c := range []*unstructured.Unstructured{moved, current, foreign, labelled, renamed} {
 		require.NoError(t, h.cached[clusters].Add(c))
 	}
 	for range 2 { // the second time, the cache still shows it
@@ -139,7 +141,7 @@ func TestDeleteMoved(t *testing.T) {
 	for _, c := range left.Items {
 		namespaces = append(namespaces, c.GetNamespace())
 	}
-	assert.ElementsMatch(t, []string{"fleet-local", "somewhere"}, namespaces)
+	assert.ElementsMatch(t, []string{"fleet-local", "somewhere", "labelled", "renamed"}, namespaces)
 }
 
 func TestLocalClusterToleratesWhatTheHubTolerates(t *testing.T) {

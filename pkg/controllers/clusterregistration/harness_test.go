@@ -105,7 +105,7 @@ func newScene(t *testing.T) *scene {
 
 		namespaces: namespaceOf{},
 	}
-	s.changedTokens = &enqueue.Changes[changedTokens]{Queue: s.queue}
+	s.changes = &enqueue.Changes[changedDependencies]{Queue: s.queue, MarkAll: (*changedDependencies).markAll}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdAnswers.Clock = clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout

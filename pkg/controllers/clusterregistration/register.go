@@ -73,7 +73,7 @@ type handler struct {
 	uninstalling    finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           clientIDLocks
-	changedTokens   *enqueue.Changes[changedTokens]
+	changes         *enqueue.Changes[changedDependencies]
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations
@@ -110,7 +110,7 @@ func Register(ctx context.Context, c *app.Context) {
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
-		changedTokens:   &enqueue.Changes[changedTokens]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedTokens).MarkAll},
+		changes:         &enqueue.Changes[changedDependencies]{Queue: c.Fleet.ClusterRegistration(), MarkAll: (*changedDependencies).markAll},
 		written:         expectations.Expectations{Clock: c.Clock},
 		writtenGrants:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
@@ -137,7 +137,7 @@ func (h *handler) watch() {
 	}
 	requests, clusters, tokens, secrets := h.Fleet.ClusterRegistration(), h.Fleet.Cluster(), h.Fleet.ClusterRegistrationToken(), h.Core.Secret()
 	enqueue.OnTransition(requests, h.queue, h.dependentsOfRequest)
-	enqueue.OnAnyChange(clusters, h.queue, h.dependentsOfCluster)
+	enqueue.OnEvent(clusters, h.onCluster)
 	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
 	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
 	enqueue.OnEvent(tokens, h.onToken)
@@ -183,6 +183,48 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	}
 	sameClientID, _ := index.RequestsByClientID.Find(h.requests, index.Key(before.Namespace, before.Spec.ClientID))
 	return ungranted(sameClientID)
+}
+
+// fewRequests is how many requests a change of a Cluster enqueues at once. An agent has two at most.
+const fewRequests = 20
+
+// onCluster enqueues the requests that depend on a Cluster. A user may send thousands of requests with one clientID, and change the Cluster as fast as
+// the API server accepts it: a change that concerns no decision enqueues none of so many, and others are noted for a pass over the workspace.
+func (h *handler) onCluster(before, after *fleet.Cluster) {
+	var keys []types.NamespacedName
+	for _, cluster := range []*fleet.Cluster{before, after} {
+		if cluster != nil {
+			keys = append(keys, h.dependentsOfCluster(cluster)...)
+		}
+	}
+	switch {
+	case len(keys) <= fewRequests:
+		h.enqueue(keys)
+	case before != nil && after != nil && h.isSameForRequests(before, after):
+	default:
+		h.changes.Note(cmp.Or(after, before).Namespace, func(c *changedDependencies) {
+			for _, cluster := range []*fleet.Cluster{before, after} {
+				if cluster != nil {
+					c.clusters.Add(cluster.Name, cluster.Spec.ClientID, 0, func(a, b string) bool { return a == b })
+				}
+			}
+		})
+	}
+}
+
+// isSameForRequests reports whether two versions of a Cluster lead to the same decisions about requests. A rule of the hub's policy may read every field.
+func (h *handler) isSameForRequests(before, after *fleet.Cluster) bool {
+	read := func(c *fleet.Cluster) *fleet.Cluster {
+		return &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{
+				UID: c.UID, DeletionTimestamp: c.DeletionTimestamp, Annotations: c.Annotations,
+				Labels: map[string]string{fleet.ClusterManagementLabel: c.Labels[fleet.ClusterManagementLabel]},
+			},
+			Spec:   fleet.ClusterSpec{ClientID: c.Spec.ClientID, KubeConfigSecret: c.Spec.KubeConfigSecret, Quarantined: c.Spec.Quarantined},
+			Status: fleet.ClusterStatus{Namespace: c.Status.Namespace, Agent: c.Status.Agent, Conditions: c.Status.Conditions},
+		}
+	}
+	return len(h.Config.Get().Registration.Policy) == 0 && equality.Semantic.DeepEqual(read(before), read(after))
 }
 
 // dependentsOfCluster returns the requests of the Cluster's agent, and the requests whose new Cluster cannot be created because this Cluster
@@ -232,15 +274,23 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 	return keys
 }
 
-// changedTokens are the tokens of a workspace that have changed since the last call of enqueueByToken.
-type changedTokens = enqueue.ChangedNames
+// changedDependencies are the objects of a workspace that have changed since the last call of enqueueDependents.
+type changedDependencies struct {
+	tokens   enqueue.ChangedNames
+	clusters enqueue.EarlierVersions[string] // with many requests; their clientIDs
+}
+
+func (c *changedDependencies) markAll() {
+	c.tokens.MarkAll()
+	c.clusters.MarkAll()
+}
 
 // onToken enqueues the requests that were counted as uses of a token, and notes other changes of the token: thousands of requests may name
 // it, so a pass over its workspace enqueues them, once for all changes of its tokens.
 func (h *handler) onToken(before, after *fleet.ClusterRegistrationToken) {
 	if before == nil || after == nil || concernsAll(before, after) {
 		token := cmp.Or(after, before)
-		h.changedTokens.Note(token.Namespace, func(c *changedTokens) { c.Add(token.Name) })
+		h.changes.Note(token.Namespace, func(c *changedDependencies) { c.tokens.Add(token.Name) })
 		return
 	}
 	for _, uid := range after.Status.PendingUses {
@@ -263,13 +313,29 @@ func concernsAll(before, after *fleet.ClusterRegistrationToken) bool {
 	return registration.UsesOf(before).IsUsedUp() != registration.UsesOf(after).IsUsedUp() || !equality.Semantic.DeepEqual(others(before), others(after))
 }
 
-// enqueueByToken enqueues the requests that name one of the tokens, and those that name none: whether the token of such a request is known
-// depends on how many tokens there are.
-func (h *handler) enqueueByToken(namespace string, tokens changedTokens) {
-	if tokens.All {
+// enqueueDependents enqueues the requests that depend on the changes in a workspace.
+func (h *handler) enqueueDependents(namespace string, c changedDependencies) {
+	if c.tokens.All || c.clusters.All {
 		h.enqueueUngranted(namespace)
 		return
 	}
+	if len(c.tokens.ByName) > 0 {
+		h.enqueueByToken(namespace, c.tokens)
+	}
+	for name, clientIDs := range c.clusters.ByName {
+		for _, clientID := range clientIDs {
+			version := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: fleet.ClusterSpec{ClientID: clientID}}
+			h.enqueue(h.dependentsOfCluster(version))
+		}
+		if cluster, err := h.clusterNamed(namespace, name); err == nil && cluster != nil {
+			h.enqueue(h.dependentsOfCluster(cluster)) // a granted request too
+		}
+	}
+}
+
+// enqueueByToken enqueues the requests that name one of the tokens, and those that name none: whether the token of such a request is known
+// depends on how many tokens there are.
+func (h *handler) enqueueByToken(namespace string, tokens enqueue.ChangedNames) {
 	for _, name := range append(slices.Collect(maps.Keys(tokens.ByName)), "") {
 		requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(namespace, name))
 		h.enqueue(ungranted(requests))

@@ -23,10 +23,10 @@ import (
 // cacheDelay is the time within which the cache normally contains the writes of the hub.
 const cacheDelay = 50 * time.Millisecond
 
-// onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens
-// have changed.
+// onChange decides about a request, or maintains what it was granted. The queue of requests also has the keys of workspaces in which tokens,
+// or Clusters with many requests, have changed.
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	if h.changedTokens.HandleKey(key, h.enqueueByToken) {
+	if h.changes.HandleKey(key, h.enqueueDependents) {
 		return nil, nil
 	}
 	ctx, cancel := h.Passes.Context()

@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -93,6 +94,65 @@ func TestDependentsOfCluster(t *testing.T) {
 			assert.Equal(t, row.want, names(s.dependentsOfCluster(s.cluster)))
 		})
 	}
+}
+
+// A user has sent very many requests for one Cluster, and patches the Cluster without a pause.
+func TestOnCluster_manyRequests(t *testing.T) {
+	s := newScene(t)
+	var waiting []*fleet.ClusterRegistration
+	for i := range fewRequests {
+		waiting = append(waiting, s.sibling(fmt.Sprint("waiting-", i), time.Hour, false))
+	}
+	s.haveCached(waiting...)
+	changed := func(change func(*fleet.Cluster)) *fleet.Cluster {
+		after := s.cluster.DeepCopy()
+		after.ResourceVersion = "2"
+		change(after)
+		return after
+	}
+	for i := range 1000 {
+		s.onCluster(s.cluster, changed(func(c *fleet.Cluster) {
+			c.Labels, c.Spec.Paused = map[string]string{"a": fmt.Sprint(i)}, i%2 == 0
+			c.Status.Summary.Ready = i
+		}))
+	}
+	assert.Empty(t, s.enqueued(), "no decision depends on that")
+
+	for name, change := range map[string]func(*fleet.Cluster){
+		"quarantine":      func(c *fleet.Cluster) { c.Spec.Quarantined = true },
+		"its agent":       func(c *fleet.Cluster) { c.Status.Agent.PossessionProof = "x" },
+		"its namespace":   func(c *fleet.Cluster) { c.Status.Namespace = "x" },
+		"another manager": func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} },
+		"its clientID":    func(c *fleet.Cluster) { c.Spec.ClientID = "x" },
+		"an annotation":   func(c *fleet.Cluster) { c.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: "x"} },
+		"it is deleted":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			clear(s.delays)
+			if change == nil {
+				s.onCluster(s.cluster, nil)
+			} else {
+				s.onCluster(s.cluster, changed(change))
+			}
+			assert.Equal(t, []string{"*"}, s.enqueued(), "one pass over the workspace")
+			_, err := s.onChange("fleet-default/*", nil)
+			require.NoError(t, err)
+			assert.Len(t, s.enqueued(), 1+len(waiting)+1)
+		})
+	}
+
+	t.Run("a rule may read all fields", func(t *testing.T) {
+		s.Config = config.NewStore(config.Hub{Registration: config.Registration{Policy: []config.PolicyRule{{Name: "r"}}}})
+		clear(s.delays)
+		s.onCluster(s.cluster, changed(func(c *fleet.Cluster) { c.Labels = map[string]string{"a": "b"} }))
+		assert.Equal(t, []string{"*"}, s.enqueued())
+	})
+	t.Run("few requests", func(t *testing.T) {
+		s.haveCached(waiting[0])
+		clear(s.delays)
+		s.onCluster(s.cluster, changed(func(c *fleet.Cluster) { c.Labels = map[string]string{"a": "b"} }))
+		assert.Equal(t, []string{"request-abc", "waiting-0"}, s.enqueued())
+	})
 }
 
 func TestDependentsOfNamespace(t *testing.T) {
