@@ -59,6 +59,7 @@ type handler struct {
 	answered       sync.Map // the approval of each request by its name
 	heartbeats     sync.Map // the storedHeartbeat of each ManagedCluster, by its key
 	heartbeatQueue enqueue.Enqueuer
+	misnamed       misnamedRequests
 }
 
 // approvalTime is when this hub approved a request, or first saw it approved.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -94,8 +95,10 @@ func denied(message string) nextStep {
 func (h *handler) reconcile(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
 	if request.Name != v1beta1.RequestPrefix+request.Spec.ClusterID {
 		// No agent sends such a request, and no limit applies to it: nothing stands for it in a workspace.
-		logrus.Warnf("Deleting ClusterRegistrationRequest %s of %s, because its name is not %s with its clusterId", request.Name,
-			registration.Brief(request.Annotations[fleet.CreatorAnnotation]), v1beta1.RequestPrefix)
+		if others, logs := h.misnamed.count(h.Clock.Now()); logs {
+			logrus.Warnf("Deleting ClusterRegistrationRequest %s of %s, because its name is not %s with its clusterId (%d others since the last such message)",
+				request.Name, registration.Brief(request.Annotations[fleet.CreatorAnnotation]), v1beta1.RequestPrefix, others)
+		}
 		return nextStep{remove: true}
 	}
 
@@ -247,6 +250,27 @@ func (h *handler) workspaceOf(user string) string {
 	}
 	namespace, _ := account(user)
 	return namespace
+}
+
+// misnamedRequests counts the requests that the hub deletes because of their name. The holder of a token can create them without a limit, so the hub logs
+// one in a minute.
+type misnamedRequests struct {
+	mu       sync.Mutex
+	loggedAt time.Time
+	others   int // since then
+}
+
+// count counts a request. It returns whether to log it, and how many others there were since the last one that was logged.
+func (m *misnamedRequests) count(now time.Time) (others int, logs bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.loggedAt.IsZero() && now.Sub(m.loggedAt) < time.Minute {
+		m.others++
+		return 0, false
+	}
+	others = m.others
+	m.loggedAt, m.others = now, 0
+	return others, true
 }
 
 // registersWith returns the ClusterRegistrationToken with which a user registers: the token to which the configuration maps the user of a

@@ -45,6 +45,19 @@ func TestRegisterWithoutToken(t *testing.T) {
 	assert.Equal(t, time.Minute, d.after)
 }
 
+func TestMisnamedRequests(t *testing.T) {
+	var m misnamedRequests
+	_, logs := m.count(noon)
+	assert.True(t, logs)
+	for range 1000 {
+		_, logs = m.count(noon.Add(time.Minute - 1))
+		assert.False(t, logs)
+	}
+	others, logs := m.count(noon.Add(time.Minute))
+	assert.True(t, logs)
+	assert.Equal(t, 1000, others)
+}
+
 type noBindings struct {
 	rbaccontrollers.ClusterRoleBindingCache
 }
