@@ -3,7 +3,6 @@ package release
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -55,7 +54,7 @@ func (e *DiscoveryError) Error() string {
 // another, and they end with ctx: client-go sends one for each version of a group, all at the same time, if the API server does not aggregate them.
 func (c *Client) LimitDiscovery(ctx context.Context, limits DiscoveryLimits) (*Client, error) {
 	config := rest.CopyConfig(c.config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, next} })
+	config.Wrap(until(ctx).Wrap)
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
