@@ -265,8 +265,8 @@ func (d *Deployer) summarize(
 		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
 			continue
 		}
-		if ctx.Err() != nil {
-			return summary, 0, 0, err
+		if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
+			return summary, 0, 0, ctx.Err()
 		}
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +22,8 @@ import (
 // bundleValuesKey is the key of the values of the Bundle itself in its Secret; those of a target have the name of the target.
 const bundleValuesKey = "values.yaml"
 
-// maxValueNodes limits the nodes of the YAML in a Secret with the values of a Bundle, because a node takes up to 800 bytes when it is parsed.
+// maxValueNodes limits the nodes of the YAML in a Secret with the values of a Bundle. A node takes up to 800 bytes when it is parsed, and the plan of the
+// Bundle keeps the decoded values.
 const maxValueNodes = 50_000
 
 // bundleValues reads the Helm values of Bundles that are not in their spec. Fleet's git job moves them to a Secret with the name of the Bundle, and
@@ -52,6 +55,13 @@ func (v bundleValues) addTo(b *fleet.Bundle) (*fleet.Bundle, *problem, error) {
 		return missing("has other values")
 	}
 
+	var all []byte
+	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+		all = append(append(all, secret.Data[key]...), "\n---\n"...)
+	}
+	if err := release.CheckYAML(all, maxValueNodes); err != nil {
+		return missing("has " + err.Error())
+	}
 	b = b.DeepCopy()
 	if b.Spec.Helm, err = addValues(b.Spec.Helm, secret.Data[bundleValuesKey]); err != nil {
 		return missing(fmt.Sprintf("has invalid values in key %s: %v", bundleValuesKey, err))
@@ -79,9 +89,6 @@ func hashOfData(secret *corev1.Secret) string {
 func addValues(helm *fleet.HelmOptions, text []byte) (*fleet.HelmOptions, error) {
 	if len(text) == 0 {
 		return helm, nil
-	}
-	if err := release.CheckYAML(text, maxValueNodes); err != nil {
-		return nil, err
 	}
 	if err := registration.RefuseAliases(text); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func TestBundleValues_hash(t *testing.T) {
 	secret := bundleSecret(map[string]string{"values.yaml": `{"key":"value"}`, "east": "{}"})
 	text, err := json.Marshal(secret.Data)
 	require.NoError(t, err)
-	require.Equal(t, `{"east":"e30=","values.yaml":"eyJrZXkiOiJ2YWx1ZSJ9"}`, string(text))
+	require.Equal(t, `{"east":"e30=","values.yaml":"eyJrZXkiOiJ2YWx1ZSJ9"}`, string(text)) //nolint:testifylint // the digest is of these bytes
 	assert.Equal(t, "c9383ce04a61581d77c20489b37ccc5691319bc95b31887fcdf87887a3ff0c74", hashOfData(secret))
 }
 
@@ -86,14 +86,21 @@ func TestBundleValues_problems(t *testing.T) {
 		assert.Contains(t, p.problem.message, "Secret ws/app with the Helm values of spec.valuesHash "+row.says, name)
 		assert.NotEmpty(t, p.targets, "%s: the targets are known, so that nothing counts as untargeted", name)
 	}
-	for name, text := range map[string]string{
-		"a list": "[1, 2]", "no YAML": "a: [", "an alias": "a: &x 1\nb: *x", "too many nodes": "a: [" + strings.Repeat("1,", maxValueNodes) + "1]",
+	half := "a: [" + strings.Repeat("1,", maxValueNodes/2) + "1]"
+	for name, row := range map[string]struct {
+		data map[string]string
+		says string
+	}{
+		"a list":         {map[string]string{"east": "[1, 2]"}, "has invalid values in key east: it is not a YAML object"},
+		"an alias":       {map[string]string{"east": "a: &x 1\nb: *x"}, "has invalid values in key east: line 2 has a YAML alias"},
+		"no YAML":        {map[string]string{"east": "a: ["}, "has invalid values in key east: it is not a YAML object"},
+		"too many nodes": {map[string]string{"east": half, "values.yaml": half}, "has YAML that has more than 50000 nodes"},
 	} {
-		s, secret := newStage(t), bundleSecret(map[string]string{"east": text})
+		s, secret := newStage(t), bundleSecret(row.data)
 		require.NoError(t, s.kubernetes.Tracker().Add(secret))
 		p := s.plans.of(withSecret(secret))
 		require.NotNil(t, p.problem, name)
-		assert.Contains(t, p.problem.message, "has invalid values in key east: ", name)
+		assert.Contains(t, p.problem.message, row.says, name)
 	}
 }
 

@@ -255,8 +255,8 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			continue
 		}
 		v, err := p.variant(ctx, m.targets, m.cluster)
-		if ctx.Err() != nil {
-			return status, err
+		if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
+			return status, ctx.Err()
 		}
 		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
 			t.state, t.needsNoUpdate, t.unavailable = fleet.ErrApplied, true, true
