@@ -213,6 +213,7 @@ func TestHubNotes(t *testing.T) {
 		"no metrics":       {values: "metrics: {enabled: false}", hides: []string{"fleet-controller-metrics"}},
 		"Bundles of other": {values: "disableBundles: true", says: []string{"only while Fleet's own controllers run"}},
 		"GitRepos":         {values: "fleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"get deployments gitjob helmops\n"}},
+		"GitRepos only":    {values: "disableBundles: true\nfleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"only while Fleet's own controllers run"}},
 		"Fleet's Bundles":  {values: "fleetControllers: {enabled: true, image: i}", says: []string{"get deployments fleet-bundles gitjob helmops\n"}},
 	}
 	for title, tt := range tests {

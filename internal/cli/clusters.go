@@ -57,7 +57,7 @@ func clustersCommand(s Streams) *cli.Command {
 		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. UNAPPLIED, in the
 wide output, counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
 settings that the hub wants. LAST-SEEN is the time of the last heartbeat, which is in a Lease in the cluster namespace; without the right to
-list Leases, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
+list Leases, and in the lines that --watch adds, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
 		Flags: listFlags(
 			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
 			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
@@ -156,9 +156,7 @@ func clusters(c *cli.Context, s Streams) error {
 		default:
 			printed[key] = withoutLastSeen(v)
 		}
-		changed := []view.Cluster{v}
-		_ = addHeartbeats(c.Context, hub.Hub, changed) // the first list has reported the same error
-		return out.each(changed...)
+		return out.each(v)
 	})
 }
 

@@ -72,6 +72,8 @@ type Deployed struct {
 	Objects []Object
 	// Unchanged is true if nothing was deployed, because the revision already existed.
 	Unchanged bool
+	// Unlabelled is the error with which the API server refused the labels and annotations of the namespace; nil if there was none.
+	Unlabelled *NamespaceError
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -100,7 +102,7 @@ func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
 // InvalidError or a ConflictError if a retry does not help. If the release is deployed, it returns a LeftoverError if something of
-// earlier attempts could not be removed, and a NamespaceError if its namespace could not be labelled. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
+// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
 // equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	source, err := makeSource(r)
@@ -128,9 +130,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := checkReleaseOwner(r, last(revisions), mayAdopt); err != nil {
 		return Deployed{}, err
 	}
-	unlabelled := op.ensureNamespace(ctx, r)
-	if forbidden := new(NamespaceError); unlabelled != nil && !errors.As(unlabelled, &forbidden) {
-		return Deployed{}, unlabelled
+	var unlabelled *NamespaceError
+	if err := op.ensureNamespace(ctx, r); err != nil && !errors.As(err, &unlabelled) {
+		return Deployed{}, err
 	}
 	if err := op.failInterrupted(revisions); err != nil {
 		return Deployed{}, err
@@ -152,8 +154,8 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	if kept != nil {
 		deployed, err := op.deployed(kept)
-		deployed.Unchanged = true
-		return deployed, errors.Join(err, unlabelled)
+		deployed.Unchanged, deployed.Unlabelled = true, unlabelled
+		return deployed, err
 	}
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
@@ -185,7 +187,8 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	return deployed, errors.Join(op.sweep(deployed, revisions), unlabelled)
+	deployed.Unlabelled = unlabelled
+	return deployed, op.sweep(deployed, revisions)
 }
 
 // inherits reports whether an agent may have applied the objects on the cluster with another field manager.

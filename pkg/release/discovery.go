@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -91,7 +92,11 @@ func (d *limitedDiscovery) GroupsAndMaybeResources() (
 	}
 	kinds := 0
 	for _, list := range resources {
-		kinds += len(list.APIResources)
+		for _, r := range list.APIResources {
+			if !isSubresource(r) {
+				kinds++
+			}
+		}
 	}
 	if kinds > d.limits.Kinds {
 		return nil, nil, nil, d.refuse()
@@ -128,7 +133,7 @@ func (d *limitedDiscovery) readResources(versions []string) (map[schema.GroupVer
 		}
 		needed := &metav1.APIResourceList{GroupVersion: name}
 		for _, r := range list.APIResources {
-			if len(r.Name)+len(r.SingularName)+len(r.Kind) <= kindNamesMax {
+			if len(r.Name)+len(r.SingularName)+len(r.Kind) <= kindNamesMax && !isSubresource(r) {
 				needed.APIResources = append(needed.APIResources, metav1.APIResource{
 					Name: r.Name, SingularName: r.SingularName, Namespaced: r.Namespaced, Kind: r.Kind,
 				})
@@ -141,6 +146,9 @@ func (d *limitedDiscovery) readResources(versions []string) (map[schema.GroupVer
 	}
 	return found, failed
 }
+
+// isSubresource reports whether a resource is a part of another one, such as deployments/scale, which no manifest has.
+func isSubresource(r metav1.APIResource) bool { return strings.Contains(r.Name, "/") }
 
 // kindNamesMax is more than the names of a resource and its kind have together. Other names than those of an API server would only take memory.
 const kindNamesMax = 512

@@ -319,8 +319,9 @@ func TestDeploy_namespace(t *testing.T) {
 		r := m.request("a.yaml", configMap("a", "k", "one"))
 		r.Options.NamespaceLabels = map[string]string{"a": "b"}
 		d, err := m.Deploy(t.Context(), r)
-		var refused *NamespaceError
-		require.ErrorAs(t, err, &refused)
+		require.NoError(t, err)
+		require.NotNil(t, d.Unlabelled)
+		refused := d.Unlabelled
 		assert.Equal(t, m.namespace+"/app:1", d.String())
 		assert.Equal(t, "one", m.configMap("a").Data["k"])
 		require.ErrorAs(t, m.LabelNamespace(t.Context(), r), &refused)

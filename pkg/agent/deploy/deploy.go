@@ -82,13 +82,17 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	case deploy, correct, sweep:
 		made, err := d.carryOut(ctx, key, bd, action)
-		if err == nil && action == deploy {
-			state.labelled = namespaceOptions(bd)
-		}
 		if err == nil {
 			d.succeeded(key, state, made, action, action == correct || f.Replaced)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
+		}
+		if err == nil && action == deploy {
+			if made.Unlabelled == nil {
+				state.labelled = namespaceOptions(bd)
+			} else { // the release is deployed, and labelling the namespace is retried alone
+				d.failed(key, bd, state, relabel, made.Unlabelled)
+			}
 		}
 	default: // await
 	}
@@ -435,10 +439,10 @@ func needsChange(err error) bool {
 	return errors.As(err, &unsupported) || errors.As(err, &invalid) || isConflict(err)
 }
 
-// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. The hub changes the labels of the releases, for
+// endConflict ends the pause after a conflict of owners, or after forbidden labels of the namespace: the release belongs to this agent now. The hub changes the labels of the releases, for
 // example, when it moves an agent to another namespace.
 func (s *deploymentState) endConflict() {
-	if isConflict(s.failure) {
+	if isConflict(s.failure) || isUnlabelled(s.failure) {
 		s.failedID, s.failure, s.retryAt = "", nil, time.Time{}
 	}
 }
@@ -446,6 +450,11 @@ func (s *deploymentState) endConflict() {
 func isConflict(err error) bool {
 	var conflict *release.ConflictError
 	return errors.As(err, &conflict)
+}
+
+func isUnlabelled(err error) bool {
+	var unlabelled *release.NamespaceError
+	return errors.As(err, &unlabelled)
 }
 
 func isLeftover(err error) bool {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -69,7 +68,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		s.Release = v.deployed.String()
 		v.assessObjects(&s)
 	}
-	if unlabelled := new(release.NamespaceError); v.current && errors.As(v.failure, &unlabelled) {
+	if v.current && isUnlabelled(v.failure) {
 		s.Ready = false // as Fleet's own agent reports it
 	}
 	v.setConditions(&s)
@@ -168,7 +167,7 @@ func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, why)
 	case !v.current:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady, cmp.Or(why, string(state)))
-	case v.failure != nil:
+	case v.failure != nil && !isLeftover(v.failure): // a correction failed, or the namespace may not be labelled
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, release.Explain(v.failure))
 	default:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, cmp.Or(objectsMessage(*s), why, string(state)))

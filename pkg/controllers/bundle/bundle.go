@@ -55,7 +55,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		latest.Spec = b.Spec // the patch has not changed it, and the cache has reduced it
 		b = latest
 	}
-	p := d.plans.of(b)
+	p := d.plans.of(ctx, b)
 	if p.err != nil {
 		return b, p.err
 	}

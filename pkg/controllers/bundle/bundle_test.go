@@ -293,7 +293,7 @@ func BenchmarkSummarize(b *testing.B) {
 				c := clusterNamed(fmt.Sprint("c", i))
 				s.has(b, c, isReady(deployed(b, bundle, c)))
 			}
-			p := s.plans.of(bundle)
+			p := s.plans.of(b.Context(), bundle)
 			for b.Loop() {
 				s.summarize(b.Context(), bundle, p, s.matching(bundle), nil)
 			}

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -28,17 +29,15 @@ const maxValueNodes = 50_000
 
 // bundleValues reads the Helm values of Bundles that are not in their spec. Fleet's git job moves them to a Secret with the name of the Bundle, and
 // sets spec.valuesHash to the digest of the Secret's data.
-type bundleValues struct{ *app.Context }
+type bundleValues struct{ kubernetes kubernetes.Interface }
 
 // addTo returns the Bundle with its Helm values. Without them it would be another deployment than its creator wants: if the Secret does not have
 // them, addTo returns the Bundle as it is, and the problem. Any other error is temporary.
-func (v bundleValues) addTo(b *fleet.Bundle) (*fleet.Bundle, *problem, error) {
+func (v bundleValues) addTo(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, *problem, error) {
 	if b.Spec.ValuesHash == "" {
 		return b, nil, nil
 	}
-	ctx, cancel := v.Passes.Context()
-	defer cancel()
-	secret, err := v.Kubernetes.CoreV1().Secrets(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
+	secret, err := v.kubernetes.CoreV1().Secrets(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
 	missing := func(why string) (*fleet.Bundle, *problem, error) {
 		return b, &problem{fleet.ReasonValuesMissing, fmt.Sprintf(
 			"Secret %s/%s with the Helm values of spec.valuesHash %s; the creator of the Bundle writes both, and what was deployed before stays as it is",
@@ -62,17 +61,17 @@ func (v bundleValues) addTo(b *fleet.Bundle) (*fleet.Bundle, *problem, error) {
 	if err := release.CheckYAML(all, maxValueNodes); err != nil {
 		return missing("has " + err.Error())
 	}
-	b = b.DeepCopy()
-	if b.Spec.Helm, err = addValues(b.Spec.Helm, secret.Data[bundleValuesKey]); err != nil {
-		return missing(fmt.Sprintf("has invalid values in key %s: %v", bundleValuesKey, err))
-	}
-	for i := range b.Spec.Targets {
-		target := &b.Spec.Targets[i]
-		if target.Name == "" {
-			continue
+	decoded := map[string]*fleet.GenericMap{} // shared by the targets of one name, of which a Bundle can have thousands
+	for key, text := range secret.Data {
+		if decoded[key], err = decodeValues(text); err != nil {
+			return missing(fmt.Sprintf("has invalid values in key %s: %v", key, err))
 		}
-		if target.Helm, err = addValues(target.Helm, secret.Data[target.Name]); err != nil {
-			return missing(fmt.Sprintf("has invalid values in key %s: %v", target.Name, err))
+	}
+	b = b.DeepCopy()
+	b.Spec.Helm = withBundleValues(b.Spec.Helm, decoded[bundleValuesKey])
+	for i := range b.Spec.Targets {
+		if target := &b.Spec.Targets[i]; target.Name != "" {
+			target.Helm = withBundleValues(target.Helm, decoded[target.Name])
 		}
 	}
 	return b, nil, nil
@@ -85,10 +84,10 @@ func hashOfData(secret *corev1.Secret) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// addValues returns the options with these values, and the same options without a text.
-func addValues(helm *fleet.HelmOptions, text []byte) (*fleet.HelmOptions, error) {
+// decodeValues decodes the values of one key; nil if the text is empty.
+func decodeValues(text []byte) (*fleet.GenericMap, error) {
 	if len(text) == 0 {
-		return helm, nil
+		return nil, nil
 	}
 	if err := registration.RefuseAliases(text); err != nil {
 		return nil, err
@@ -97,9 +96,17 @@ func addValues(helm *fleet.HelmOptions, text []byte) (*fleet.HelmOptions, error)
 	if err := yaml.Unmarshal(text, values); err != nil {
 		return nil, fmt.Errorf("it is not a YAML object")
 	}
-	if helm == nil {
-		helm = &fleet.HelmOptions{}
+	return values, nil
+}
+
+func withBundleValues(helm *fleet.HelmOptions, values *fleet.GenericMap) *fleet.HelmOptions {
+	if values == nil {
+		return helm
 	}
-	helm.Values = values
-	return helm, nil
+	with := fleet.HelmOptions{}
+	if helm != nil {
+		with = *helm
+	}
+	with.Values = values
+	return &with
 }

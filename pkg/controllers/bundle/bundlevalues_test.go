@@ -48,7 +48,7 @@ func TestBundleValues(t *testing.T) {
 	secret := bundleSecret(map[string]string{"values.yaml": "a: 1\nb: {c: 2}\n", "east": `{"b":{"c":3}}`, "west": "b: 4"})
 	require.NoError(t, s.kubernetes.Tracker().Add(secret))
 	b := withSecret(secret)
-	v, err := s.plans.of(b).variant(t.Context(), []int{0}, clusterNamed("alice"))
+	v, err := s.plans.of(t.Context(), b).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"a":1,"b":{"c":3}}`, string(v.values))
 
@@ -60,7 +60,7 @@ func TestBundleValues(t *testing.T) {
 	assert.Equal(t, same.deploymentID, v.deploymentID)
 	assert.Equal(t, same.values, v.values)
 	assert.Nil(t, b.Spec.Helm, "the object in the cache")
-	s.plans.of(b)
+	s.plans.of(t.Context(), b)
 	assert.Equal(t, []string{"get Secret ws/app"}, s.log, "once for a generation")
 }
 
@@ -80,7 +80,7 @@ func TestBundleValues_problems(t *testing.T) {
 		if row.secret != nil {
 			require.NoError(t, s.kubernetes.Tracker().Add(row.secret))
 		}
-		p := s.plans.of(withSecret(good))
+		p := s.plans.of(t.Context(), withSecret(good))
 		require.NotNil(t, p.problem, name)
 		assert.Equal(t, fleet.ReasonValuesMissing, p.problem.reason, name)
 		assert.Contains(t, p.problem.message, "Secret ws/app with the Helm values of spec.valuesHash "+row.says, name)
@@ -98,7 +98,7 @@ func TestBundleValues_problems(t *testing.T) {
 	} {
 		s, secret := newStage(t), bundleSecret(row.data)
 		require.NoError(t, s.kubernetes.Tracker().Add(secret))
-		p := s.plans.of(withSecret(secret))
+		p := s.plans.of(t.Context(), withSecret(secret))
 		require.NotNil(t, p.problem, name)
 		assert.Contains(t, p.problem.message, row.says, name)
 	}
@@ -142,5 +142,36 @@ func TestOnBundle_valuesNotReadable(t *testing.T) {
 	_, err := s.onBundle("ws/app", b)
 	require.ErrorContains(t, err, "reading Secret ws/app with the Helm values: etcd is slow")
 	s.errors = nil
-	assert.Nil(t, s.plans.of(b).problem)
+	assert.Nil(t, s.plans.of(t.Context(), b).problem)
+}
+
+// A Bundle can have thousands of targets of one name: the values are in memory once.
+func TestBundleValues_sharedByTargets(t *testing.T) {
+	s, secret := newStage(t), bundleSecret(map[string]string{"east": "a: 1"})
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	b := withSecret(secret)
+	b.Spec.Targets = append(b.Spec.Targets, b.Spec.Targets[0])
+	complete, problem, err := s.plans.values.addTo(t.Context(), b)
+	require.NoError(t, err)
+	require.Nil(t, problem)
+	assert.Same(t, complete.Spec.Targets[0].Helm.Values, complete.Spec.Targets[1].Helm.Values)
+}
+
+// A pass over a Cluster that cannot read the values is repeated: no event of the Bundle would do that.
+func TestReconcile_bundleValuesNotReadable(t *testing.T) {
+	s, alice := newStage(t), clusterNamed("alice")
+	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	s.has(t, alice, withSecret(secret), deployed(t, toAlice()))
+	s.errors = map[string]error{"get Secret ws/app": errors.New("etcd is slow")}
+	_, out := s.reconcile(t, alice)
+	require.ErrorContains(t, out.Err, "etcd is slow")
+	assert.Equal(t, []string{"get Secret ws/app"}, s.taken())
+
+	// While the values are missing, it is repeated later.
+	s, other := newStage(t), bundleSecret(map[string]string{"values.yaml": "a: 2"})
+	require.NoError(t, s.kubernetes.Tracker().Add(other))
+	s.has(t, alice, withSecret(secret), deployed(t, toAlice()))
+	_, out = s.reconcile(t, alice)
+	assert.Equal(t, s.RecheckDelay(), out.After)
 }

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -190,7 +191,7 @@ func (c *contents) collect(ctx context.Context, names ...string) (again map[stri
 	}
 	var errs []error
 	for _, known := range unneeded {
-		if needed.Has(known.Name) {
+		if needed.Has(known.Name) || len(c.dependentsOf(known.Name)) > 0 { // perhaps since the API server was asked
 			continue
 		}
 		err := c.FleetClient.Contents().Delete(ctx, known.Name, writes.IfUID(known))
@@ -209,7 +210,12 @@ func (c *contents) collect(ctx context.Context, names ...string) (again map[stri
 func (c *contents) neededOnServer(ctx context.Context, unneeded []*metav1.PartialObjectMetadata) (sets.Set[string], error) {
 	names := sets.New[string]()
 	for _, known := range unneeded {
-		names.Insert(known.Name)
+		if len(validation.IsValidLabelValue(known.Name)) == 0 { // others are not in a label, and the API server would refuse the selector
+			names.Insert(known.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
 	}
 	selector := fmt.Sprintf("%s in (%s)", fleet.ContentNameLabel, strings.Join(sets.List(names), ","))
 	list, err := c.FleetClient.BundleDeployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: collectAtOnce})

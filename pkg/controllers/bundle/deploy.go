@@ -241,7 +241,11 @@ func (d *Deployer) assign(
 func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t targeting, existing *fleet.BundleDeployment) assignment {
 	b, plan := t.bundle, t.plan
 	if plan.problem != nil { // the status of the Bundle reports it
-		return leaveAsIs(existing, nil)
+		a := leaveAsIs(existing, nil)
+		if plan.problem.reason == fleet.ReasonValuesMissing { // the pass over the Bundle may not have seen that, and does not enqueue the Cluster then
+			a.recheck = d.RecheckDelay()
+		}
+		return a
 	}
 	v, err := plan.variant(ctx, t.targets, cluster)
 	if err != nil {
@@ -432,11 +436,24 @@ func (d *Deployer) isUntargeted(
 		return true, 0, nil
 	}
 	// While a Schedule of Fleet forbids changes, a BundleDeployment is deleted only with its Bundle.
-	if isCached && (deployment.Spec.OffSchedule || d.plans.of(cached).problem != nil) {
+	if isCached && deployment.Spec.OffSchedule {
 		return false, 0, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
+	if isCached {
+		plan := d.plans.of(ctx, cached)
+		switch {
+		case plan.err != nil:
+			return failed(plan.err)
+		case plan.problem != nil && plan.problem.reason == fleet.ReasonValuesMissing:
+			return false, d.RecheckDelay(), nil
+		case plan.problem != nil:
+			return false, 0, nil
+		case plan.selectsGroups() && slices.ContainsFunc(known, func(group *fleet.ClusterGroup) bool { return group.Spec.MetadataTooLarge }):
+			return false, d.RecheckDelay(), nil // the cache does not have the labels of the group, which may select the Cluster
+		}
+	}
 
 	// The metadata is enough: a Bundle may be as large as the API server permits.
 	resource := func(name string) metadata.ResourceInterface {
@@ -452,7 +469,7 @@ func (d *Deployer) isUntargeted(
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return unknown()
 	}
-	plan := d.plans.of(cached)
+	plan := d.plans.of(ctx, cached)
 	if len(plan.choose(cached, d.candidateOf(cluster, groups))) > 0 {
 		return unknown() // the Bundle or a group has changed since the pass has decided
 	}

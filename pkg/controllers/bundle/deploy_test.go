@@ -251,6 +251,20 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	}
 }
 
+// The cache does not have the labels of such a group, by which targets and partitions select it.
+func TestReconcile_groupWithTooManyLabels(t *testing.T) {
+	s := newStage(t)
+	selecting := bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterGroupSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kind": "edge"}}}}
+	})
+	group := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edges"}}
+	group.Spec.MetadataTooLarge = true
+	s.has(t, selecting, group, clusterNamed("alice"), deployed(t, toAlice()))
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	assert.Empty(t, s.taken(), "neither a deletion nor a request")
+	assert.Equal(t, s.RecheckDelay(), out.After)
+}
+
 // A Schedule of Fleet forbids changes on the Cluster. Fleet's controllers also delete a BundleDeployment then only with its Bundle.
 func TestReconcile_offSchedule(t *testing.T) {
 	s := newStage(t)
@@ -617,8 +631,8 @@ func TestOnBundle_tooLarge(t *testing.T) {
 	s.bundle = whole
 	_, err := s.onBundle("ws/app", large)
 	require.NoError(t, err)
-	require.NotNil(t, s.plans.of(large).problem)
-	assert.Contains(t, s.plans.of(large).problem.message, "takes more than 8 MiB")
+	require.NotNil(t, s.plans.of(t.Context(), large).problem)
+	assert.Contains(t, s.plans.of(t.Context(), large).problem.message, "takes more than 8 MiB")
 }
 
 // The cache drops the spec of a Bundle that has become too large. Nothing that the Bundle deployed is removed by that.
@@ -640,7 +654,7 @@ func TestReconcile_invalidElsewhere(t *testing.T) {
 	invalid := toAlice()
 	invalid.Generation, invalid.Spec.TargetCustomizationMode = 2, "x"
 	invalid.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}}
-	require.NotNil(t, s.plans.of(invalid).problem)
+	require.NotNil(t, s.plans.of(t.Context(), invalid).problem)
 	alice := clusterNamed("alice")
 	s.has(t, alice, invalid, isReady(deployed(t, toAlice())))
 	cluster, out := s.reconcile(t, alice)

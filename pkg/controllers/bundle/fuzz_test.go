@@ -82,7 +82,7 @@ func FuzzEvents(f *testing.F) {
 		isUnprocessed(&cluster)
 		contentsOf(&before)
 		clusterOf(&after)
-		_, _ = addValues(b.Spec.Helm, seed)
+		_, _ = decodeValues(seed)
 		b.Spec.ValuesHash = "" // the Secret is on an API server
 		p := planOf(&b)
 		m := inGroups(candidate{name: cluster.Name, labels: cluster.Labels})

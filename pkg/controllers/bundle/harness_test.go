@@ -292,7 +292,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 
 // matching returns the Clusters that a Bundle targets.
 func (s *stage) matching(b *fleet.Bundle) []match {
-	matches, err := s.matches(context.Background(), b, s.plans.of(b))
+	matches, err := s.matches(context.Background(), b, s.plans.of(context.Background(), b))
 	if err != nil {
 		panic(err) // the context has not ended
 	}
@@ -301,7 +301,7 @@ func (s *stage) matching(b *fleet.Bundle) []match {
 
 // shown returns the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _, _, err := s.summarize(context.Background(), b, s.plans.of(b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
+	summary, _, _, err := s.summarize(context.Background(), b, s.plans.of(context.Background(), b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
 	if err != nil {
 		panic(err) // the context has not ended
 	}
@@ -342,7 +342,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	return d
 }
 
-func planOf(b *fleet.Bundle) *plan { return newPlans(&app.Context{}).of(b) }
+func planOf(b *fleet.Bundle) *plan { return newPlans(&app.Context{}).of(context.Background(), b) }
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

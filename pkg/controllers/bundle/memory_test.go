@@ -44,7 +44,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 	s := newStage(t)
 	other := toAlice()
 	other.Namespace, other.Spec.DownstreamResources = "other", []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
-	first, err := s.plans.of(other).variant(t.Context(), []int{0}, clusterNamed("alice"))
+	first, err := s.plans.of(t.Context(), other).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 
 	before := heap.InUse()
@@ -62,7 +62,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 					chosen = append(chosen, target)
 				}
 			}
-			_, err := s.plans.of(b).variant(t.Context(), chosen, clusterNamed("alice"))
+			_, err := s.plans.of(t.Context(), b).variant(t.Context(), chosen, clusterNamed("alice"))
 			require.NoError(t, err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 	t.Logf("%d bytes", kept)
 	assert.Less(t, kept, limit, "bytes for the Bundles of one workspace")
 
-	again, err := s.plans.of(other).variant(t.Context(), []int{0}, clusterNamed("alice"))
+	again, err := s.plans.of(t.Context(), other).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
 	assert.Same(t, &first.options.DownstreamResources[0], &again.options.DownstreamResources[0], "what is kept for another workspace")
 	runtime.KeepAlive(s)
@@ -92,7 +92,7 @@ func TestMemoryOfABundle(t *testing.T) {
 			for i := range bundles {
 				b, cluster := toAlice(), fmt.Sprint("cluster-", i)
 				b.Name, b.Annotations, b.Spec.Targets[0].ClusterName = registration.AgentBundleName(cluster), test.annotations, cluster
-				p := s.plans.of(b)
+				p := s.plans.of(t.Context(), b)
 				_, err := p.variant(t.Context(), []int{0}, clusterNamed(cluster))
 				require.NoError(t, err)
 				s.enqueueAffected(b, p, s.matching(b))

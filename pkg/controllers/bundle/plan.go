@@ -133,13 +133,13 @@ func labelSize(b *fleet.Bundle) (size int) {
 }
 
 // read reads the spec of the Bundle, once. That may take long, so plans calls it without its own lock, which the passes over other Bundles need.
-func (p *plan) read(b *fleet.Bundle, values bundleValues) {
+func (p *plan) read(ctx context.Context, b *fleet.Bundle, values bundleValues) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.isRead {
 		return
 	}
-	complete, missing, err := values.addTo(b)
+	complete, missing, err := values.addTo(ctx, b)
 	p.readSpec(complete)
 	if p.problem == nil {
 		p.problem = missing
@@ -512,21 +512,21 @@ type plans struct {
 }
 
 func newPlans(c *app.Context) *plans {
-	return &plans{memory: newMemory(maxWorkspace, maxTotal), values: bundleValues{c}, rendering: &c.Matching, byKey: map[key]*plan{}}
+	return &plans{memory: newMemory(maxWorkspace, maxTotal), values: bundleValues{c.Kubernetes}, rendering: &c.Matching, byKey: map[key]*plan{}}
 }
 
 // of returns the plan of a Bundle, and computes it if the Bundle has changed. The plan of an agent's Bundle is not kept: no other Cluster
 // needs it, and it would take as much memory as three objects in a cache, for each Cluster.
-func (p *plans) of(b *fleet.Bundle) *plan {
+func (p *plans) of(ctx context.Context, b *fleet.Bundle) *plan {
 	if agentspec.ClusterOfBundle(b) != "" {
 		p.forget(keyOf(b)) // it may have been another Bundle
 		once := newPlan(b, p.memory, p.rendering)
 		once.cache.isClosed = true
-		once.read(b, p.values)
+		once.read(ctx, b, p.values)
 		return once
 	}
 	found := p.find(b)
-	found.read(b, p.values)
+	found.read(ctx, b, p.values)
 	if found.err != nil {
 		p.forget(keyOf(b))
 	}

@@ -282,15 +282,15 @@ func TestNewPlanWithoutProblem(t *testing.T) {
 func TestPlans(t *testing.T) {
 	all := newPlans(&app.Context{})
 	b := bundleWith(func(*fleet.BundleSpec) {})
-	first := all.of(b)
-	assert.Same(t, first, all.of(b.DeepCopy()))
+	first := all.of(t.Context(), b)
+	assert.Same(t, first, all.of(t.Context(), b.DeepCopy()))
 	changed := b.DeepCopy()
 	changed.Generation++
-	second := all.of(changed)
+	second := all.of(t.Context(), changed)
 	assert.NotSame(t, first, second)
 	again := changed.DeepCopy()
 	again.UID = "another of that name"
-	assert.NotSame(t, second, all.of(again))
+	assert.NotSame(t, second, all.of(t.Context(), again))
 	all.forget(keyOf(b))
 	assert.Empty(t, all.byKey)
 }
@@ -324,5 +324,5 @@ func TestPlansOfOthers(t *testing.T) {
 	reading := s.plans.find(large)
 	reading.mu.Lock()
 	defer reading.mu.Unlock()
-	assert.NotEmpty(t, s.plans.of(toAlice()).targets)
+	assert.NotEmpty(t, s.plans.of(t.Context(), toAlice()).targets)
 }

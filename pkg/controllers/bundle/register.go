@@ -218,7 +218,7 @@ func (d *Deployer) clusterEvents() enqueue.EventHandler[*fleet.Cluster] {
 			}
 		},
 		Changed: func(before, after *fleet.Cluster) {
-			if before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
+			if before.Spec.MetadataTooLarge != after.Spec.MetadataTooLarge || before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
 				isUnprocessed(before) != isUnprocessed(after) || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 				note(before)
@@ -243,7 +243,7 @@ func (d *Deployer) groupEvents() enqueue.EventHandler[*fleet.ClusterGroup] {
 			}
 		},
 		Changed: func(before, after *fleet.ClusterGroup) {
-			if !isSameGroupVersion(before, after) {
+			if !isSameGroupVersion(before, after) || before.Spec.MetadataTooLarge != after.Spec.MetadataTooLarge {
 				note(before)
 			}
 		},

@@ -145,7 +145,7 @@ func TestRollOut(t *testing.T) {
 	atAlice, atBob := isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob))
 	atBob.UID = "uid-at-bob"
 	s.has(t, alice, bob, after, atAlice, atBob)
-	wanted, err := s.plans.of(after).variant(t.Context(), []int{0}, alice)
+	wanted, err := s.plans.of(t.Context(), after).variant(t.Context(), []int{0}, alice)
 	require.NoError(t, err)
 
 	s.reconcile(t, bob)
@@ -208,7 +208,7 @@ func TestRollOut(t *testing.T) {
 		s.reconcile(t, dave)
 		assert.Contains(t, s.taken(), "create "+registration.ClusterNamespace("ws", "dave")+"/app")
 
-		v, err := s.plans.of(second).variant(t.Context(), []int{0}, dave)
+		v, err := s.plans.of(t.Context(), second).variant(t.Context(), []int{0}, dave)
 		require.NoError(t, err)
 		waits := desired(second, v, helmValues{staged: v.values}, true, dave, nil)
 		waits.Status.Conditions = []genericcondition.GenericCondition{condition("Ready", "False", "of the agent")}
@@ -252,7 +252,7 @@ func TestRollOut_clustersThatCannotBeUpdated(t *testing.T) {
 			bob.Labels = map[string]string{"env": "prod"}
 			row.cannot(after, alice)
 			s.has(t, alice, bob, after, isReady(deployed(t, before, bob)))
-			status, err := s.rollOut(t.Context(), after, s.plans.of(after), s.matching(after))
+			status, err := s.rollOut(t.Context(), after, s.plans.of(t.Context(), after), s.matching(after))
 			require.NoError(t, err)
 			var shown []string
 			for _, p := range status.partitions {

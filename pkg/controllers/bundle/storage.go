@@ -58,9 +58,7 @@ func (s *storedBytes) smallOf(workspace string) *smallCount {
 func (c *smallCount) reserve(rest int64, now time.Time, count func() int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.countedAt.IsZero() || c.number >= freeDeployments && now.Sub(c.countedAt) >= smallCountRefresh {
-		c.number, c.countedAt = count(), now
-	}
+	c.refresh(now, count)
 	if bytes := smallBytes(c.number + 1); bytes > 0 && bytes > rest {
 		return false
 	}
@@ -69,10 +67,18 @@ func (c *smallCount) reserve(rest int64, now time.Time, count func() int) bool {
 }
 
 // bytes returns what the small BundleDeployments count.
-func (c *smallCount) bytes() int64 {
+func (c *smallCount) bytes(now time.Time, count func() int) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.refresh(now, count)
 	return smallBytes(c.number)
+}
+
+// refresh counts them again, if that matters. The caller has locked mu.
+func (c *smallCount) refresh(now time.Time, count func() int) {
+	if c.countedAt.IsZero() || c.number >= freeDeployments && now.Sub(c.countedAt) >= smallCountRefresh {
+		c.number, c.countedAt = count(), now
+	}
 }
 
 func smallBytes(number int) int64 { return int64(max(0, number-freeDeployments)) * smallSize }
@@ -227,7 +233,8 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 	if wanted.source == (copySource{}) {
 		item = itemOf(bundle)
 	}
-	if sizes.reserve(namespace, item, wanted.size, counted, limit-d.sizes.smallOf(cluster.Namespace).bytes(), now) {
+	small := d.sizes.smallOf(cluster.Namespace).bytes(now, func() int { return d.countSmallDeployments(cluster.Namespace) })
+	if sizes.reserve(namespace, item, wanted.size, counted, limit-small, now) {
 		return nil
 	}
 	if counted == 0 {
@@ -397,7 +404,7 @@ func (d *Deployer) noteStorageLimits(cluster key, now map[key]storageExcess) {
 	}
 	d.mu.Unlock()
 	for bundle := range before {
-		if now[bundle] != before[bundle] {
+		if excess, limited := now[bundle]; !limited || excess != before[bundle] {
 			d.bundleChanged(bundle)
 		}
 	}

@@ -83,7 +83,7 @@ func (s *stage) deploysTo(t *testing.T, b *fleet.Bundle, clusters int) (made int
 			continue
 		}
 		made++
-		p := s.plans.of(b)
+		p := s.plans.of(t.Context(), b)
 		v, err := p.variant(t.Context(), []int{0}, cluster)
 		require.NoError(t, err)
 		s.has(t, withSize(deployed(t, b, cluster), p.wantedSize(v, false, nil)))
@@ -170,15 +170,15 @@ func TestWorkspaceLimitDoesNotCount(t *testing.T) {
 // Each BundleDeployment in the caches of the hub has the labels of its Bundle.
 func TestTooManyLabels(t *testing.T) {
 	s, b := newStage(t), toAlice()
-	require.Nil(t, s.plans.of(b).problem)
+	require.Nil(t, s.plans.of(t.Context(), b).problem)
 	b = b.DeepCopy() // of the same generation
 	b.Labels = map[string]string{}
 	for i := range 300 {
 		b.Labels[fmt.Sprint("label-", i)] = strings.Repeat("x", 60)
 	}
-	require.NotNil(t, s.plans.of(b).problem)
-	assert.Equal(t, fleet.ReasonBundleInvalid, s.plans.of(b).problem.reason)
-	assert.Contains(t, s.plans.of(b).problem.message, "metadata.labels has 20590 bytes; each BundleDeployment has the labels of its Bundle, and they may have 16384")
+	require.NotNil(t, s.plans.of(t.Context(), b).problem)
+	assert.Equal(t, fleet.ReasonBundleInvalid, s.plans.of(t.Context(), b).problem.reason)
+	assert.Contains(t, s.plans.of(t.Context(), b).problem.message, "metadata.labels has 20590 bytes; each BundleDeployment has the labels of its Bundle, and they may have 16384")
 }
 
 // The hub copies a Secret that a user writes once to each Cluster.
@@ -274,9 +274,9 @@ func TestWorkspaceLimitAllowsSmallChanges(t *testing.T) {
 				refused++
 				continue
 			}
-			v, err := s.plans.of(b).variant(t.Context(), []int{0}, clusterNamed("c-0"))
+			v, err := s.plans.of(t.Context(), b).variant(t.Context(), []int{0}, clusterNamed("c-0"))
 			require.NoError(t, err)
-			s.has(t, withSize(deployed(t, b, clusterNamed("c-0")), s.plans.of(b).wantedSize(v, false, old)))
+			s.has(t, withSize(deployed(t, b, clusterNamed("c-0")), s.plans.of(t.Context(), b).wantedSize(v, false, old)))
 		}
 		assert.Equal(t, 4, refused)
 	})
@@ -513,11 +513,13 @@ func TestSmallCount(t *testing.T) {
 	counts, found := 0, freeDeployments-1
 	count := func() int { counts++; return found }
 	assert.True(t, c.reserve(0, noon, count), "it does not count yet, even if the limit is reached")
-	assert.Zero(t, c.bytes())
+	assert.Zero(t, c.bytes(noon, count))
 	assert.True(t, c.reserve(smallSize, noon, count))
-	assert.EqualValues(t, smallSize, c.bytes())
+	assert.EqualValues(t, smallSize, c.bytes(noon, count))
 	assert.False(t, c.reserve(smallSize, noon.Add(smallCountRefresh-1), count))
 	assert.Equal(t, 1, counts)
 	assert.True(t, c.reserve(smallSize, noon.Add(smallCountRefresh), count), "others were deleted")
 	assert.Equal(t, 2, counts)
+	found = freeDeployments + 3
+	assert.EqualValues(t, 3*smallSize, c.bytes(noon.Add(2*smallCountRefresh), count), "large ones need the number too")
 }

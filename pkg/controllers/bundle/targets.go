@@ -58,7 +58,10 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 	defer end()
 	m := d.candidateOf(cluster, d.groupsOf(cluster.Namespace))
 	for _, b := range d.possibleBundles(cluster) {
-		p := d.plans.of(b)
+		p := d.plans.of(ctx, b)
+		if p.err != nil {
+			return nil, p.err
+		}
 		if targets := p.choose(b, m); len(targets) > 0 || p.problem != nil {
 			all = append(all, targeting{b, p, targets})
 		}

@@ -123,8 +123,8 @@ func TestGroupSelectorsAreMatchedOncePerPass(t *testing.T) {
 		}
 	})
 	counted := 0
-	for i := range s.plans.of(b).targets {
-		selector := s.plans.of(b).targets[i].groups
+	for i := range s.plans.of(t.Context(), b).targets {
+		selector := s.plans.of(t.Context(), b).targets[i].groups
 		if _, isCounted := selector.Selector.(countingSelector); !isCounted {
 			selector.Selector = countingSelector{selector.Selector, &counted}
 		}

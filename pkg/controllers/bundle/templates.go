@@ -59,7 +59,7 @@ var functionNames = []string{
 }
 
 // builtinNames are the functions of text/template that templates may use as they are: their results are not larger than their arguments.
-// The others are replaced in functionsOf, or cannot be used.
+// The others are replaced in newTemplateRenderer, or cannot be used.
 var builtinNames = []string{"and", "or", "not", "len", "index", "slice", "eq", "ne", "lt", "le", "gt", "ge"}
 
 // lookups are the functions that only look for keys in maps, which can be of any size.

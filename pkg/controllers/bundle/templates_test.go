@@ -217,7 +217,7 @@ func TestVariant_contextEnds(t *testing.T) {
 		s := newStage(t)
 		b, alice := withValues("${ .ClusterName }"), clusterNamed("alice")
 		s.has(t, b, alice)
-		p := s.plans.of(b)
+		p := s.plans.of(t.Context(), b)
 		var ends []func()
 		for range max(1, runtime.GOMAXPROCS(0)/2) {
 			end, err := s.Matching.Begin(t.Context(), "ws")
@@ -237,7 +237,7 @@ func TestVariant_contextEnds(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		b.Spec.RolloutStrategy = &fleet.RolloutStrategy{MaxUnavailable: new(intstr.FromInt32(1))}
 		b.Generation++
-		_, err = s.rollOut(ctx, b, s.plans.of(b), matches)
+		_, err = s.rollOut(ctx, b, s.plans.of(t.Context(), b), matches)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		assert.Empty(t, p.cache.rendered)
@@ -253,7 +253,7 @@ func TestForget(t *testing.T) {
 		s.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": "${ .ClusterName }"}}}
 		s.Targets = []fleet.BundleTarget{{ClusterSelector: selector("env", "prod")}}
 	})
-	p := s.plans.of(b)
+	p := s.plans.of(t.Context(), b)
 	for _, name := range []string{"alice", "bob"} {
 		_, err := p.variant(t.Context(), []int{0}, clusterNamed(name))
 		require.NoError(t, err)

@@ -82,7 +82,8 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		i.calls.begin(key, func(ctx context.Context) *failure {
 			ctx, cancel := context.WithTimeout(ctx, remaining)
 			defer cancel()
-			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(remaining/4), u.run)
+			patience := min(max(remaining/4, minPatience), remaining/2)
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(patience), u.run)
 		})
 	}
 
@@ -205,6 +206,9 @@ func (m *memberClient) endHistory() {
 	}
 }
 
+// minPatience is how long a removal waits at least for the calls of other workspaces to the member: most imports take less.
+const minPatience = 5 * time.Second
+
 // removal removes the agent of one deleted Cluster from its member.
 type removal struct {
 	member      *memberClient
@@ -234,6 +238,13 @@ func (u *removal) run(ctx context.Context) *failure {
 		}
 		if err := u.removeReleases(ctx, namespace); err != nil {
 			return diagnose(u.member.server, "removing what the agent deployed", err)
+		}
+		// An import of another workspace, which this call did not wait for any longer, may have installed its agent meanwhile.
+		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
+			return diagnose(u.member.server, "checking again which Cluster the agent belongs to", err)
+		}
+		if !agent.belongsTo(u.cluster) {
+			continue
 		}
 		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
 			return problem

@@ -315,12 +315,18 @@ func concernsAll(before, after *fleet.ClusterRegistrationToken) bool {
 
 // enqueueDependents enqueues the requests that depend on the changes in a workspace.
 func (h *handler) enqueueDependents(namespace string, c changedDependencies) {
-	if c.tokens.All || c.clusters.All {
+	switch {
+	case c.tokens.All || c.clusters.All:
 		h.enqueueUngranted(namespace)
-		return
-	}
-	if len(c.tokens.ByName) > 0 {
+	case len(c.tokens.ByName) > 0:
 		h.enqueueByToken(namespace, c.tokens)
+	}
+	if c.clusters.All {
+		all, _ := h.clusters.List(namespace, labels.Everything())
+		for _, cluster := range all {
+			h.enqueue(h.dependentsOfCluster(cluster))
+		}
+		return
 	}
 	for name, clientIDs := range c.clusters.ByName {
 		for _, clientID := range clientIDs {

@@ -96,6 +96,18 @@ func TestDependentsOfCluster(t *testing.T) {
 	}
 }
 
+// After too many changes to note them one by one, granted requests with something left to delete are enqueued too.
+func TestEnqueueDependents_all(t *testing.T) {
+	s := newScene(t)
+	s.request.Status.Granted = true
+	s.cluster.Status.Agent.Registration = "request-abc"
+	s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
+	var all changedDependencies
+	all.markAll()
+	s.enqueueDependents(s.cluster.Namespace, all)
+	assert.Equal(t, []string{"request-abc"}, s.enqueued())
+}
+
 // A user has sent very many requests for one Cluster, and patches the Cluster without a pause.
 func TestOnCluster_manyRequests(t *testing.T) {
 	s := newScene(t)

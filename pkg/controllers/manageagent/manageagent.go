@@ -347,6 +347,8 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	case existing.Spec.TooLarge:
 		return result.Stalled(fleet.ReasonError, fmt.Sprintf(
 			"the spec of Bundle %s/%s is too large; delete the Bundle, and the hub creates it again", existing.Namespace, existing.Name))
+	case existing.Spec.MetadataTooLarge:
+		return result.Stalled(fleet.ReasonError, fmt.Sprintf("Bundle %s/%s cannot be corrected: %s", existing.Namespace, existing.Name, registration.MetadataTooLarge))
 	case a.written.IsStale(existing):
 		return result.Done("", "")
 	}
