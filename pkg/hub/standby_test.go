@@ -70,43 +70,57 @@ func await(t *testing.T, what string, happens <-chan struct{}) {
 	}
 }
 
+// The leader stops in order, and a standby takes over. Then the new leader is cut off from the API server, and another standby takes over.
 func TestRunWithElection(t *testing.T) {
-	for name, end := range map[string]struct {
-		leader func(*replica)
-		err    error
-	}{
-		"leader stops in order: the standby takes over":                 {func(r *replica) { r.stop() }, nil},
-		"leader is cut off from the API server: the standby takes over": {func(r *replica) { r.cut.Store(true) }, leader.ErrLost},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cluster := testenv.SharedCluster(t, "hub")
-			namespace := cluster.Namespace(t)
-			first := startReplica(t, cluster, namespace, "first")
-			await(t, "the first hub is not at work", first.atWork)
-			for i := range 3 {
-				requireAdopted(t, cluster, namespace, fmt.Sprint("before-", i))
-			}
-			first.sent.Settle(t)
+	cluster := testenv.SharedCluster(t, "hub")
+	namespace := cluster.Namespace(t)
+	first := startReplica(t, cluster, namespace, "first")
+	await(t, "the first hub is not at work", first.atWork)
+	for i := range 3 {
+		requireAdopted(t, cluster, namespace, fmt.Sprint("before-", i))
+	}
+	second := startReplica(t, cluster, namespace, "second")
+	second.requireStandby(t)
+	first.sent.Settle(t)
+	first.stop()
+	require.NoError(t, second.replaces(t, first))
 
-			second := startReplica(t, cluster, namespace, "second")
-			await(t, "the standby does not fill its caches", second.standby)
-			for _, request := range second.sent.Settle(t) {
-				assert.False(t, request.IsWrite(), "a standby sent %s", request)
-			}
-			end.leader(first)
-			await(t, "the standby does not become the leader", second.elected)
-			await(t, "the standby is not at work", second.atWork)
-			require.ErrorIs(t, ended(t, first.ended, testenv.Patience), end.err)
+	third := startReplica(t, cluster, namespace, "third")
+	third.requireStandby(t)
+	second.requireNothingWritten(t)
+	requireAdopted(t, cluster, namespace, "between")
+	second.sent.Settle(t)
+	second.cut.Store(true)
+	require.ErrorIs(t, third.replaces(t, second), leader.ErrLost)
+	third.requireNothingWritten(t)
+	requireAdopted(t, cluster, namespace, "after")
+	third.stop()
+	require.NoError(t, ended(t, third.ended, testenv.Patience))
+}
 
-			for _, request := range second.sent.Settle(t) {
-				assert.False(t, request.IsWrite(), "nothing has changed, and the new leader sent %s", request)
-				assert.False(t, strings.HasSuffix(request.Path, "/rolebindings") || strings.HasSuffix(request.Path, "/roles"),
-					"the caches were filled before, and the new leader sent %s", request)
-			}
-			requireAdopted(t, cluster, namespace, "after")
-			second.stop()
-			require.NoError(t, ended(t, second.ended, testenv.Patience))
-		})
+func (r *replica) requireStandby(t *testing.T) {
+	t.Helper()
+	await(t, "the standby does not fill its caches", r.standby)
+	for _, request := range r.sent.Settle(t) {
+		assert.False(t, request.IsWrite(), "a standby sent %s", request)
+	}
+}
+
+// replaces waits until this standby is at work in place of the leader, and returns how the run of that one ended.
+func (r *replica) replaces(t *testing.T, old *replica) error {
+	t.Helper()
+	await(t, "the standby does not become the leader", r.elected)
+	await(t, "the standby is not at work", r.atWork)
+	return ended(t, old.ended, testenv.Patience)
+}
+
+// requireNothingWritten requires that the new leader has read nothing again that it had read as a standby, and has written nothing.
+func (r *replica) requireNothingWritten(t *testing.T) {
+	t.Helper()
+	for _, request := range r.sent.Settle(t) {
+		assert.False(t, request.IsWrite(), "nothing has changed, and the new leader sent %s", request)
+		assert.False(t, strings.HasSuffix(request.Path, "/rolebindings") || strings.HasSuffix(request.Path, "/roles"),
+			"the caches were filled before, and the new leader sent %s", request)
 	}
 }
 
