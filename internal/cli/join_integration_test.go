@@ -12,9 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -109,9 +111,10 @@ func TestJoin(t *testing.T) {
 
 	// The hub rejects the credential of the agent: it gets the values, and keeps waiting for a person on the hub.
 	again, _ := p.valuesFile("again")
+	p.renew(member, namespace)
 	p.mustRun("revoke", cluster)
 	var rejected *cancelAt
-	testenv.Eventually(t, func() (bool, string) { // the API server remembers a token for some seconds
+	testenv.Eventually(t, func() (bool, string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		rejected = &cancelAt{text: "s  member: ", cancel: cancel}
@@ -121,4 +124,19 @@ func TestJoin(t *testing.T) {
 	})
 	require.Error(t, err)
 	require.Contains(t, rejected.String(), "    kubectl --kubeconfig="+kubeconfig+" -n cattle-fleet-system delete secret fleet-agent-bootstrap\n")
+}
+
+// renew stores another token of the same ServiceAccount for the agent. The API server of the hub has not seen it: it would accept a token that it has seen
+// for up to ten seconds after the credential is revoked.
+func (p person) renew(member *testenv.Cluster, namespace string) {
+	p.t.Helper()
+	secrets := member.Kubernetes.CoreV1().Secrets(namespace)
+	secret := testenv.RequireThere(p.t, secrets.Get, registration.CredentialSecret)
+	secret.Data[registration.CredentialKubeconfig] = testenv.EditKubeconfig(p.t, secret.Data[registration.CredentialKubeconfig],
+		func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) {
+			claims, err := credential.Inspect(credential.Token(user.Token))
+			require.NoError(p.t, err)
+			user.Token = p.hub.TokenOf(p.t, claims.Namespace, claims.ServiceAccount)
+		})
+	testenv.Update(p.t, secrets.Update, secret)
 }

@@ -1,19 +1,20 @@
 package localpods
 
 import (
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
 func TestDeployment(t *testing.T) {
@@ -91,16 +92,20 @@ func TestReplicas(t *testing.T) {
 
 	config, err := clientcmd.BuildConfigFromFlags("", e.said(e.pods()[0].Name, 1).Environment["KUBECONFIG"])
 	require.NoError(t, err)
-	client := kubernetes.NewForConfigOrDie(config).Discovery()
-	_, err = client.ServerVersion()
-	require.NoError(t, err)
+	accepted := func() bool {
+		// The API server caches for ten seconds that it has accepted a token for the same audiences.
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{
+			Token: config.BearerToken, Audiences: []string{controlplane.ServiceAccountIssuer, rand.Text()},
+		}}
+		answer, err := e.client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return answer.Status.Authenticated
+	}
+	require.True(t, accepted())
 
 	e.update("web", replicas(0))
 	e.ready("web", 0)
-	require.Eventually(t, func() bool {
-		_, err := client.ServerVersion()
-		return apierrors.IsUnauthorized(err)
-	}, soon, 200*time.Millisecond, "a token becomes invalid with its pod")
+	require.Eventually(t, func() bool { return !accepted() }, soon, tick, "a token becomes invalid with its pod")
 	for pid := range pids {
 		require.Eventually(t, func() bool { return !running(pid) }, soon, tick)
 	}

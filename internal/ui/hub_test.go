@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -66,7 +67,7 @@ func (p person) get(t *testing.T, path string) string {
 }
 
 func TestPageFollowsTheHub(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.NewStage(t, testenv.Ahead(31*time.Second)) // the hub delays the first status of a Cluster until it is that old
 	p := opened(t, s.Hub.RESTConfig(), "")
 	require.Contains(t, p.get(t, "/"), "No cluster is registered yet")
 

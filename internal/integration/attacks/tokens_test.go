@@ -183,8 +183,8 @@ func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
 // The thief of a token sends requests that name another token, for a Cluster that another controller manages, so that the hub decides
 // none of them. They do not count against the limit of the token that they name.
 func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
-	s := testenv.NewStage(t)
-	s.Hub.NeedsMutatingPolicies(t) // other API servers refuse the requests
+	s := testenv.NewStage(t, testenv.Ahead(11*time.Second)) // the hub reports the wait of a request that is ten seconds old
+	s.Hub.NeedsMutatingPolicies(t)                          // other API servers refuse the requests
 	const limit = 3
 	settings := s.Hub.Reachable()
 	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit}}
@@ -198,7 +198,7 @@ func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 	for n := range limit {
 		requests = append(requests, sends(t, s, stolen, with("other", "elsewhere", fmt.Sprint(n, s.Namespace))))
 	}
-	for _, request := range requests { // the hub reports this wait after ten seconds
+	for _, request := range requests {
 		s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "Unknown ManagedElsewhere:")
 	}
 

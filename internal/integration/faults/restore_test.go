@@ -24,7 +24,7 @@ func TestHubRestoredFromABackup(t *testing.T) {
 	hub.Configure(t, hub.Reachable())
 	options := muster.Options{RESTConfig: hub.RESTConfig(), DisableBootstrap: true, Election: &leader.Config{
 		Client: hub.RESTConfig(), Namespace: metav1.NamespaceDefault, Name: "hub", Identity: "first",
-		Times: leader.Times{LeaseDuration: 10 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: time.Second},
+		Times: leader.Times{LeaseDuration: 6 * time.Second, RenewDeadline: 5 * time.Second, RetryPeriod: time.Second},
 	}}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

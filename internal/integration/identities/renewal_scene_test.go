@@ -33,11 +33,13 @@ func newStage(t *testing.T) *stage {
 	return &stage{s}
 }
 
-// hasty renews after that part of the lifetime, polls often after a denial, and sends its heartbeats to a Lease.
+// hasty renews after that part of the lifetime, polls often after a denial, soon gives up a credential that the hub rejects, and sends its heartbeats to a
+// Lease.
 func hasty(part float64) func(*agent.Config) {
 	return func(c *agent.Config) {
 		durations := timing.Default()
 		durations.RenewFraction, durations.RefusedFirst, durations.RefusedMax = part, 200*time.Millisecond, time.Second
+		durations.RejectionPause, durations.RejectionSpread = 200*time.Millisecond, 400*time.Millisecond
 		c.Timing, c.HeartbeatLease = &durations, true
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestRenewal(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
-	cluster, _ := s.installed(t, namespace, "edge", hasty(0.008)) // about five seconds
+	cluster, _ := s.installed(t, namespace, "edge", hasty(0.005)) // about three seconds
 	before := s.requests(t)
 	require.Len(t, before, 1)
 	first, old := s.bearer(t, namespace)

@@ -480,6 +480,9 @@ func (r *replay) write(b recordedBundle) {
 	for _, recorded := range b.BundleDeployments {
 		if helm := recorded.Spec.Options.Helm; helm != nil {
 			helm.Repo = strings.ReplaceAll(helm.Repo, "CHART-REPO-URL", r.charts)
+			if helm.TimeoutSeconds == 5 { // of the Deployments that never become ready
+				helm.TimeoutSeconds = 2
+			}
 		}
 		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			bd, err := client.Get(ctx, recorded.Metadata.Name, metav1.GetOptions{})
