@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -361,43 +360,6 @@ func TestInvalidFields(t *testing.T) {
 	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(d.Namespace).Get, "app")
 	assert.Equal(t, testenv.Bytes(t, d), testenv.Bytes(t, after))
 	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonBundleInvalid, 1)
-}
-
-func TestRestartWritesNothing(t *testing.T) {
-	first := &testenv.Recorder{}
-	s, running := newShop(t, first.Wrap)
-	for _, name := range []string{"a", "b", "c"} {
-		s.cluster(t, name, map[string]string{"name": name})
-	}
-	s.bundle(t, "app", "app", everywhere)
-	s.bundle(t, "one", "one", namedTarget("b"))
-	s.bundle(t, "none", "none", namedTarget("nobody"))
-	for _, name := range []string{"a", "b", "c"} {
-		s.reports(t, name, "app", nil)
-	}
-	s.reports(t, "b", "one", fails("no"))
-	s.requireBundle(t, "app", "3/3", "", "True")
-	s.requireBundle(t, "one", "0/1", "ErrApplied", "False")
-	s.requireBundle(t, "none", "0/0", "", "True")
-	s.requireCluster(t, "b", "1/2", "False DeployFailed")
-	first.Settle(t)
-	running.Stop(t)
-
-	again := &testenv.Recorder{}
-	s.hub.Hub(t, again.Wrap)
-	assert.Empty(t, ownWrites(again.Settle(t), s))
-	s.change(t, "one", "changed")
-	s.eventuallyDeployment(t, "b", "one", func(d *fleet.BundleDeployment) bool {
-		return d.Labels[fleet.ContentNameLabel] == contentName(t, "changed")
-	})
-	assert.NotEmpty(t, ownWrites(again.Settle(t), s), "the recorder does see writes")
-}
-
-// ownWrites are the writes to objects of the workspace and its Clusters: other tests may have left work on the shared hub.
-func ownWrites(all []testenv.Sent, s shop) []testenv.Sent {
-	return slices.DeleteFunc(testenv.WritesIn(all), func(w testenv.Sent) bool {
-		return !strings.Contains(w.Path, s.ns) && !strings.Contains(w.Path, "/contents")
-	})
 }
 
 func TestWritesOfABundleForOneCluster(t *testing.T) {

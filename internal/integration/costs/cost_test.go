@@ -33,9 +33,23 @@ func TestRestartWritesNothing(t *testing.T) {
 	s.Hub.Token(t, s.Namespace, "limited", testenv.TTL(time.Hour))
 	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionImported, "True Imported")
 	agents = append(agents, hub.Agent(t, "cattle-fleet-local-system"))
+	for name, resource := range map[string]string{"works": "{apiVersion: v1, kind: ConfigMap, metadata: {name: works}}", "fails": "no object"} {
+		testenv.Create(t, hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: fleet.BundleSpec{
+				BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: agentNamespace},
+				Resources:               []fleet.BundleResource{{Name: "objects.yaml", Content: resource}},
+				Targets:                 []fleet.BundleTarget{{ClusterName: "m"}},
+			},
+		})
+	}
 	hub.ClusterCondition(t, s.Namespace, settled.Request.Status.ClusterName, fleet.ConditionRegistered, "True")
 	hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True")
 	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionRegistered, "True")
+	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
+		summary := c.Status.Summary
+		return summary.Ready == 1 && summary.ErrApplied == 1, fmt.Sprintf("one Bundle must be ready, and one must have failed: %+v", summary)
+	})
 	for _, agent := range agents { // the requests after their heartbeats are not counted here
 		agent.Stop(t)
 	}
