@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,10 +189,11 @@ func (s *scene) rollouts(t *testing.T) int {
 	return len(sets.Items)
 }
 
-// killAgents kills the processes of the agent at an interval until stop is called.
-func (s *scene) killAgents(t *testing.T, every time.Duration) (stop func()) {
+// killAgents kills the processes of the agent at an interval until stop is called. killed waits until that number of further Pods was deleted.
+func (s *scene) killAgents(t *testing.T, every time.Duration) (killed func(more int32), stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	var deleted atomic.Int32
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -203,12 +205,25 @@ func (s *scene) killAgents(t *testing.T, every time.Duration) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				_ = s.member.Kubernetes.CoreV1().Pods(system).DeleteCollection(ctx,
-					metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: "app=fleet-agent"})
+				pods := s.member.Kubernetes.CoreV1().Pods(system)
+				if list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=fleet-agent"}); err == nil {
+					for _, pod := range list.Items {
+						if pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}) == nil {
+							deleted.Add(1)
+						}
+					}
+				}
 			}
 		}
 	}()
-	return func() { cancel(); <-ended }
+	killed = func(more int32) {
+		t.Helper()
+		until := deleted.Load() + more
+		testenv.Eventually(t, func() (bool, string) {
+			return deleted.Load() >= until, fmt.Sprint(deleted.Load(), " Pods were killed, not yet ", until)
+		})
+	}
+	return killed, func() { cancel(); <-ended }
 }
 
 // workload creates a Bundle with a ConfigMap and a Deployment for all Clusters of the namespace, unless it exists.
