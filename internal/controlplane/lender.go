@@ -8,22 +8,36 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
 // Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
-// checkpoint. One that a borrower could not reset is stopped when it is returned.
+// checkpoint. One that a borrower could not reset is stopped when it is returned, and one that nobody has borrowed for maxFree when any is returned.
 type Lender struct {
 	// BeforeControllerManager are the functions for Options of the control planes with these names.
 	BeforeControllerManager map[string]Prepare
 
+	start func(context.Context, Options) (*ControlPlane, error) // nil is Start
+	now   func() time.Time                                      // nil is time.Now
+
 	mutex   sync.Mutex
 	stopped bool
 	started []*ControlPlane
-	free    map[string][]*ControlPlane
+	free    map[string][]freePlane
 }
+
+type freePlane struct {
+	*ControlPlane
+	since time.Time
+}
+
+// maxFree is the time after which it costs as much CPU to keep a control plane as to start another: a start needs two seconds, and an unused control plane
+// a thirtieth of a CPU.
+const maxFree = time.Minute
 
 // borrow returns a control plane with this name that no other borrower has, and a function that gives it back.
 func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {
@@ -37,10 +51,14 @@ func (l *Lender) borrowWith(ctx context.Context, o Options) (plane *ControlPlane
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if free := l.free[o.Name]; len(free) > 0 {
-		plane, l.free[o.Name] = free[len(free)-1], free[:len(free)-1]
+		plane, l.free[o.Name] = free[len(free)-1].ControlPlane, free[:len(free)-1]
 	} else if !l.stopped {
+		start := l.start
+		if start == nil {
+			start = Start
+		}
 		l.mutex.Unlock()
-		plane, err = Start(ctx, o)
+		plane, err = start(ctx, o)
 		l.mutex.Lock()
 		if err != nil {
 			return nil, nil, err
@@ -55,19 +73,40 @@ func (l *Lender) borrowWith(ctx context.Context, o Options) (plane *ControlPlane
 		return nil, nil, err
 	}
 	return plane, func() {
-		if plane.isBroken() {
-			if err := plane.Stop(); err != nil {
+		unused := []*ControlPlane{plane}
+		if !plane.isBroken() {
+			unused = l.takeBack(o.Name, plane)
+		}
+		for _, c := range unused {
+			if err := c.Stop(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
-			return
 		}
-		l.mutex.Lock()
-		defer l.mutex.Unlock()
-		if l.free == nil {
-			l.free = map[string][]*ControlPlane{}
-		}
-		l.free[o.Name] = append(l.free[o.Name], plane)
 	}, nil
+}
+
+// takeBack adds a control plane to those that are free, and removes and returns those that have been free for too long.
+func (l *Lender) takeBack(name string, plane *ControlPlane) (unused []*ControlPlane) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	now := time.Now()
+	if l.now != nil {
+		now = l.now()
+	}
+	if l.free == nil {
+		l.free = map[string][]freePlane{}
+	}
+	l.free[name] = append(l.free[name], freePlane{plane, now})
+	for other, free := range l.free {
+		l.free[other] = slices.DeleteFunc(free, func(f freePlane) bool {
+			if now.Sub(f.since) <= maxFree {
+				return false
+			}
+			unused = append(unused, f.ControlPlane)
+			return true
+		})
+	}
+	return unused
 }
 
 // sharedOptions are the options of the shared control plane with that name. The one of members is called "member".

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func TestShared(t *testing.T) {
 	t.Run("a failed preparation fails every user and is repeated by the next process", func(t *testing.T) {
 		t.Setenv(EnvLender, "")
 		b := &borrowed{shared: map[string]*sharedPlane{}}
-		b.lender.free = map[string][]*ControlPlane{"broken": {{dir: t.TempDir()}}} // not started
+		b.lender.free = map[string][]freePlane{"broken": {{ControlPlane: &ControlPlane{dir: t.TempDir()}}}} // not started
 		t.Cleanup(func() { require.NoError(t, b.stop()) })
 		broken := []Prepare{func(context.Context, *ControlPlane) error { return errors.New("broken") }}
 		errs := make([]error, 8)
@@ -54,7 +55,8 @@ func TestShared(t *testing.T) {
 }
 
 func TestLender(t *testing.T) {
-	served := &Lender{}
+	original := Borrow(t, "member") // instead of a start for each
+	served := &Lender{start: func(context.Context, Options) (*ControlPlane, error) { return copyOf(original) }}
 	socket := filepath.Join(t.TempDir(), "socket")
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
@@ -67,6 +69,9 @@ func TestLender(t *testing.T) {
 		prepared++
 		_, err := clientFor(t, c.RESTConfig()).CoreV1().Namespaces().
 			Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "prepared"}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // by another copy
+			return nil
+		}
 		return err
 	}}
 
@@ -80,7 +85,7 @@ func TestLender(t *testing.T) {
 
 	other, giveBackOther, err := otherProcess.borrow("pooled", prepare)
 	require.NoError(t, err)
-	require.NotEqual(t, plane.URL(), other.URL(), "the first one is still lent")
+	require.NotEqual(t, plane.dir, other.dir, "the first one is still lent")
 	giveBackOther()
 	requireFree(t, served, 1) // the lender notices the end of a connection a moment later
 	giveBack()
@@ -88,7 +93,7 @@ func TestLender(t *testing.T) {
 
 	again, giveBack, err := otherProcess.borrow("pooled", prepare)
 	require.NoError(t, err)
-	require.Equal(t, plane.URL(), again.URL(), "the last one that was returned")
+	require.Equal(t, plane.dir, again.dir, "the last one that was returned")
 	client = clientFor(t, again.RESTConfig()).CoreV1()
 	_, err = client.ConfigMaps("prepared").Get(t.Context(), "left", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "it was reset: %v", err)
@@ -116,24 +121,72 @@ func TestLender(t *testing.T) {
 		require.ErrorContains(t, err, "invalid character", "the test that finds it fails")
 		second, release, err := tests.hold("pooled", prepare)
 		require.NoError(t, err, "the next does not")
-		require.NotEqual(t, first.URL(), second.URL())
+		require.NotEqual(t, first.dir, second.dir)
 		release()
 
 		require.NoError(t, writeFiles(second.dir, map[string][]byte{fileCheckpoint: []byte("not JSON")}))
 		require.NoError(t, tests.stop())
 		third, giveBack, err := otherProcess.borrow("pooled", prepare)
 		require.NoError(t, err, "left by another process")
-		require.NotEqual(t, second.URL(), third.URL())
+		require.NotEqual(t, second.dir, third.dir)
 		giveBack()
 	})
 
-	pids := pidsOf(served.started[len(served.started)-1])
 	require.NoError(t, served.Stop())
-	for _, pid := range pids {
-		require.False(t, running(pid))
+	for _, c := range served.started {
+		require.True(t, c.stopped)
+		require.NoDirExists(t, c.dir)
 	}
 	_, _, err = otherProcess.borrow("pooled", prepare)
 	require.ErrorContains(t, err, "are being stopped")
+}
+
+// copyOf returns the same control plane with a directory of its own, for another checkpoint.
+func copyOf(c *ControlPlane) (*ControlPlane, error) {
+	dir, err := c.options.makeDir()
+	if err != nil {
+		return nil, err
+	}
+	return &ControlPlane{options: c.options, dir: dir, identities: c.identities, port: c.port},
+		os.Symlink(filepath.Join(c.dir, etcdSocket), filepath.Join(dir, etcdSocket))
+}
+
+func TestFreeControlPlanes(t *testing.T) {
+	now := time.Now()
+	l := &Lender{
+		now: func() time.Time { return now },
+		start: func(_ context.Context, o Options) (*ControlPlane, error) {
+			return &ControlPlane{options: o, dir: t.TempDir()}, nil
+		},
+	}
+	borrow := func(name string) (*ControlPlane, func()) {
+		t.Helper()
+		plane, giveBack, err := l.borrow(t.Context(), name)
+		require.NoError(t, err)
+		return plane, giveBack
+	}
+	hub, returnHub := borrow("hub")
+	first, returnFirst := borrow("member")
+	second, returnSecond := borrow("member")
+	returnHub()
+	now = now.Add(maxFree / 2)
+	returnFirst()
+	now = now.Add(maxFree/2 + 1)
+	returnSecond()
+	require.True(t, hub.stopped, "nobody borrowed it for longer than maxFree")
+	require.False(t, first.stopped)
+	require.False(t, second.stopped)
+
+	again, returnAgain := borrow("hub")
+	require.NotSame(t, hub, again)
+	returnAgain()
+	again, _ = borrow("member")
+	require.Same(t, second, again, "the last one that was returned")
+	now = now.Add(maxFree)
+	_, returnOther := borrow("other")
+	returnOther()
+	require.True(t, first.stopped)
+	require.False(t, second.stopped, "it is lent")
 }
 
 // requireFree waits until the lender has this number of control planes that nobody borrows.
