@@ -37,8 +37,7 @@ func (s *scene) cluster(name string) *fleet.Cluster {
 var clusterNames = []string{"short", strings.Repeat("long", 15), strings.Repeat("x", 29) + "." + strings.Repeat("y", 29)}
 
 func TestAgentPolicies(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
+	s := sceneInForce(t)
 	s.run("an agent writes status.agent", func(t *testing.T, s *scene) {
 		for _, name := range clusterNames {
 			s.cluster(name)

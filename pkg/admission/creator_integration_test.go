@@ -24,9 +24,8 @@ const other = "example.com/other"
 var requestsResource = fleet.SchemeGroupVersion.WithResource("clusterregistrations")
 
 func TestCreatorPolicy(t *testing.T) {
-	s := newScene(t)
+	s := sceneInForce(t)
 	s.needsMutating()
-	s.inForce()
 	s.run("the API server records the creator, whatever the request claims", func(t *testing.T, s *scene) {
 		for _, who := range []user{s.importer(), s.agentThatMayAsk("asks"), s.admin} {
 			for title, said := range map[string]map[string]string{
@@ -144,18 +143,21 @@ func TestCreatorPolicy(t *testing.T) {
 			requireRefused(t, err, says)
 		}
 	})
-	// Without the mutating policy the API server would store the creator that the request claims. This is the last part, because it removes the policy.
-	s.run("a request is refused while its creator is not recorded", func(t *testing.T, s *scene) {
-		s.remove("MutatingAdmissionPolicyBinding")
-		who := s.importer()
-		requests := who.fleet.ClusterRegistrations(s.namespace)
-		for _, said := range []map[string]string{nil, {fleet.CreatorAnnotation: "a lie"}} {
-			s.eventuallyRefused(func() error {
-				_, err := requests.Create(t.Context(), s.request(said), metav1.CreateOptions{})
-				return err
-			}, "must name the user who creates the request")
-		}
-	})
+}
+
+// Without the mutating policy the API server would store the creator that the request claims.
+func TestRequestWhileTheCreatorIsNotRecorded(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.inForce()
+	s.remove("MutatingAdmissionPolicyBinding")
+	requests := s.importer().fleet.ClusterRegistrations(s.namespace)
+	for _, said := range []map[string]string{nil, {fleet.CreatorAnnotation: "a lie"}} {
+		s.eventuallyRefused(func() error {
+			_, err := requests.Create(t.Context(), s.request(said), metav1.CreateOptions{})
+			return err
+		}, "must name the user who creates the request")
+	}
 }
 
 // Requests from before the policies have no recorded creator, and must not get one.

@@ -103,16 +103,17 @@ func tooLarge() map[string]struct{ status, refusal string } {
 	}
 }
 
-func TestDeploymentStatusPolicy(t *testing.T) {
+func TestDeploymentStatusWithoutThePolicies(t *testing.T) {
 	s := newScene(t)
 	s.remove()
-	s.run("without the policies an agent writes a megabyte", func(t *testing.T, s *scene) {
-		who, write := s.agent("c"), s.deployment("c")
-		require.Eventually(t, func() bool {
-			return write(who, `{"conditions":[{"type":"Ready","status":"False","message":"`+strings.Repeat(quarterKilobyte, 4096)+`"}]}`) == nil
-		}, patience, poll)
-	})
-	s.inForce()
+	who, write := s.agent("c"), s.deployment("c")
+	require.Eventually(t, func() bool {
+		return write(who, `{"conditions":[{"type":"Ready","status":"False","message":"`+strings.Repeat(quarterKilobyte, 4096)+`"}]}`) == nil
+	}, patience, poll, "an agent writes a megabyte")
+}
+
+func TestDeploymentStatusPolicy(t *testing.T) {
+	s := sceneInForce(t)
 	agent, write := s.agent("first"), s.deployment("first")
 	s.eventuallyRefused(func() error { return write(agent, tooLarge()["release"].status) }, admission.DeploymentStatusPolicy)
 	s.run("an agent writes no more than the limit", func(t *testing.T, s *scene) {

@@ -32,8 +32,7 @@ func issued() map[string]bool {
 }
 
 func TestHubTokenPolicy(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
+	s := sceneInForce(t)
 	s.run("tokens only of ServiceAccounts that the hub created", func(t *testing.T, s *scene) {
 		who := s.account("hub-"+s.namespace, "fleet-controller",
 			rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))

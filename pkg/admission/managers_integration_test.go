@@ -20,8 +20,7 @@ import (
 
 // The API server stores the managers of an object's fields with the object: a list without a limit, which each writer can extend.
 func TestManagedFieldsOfAgents(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
+	s := sceneInForce(t)
 	s.cluster("c")
 	who, namespace := s.agent("c"), registration.ClusterNamespace(s.namespace, "c")
 	s.deployment("c")
@@ -100,8 +99,7 @@ func TestManagedFieldsOfAgents(t *testing.T) {
 
 // The holder of a registration token writes the metadata of its requests, and the hub keeps hundreds of them.
 func TestManagedFieldsOfRequests(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
+	s := sceneInForce(t)
 	requests := s.importer().fleet.ClusterRegistrations(s.namespace)
 	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{

@@ -385,6 +385,7 @@ func TestMonitorOfAPIServerWithoutPolicies(t *testing.T) {
 }
 
 func TestMonitorOfAPIServerThatServesOnlyTheBeta(t *testing.T) {
+	t.Parallel()
 	newScene(t).needsMutating()
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{
 		Name:          "beta",

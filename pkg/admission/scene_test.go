@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -69,6 +70,13 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	return sceneOn(t, withkinds.Shared(t))
+}
+
+// sceneInForce is a scene on an API server that applies the policies. The tests that use it change no policy and run at the same time.
+func sceneInForce(t *testing.T) *scene {
+	t.Helper()
+	t.Parallel()
+	return sceneOn(t, testenv.SharedCluster(t, "hub").ControlPlane)
 }
 
 func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
