@@ -90,11 +90,20 @@ func TestStolenRequestToken(t *testing.T) {
 		"create a BundleDeployment": func() error {
 			return only(thief.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
-		"read all Contents":                            func() error { return only(thief.Fleet.Contents().List(ctx, all)) },
-		"read Secrets of its namespace":                func() error { return only(core.Secrets(mine.ClusterNamespace()).List(ctx, all)) },
-		"read the victim's Secrets":                    func() error { return only(core.Secrets(v.ClusterNamespace()).List(ctx, all)) },
-		"read credentials":                             func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
-		"read the token's Secret":                      func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
+		"read all Contents":             func() error { return only(thief.Fleet.Contents().List(ctx, all)) },
+		"read Secrets of its namespace": func() error { return only(core.Secrets(mine.ClusterNamespace()).List(ctx, all)) },
+		"read the victim's Secrets":     func() error { return only(core.Secrets(v.ClusterNamespace()).List(ctx, all)) },
+		"read credentials":              func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
+		"read the token's Secret":       func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
+		"read its own credential": func() error {
+			return only(core.Secrets(mine.Secret.Namespace).Get(ctx, mine.Secret.Name, metav1.GetOptions{}))
+		},
+		"read the victim's credential": func() error {
+			return only(core.Secrets(v.Secret.Namespace).Get(ctx, v.Secret.Name, metav1.GetOptions{}))
+		},
+		"read the kubeconfig of the hub": func() error {
+			return only(core.Secrets("fleet-local").Get(ctx, registration.LocalSecret, metav1.GetOptions{}))
+		},
 		"read Clusters":                                func() error { return only(clusters.List(ctx, all)) },
 		"change the namespace in its status":           patch(mine.cluster(), `{"status":{"namespace":"kube-system"}}`, "status"),
 		"cause another import of itself":               patch(mine.cluster(), `{"status":{"agentConfigChanged":true}}`, "status"),
@@ -111,10 +120,13 @@ func TestStolenRequestToken(t *testing.T) {
 		},
 		"delete the victim's request": func() error { return requests.Delete(ctx, v.Request.Name, metav1.DeleteOptions{}) },
 		"get a token of the victim": func() error {
-			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), longLived(), metav1.CreateOptions{}))
+			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
 		},
 		"extend the lifetime of its token": func() error {
 			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, mine.Account(), longLived(), metav1.CreateOptions{}))
+		},
+		"get a token of the hub": func() error {
+			return only(core.ServiceAccounts(testenv.SystemNamespace).CreateToken(ctx, "fleet-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
 		},
 		"get a token of another ServiceAccount in its namespace": func() error {
 			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, "default", longLived(), metav1.CreateOptions{}))

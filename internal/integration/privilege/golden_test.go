@@ -92,6 +92,7 @@ func TestRights(t *testing.T) {
 			requireGolden(t, "testdata/"+title+".golden", asker{s.Hub, chosen, who}.table(t, s.places(), all, everybodys, plain), all)
 		})
 	}
+	t.Run("its own cluster has no credential of the hub", s.requireNoCredentialOfTheHub)
 }
 
 // table lists the rights that an identity has in all namespaces, and then its additional rights in each namespace. It leaves out what every
