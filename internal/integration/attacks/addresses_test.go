@@ -39,7 +39,7 @@ func TestKubeconfigsDoNotReachTheHubsMachine(t *testing.T) {
 	_, port, err := net.SplitHostPort(inside.Listener.Addr().String())
 	require.NoError(t, err)
 
-	for name, cluster := range map[string]*clientcmdapi.Cluster{
+	clusters := map[string]*clientcmdapi.Cluster{
 		"address":    {Server: inside.URL},
 		"name":       {Server: "http://localhost:" + port},
 		"mapped":     {Server: "http://[::ffff:127.0.0.1]:" + port},
@@ -47,15 +47,18 @@ func TestKubeconfigsDoNotReachTheHubsMachine(t *testing.T) {
 		"proxy":      {Server: "http://member.example", ProxyURL: inside.URL},
 		"via-socks5": {Server: "http://member.example", ProxyURL: strings.Replace(inside.URL, "http", "socks5", 1)},
 		"metadata":   {Server: "http://169.254.169.254"},
-	} {
+	}
+	for name, cluster := range clusters {
+		kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+			Clusters: map[string]*clientcmdapi.Cluster{"c": cluster}, AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
+			Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+		})
+		require.NoError(t, err)
+		s.Hub.WriteSecret(t, s.Namespace, name, map[string][]byte{registration.KubeconfigValue: kubeconfig})
+		s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: name}})
+	}
+	for name := range clusters {
 		t.Run(name, func(t *testing.T) {
-			kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-				Clusters: map[string]*clientcmdapi.Cluster{"c": cluster}, AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
-				Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
-			})
-			require.NoError(t, err)
-			s.Hub.WriteSecret(t, s.Namespace, name, map[string][]byte{registration.KubeconfigValue: kubeconfig})
-			s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: name}})
 			s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionImported, "False AddressNotAllowed")
 		})
 	}

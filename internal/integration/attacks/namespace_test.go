@@ -20,6 +20,7 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 	values := s.Token(t, "shared")
 	for name, clientID := range map[string]string{"as the hub makes it": "first", "with a key": "second"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cluster := registration.ClusterName(clientID)
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 				Name: registration.ClusterNamespace(s.Namespace, cluster), Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
