@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -92,11 +93,8 @@ func (d *limitedDiscovery) GroupsAndMaybeResources() (
 	}
 	kinds := 0
 	for _, list := range resources {
-		for _, r := range list.APIResources {
-			if !isSubresource(r) {
-				kinds++
-			}
-		}
+		list.APIResources = slices.Clone(slices.DeleteFunc(list.APIResources, isSubresource))
+		kinds += len(list.APIResources)
 	}
 	if kinds > d.limits.Kinds {
 		return nil, nil, nil, d.refuse()

@@ -87,12 +87,18 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
-		if err == nil && action == deploy {
-			if made.Unlabelled == nil {
-				state.labelled = namespaceOptions(bd)
-			} else { // the release is deployed, and labelling the namespace is retried alone
-				d.failed(key, bd, state, relabel, made.Unlabelled)
+		if made.Unlabelled != nil { // labelling the namespace is retried alone
+			state.labelled = ""
+		}
+		switch {
+		case err == nil && made.Unlabelled != nil:
+			earliest := state.retryAt // perhaps of a release that another agent deploys in turn
+			d.failed(key, bd, state, relabel, made.Unlabelled)
+			if earliest.After(state.retryAt) {
+				state.retryAt = earliest
 			}
+		case err == nil && action == deploy:
+			state.labelled = namespaceOptions(bd)
 		}
 	default: // await
 	}
@@ -121,6 +127,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 		deployed = read
 		state.setRelease(read)
+		if state.labelled != namespaceOptions(bd) {
+			d.queue.Add(key)
+		}
 		d.states.setOwner(releaseName{read.Namespace, read.Name}, key)
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}
@@ -181,7 +190,8 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
 	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
-	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd)
+	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
+	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
@@ -384,7 +394,8 @@ func (d *reconciler) relabel(ctx context.Context, bd *fleet.BundleDeployment) er
 
 // namespaceOptions returns a text, never "", that changes with the labels and annotations that the options set on the namespace of the release.
 func namespaceOptions(bd *fleet.BundleDeployment) string {
-	return fmt.Sprintf("%q %q", bd.Spec.Options.NamespaceLabels, bd.Spec.Options.NamespaceAnnotations)
+	o := bd.Spec.Options
+	return fmt.Sprintf("%q %q %q %q %q", o.TargetNamespace, o.DefaultNamespace, o.ServiceAccount, o.NamespaceLabels, o.NamespaceAnnotations)
 }
 
 // otherReleases returns the releases of a BundleDeployment under other names, from before its options changed.
@@ -439,10 +450,10 @@ func needsChange(err error) bool {
 	return errors.As(err, &unsupported) || errors.As(err, &invalid) || isConflict(err)
 }
 
-// endConflict ends the pause after a conflict of owners, or after forbidden labels of the namespace: the release belongs to this agent now. The hub changes the labels of the releases, for
+// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. The hub changes the labels of the releases, for
 // example, when it moves an agent to another namespace.
 func (s *deploymentState) endConflict() {
-	if isConflict(s.failure) || isUnlabelled(s.failure) {
+	if isConflict(s.failure) {
 		s.failedID, s.failure, s.retryAt = "", nil, time.Time{}
 	}
 }

@@ -160,7 +160,7 @@ type bundleVersion struct {
 // enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
 // version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
 func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
-	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), p.problem == nil || p.problem.reason != fleet.ReasonValuesMissing}
+	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), !p.lacksValues()}
 	d.mu.Lock()
 	before, known := d.seen[k]
 	d.seen[k] = now
@@ -182,6 +182,16 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
 			d.enqueueCluster(deployment.Namespace, 0)
 		}
 	}
+}
+
+// noteMissingValues lets the next pass over a Bundle that has its values enqueue the Clusters: a pass over a Cluster has seen it without them, and the
+// pass over the Bundle may not have.
+func (d *Deployer) noteMissingValues(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := d.seen[k]
+	seen.hasValues = false
+	d.seen[k] = seen
 }
 
 // updateStatus writes the status of a Bundle, at most once in each interval statusDelay.

@@ -62,8 +62,15 @@ func (v bundleValues) addTo(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle
 		return missing("has " + err.Error())
 	}
 	decoded := map[string]*fleet.GenericMap{} // shared by the targets of one name, of which a Bundle can have thousands
-	for key, text := range secret.Data {
-		if decoded[key], err = decodeValues(text); err != nil {
+	keys := []string{bundleValuesKey}
+	for _, target := range b.Spec.Targets {
+		keys = append(keys, target.Name)
+	}
+	for _, key := range keys {
+		if _, known := decoded[key]; known {
+			continue
+		}
+		if decoded[key], err = decodeValues(secret.Data[key]); err != nil {
 			return missing(fmt.Sprintf("has invalid values in key %s: %v", key, err))
 		}
 	}

@@ -168,10 +168,34 @@ func TestReconcile_bundleValuesNotReadable(t *testing.T) {
 	require.ErrorContains(t, out.Err, "etcd is slow")
 	assert.Equal(t, []string{"get Secret ws/app"}, s.taken())
 
-	// While the values are missing, it is repeated later.
-	s, other := newStage(t), bundleSecret(map[string]string{"values.yaml": "a: 2"})
-	require.NoError(t, s.kubernetes.Tracker().Add(other))
-	s.has(t, alice, withSecret(secret), deployed(t, toAlice()))
+	// Another Bundle is deployed meanwhile, and a Cluster that the Bundle does not target has no error.
+	s = newStage(t)
+	s.errors = map[string]error{"get Secret ws/app": errors.New("etcd is slow")}
+	other := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}} })
+	other.Name, other.UID = "other", "uid-of-other"
+	elsewhere := withSecret(secret)
+	elsewhere.Spec.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "none"}}}}
+	s.has(t, alice, elsewhere, other)
 	_, out = s.reconcile(t, alice)
-	assert.Equal(t, s.RecheckDelay(), out.After)
+	require.NoError(t, out.Err)
+	assert.Contains(t, strings.Join(s.taken(), "\n"), "create "+home+"/other")
+}
+
+// The pass over the Bundle has seen the values before and after, and only a pass over a Cluster has found the Secret without them.
+func TestReconcile_bundleValuesMissingForAMoment(t *testing.T) {
+	s, alice := newStage(t), clusterNamed("alice")
+	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	b := withSecret(secret)
+	s.has(t, alice, b)
+	s.handle(t, b)
+	s.plans.forget(keyOf(b))
+	require.NoError(t, s.kubernetes.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), "ws", "app"))
+	_, out := s.reconcile(t, alice)
+	require.NoError(t, out.Err)
+	require.NoError(t, s.kubernetes.Tracker().Add(secret))
+	s.plans.forget(keyOf(b))
+	s.taken()
+	s.handle(t, b)
+	assert.Contains(t, s.taken(), "enqueue Cluster alice in 0s")
 }

@@ -63,7 +63,7 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name, Labels: version}}
 			m := d.candidateOf(cluster, groups)
 			enqueueIfTargeted := func(b *fleet.Bundle) bool {
-				if ctx.Err() == nil && len(d.plans.of(ctx, b).choose(b, m)) == 0 {
+				if p := d.plans.of(ctx, b); p.err == nil && ctx.Err() == nil && len(p.choose(b, m)) == 0 {
 					return false
 				}
 				d.bundleChanged(keyOf(b))

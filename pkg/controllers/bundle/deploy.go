@@ -240,12 +240,14 @@ func (d *Deployer) assign(
 // the Bundle. If that fails, the BundleDeployment stays as it is.
 func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t targeting, existing *fleet.BundleDeployment) assignment {
 	b, plan := t.bundle, t.plan
+	if plan.err != nil {
+		return leaveAsIs(existing, fmt.Errorf("Bundle %s: %w", b.Name, plan.err))
+	}
 	if plan.problem != nil { // the status of the Bundle reports it
-		a := leaveAsIs(existing, nil)
-		if plan.problem.reason == fleet.ReasonValuesMissing { // the pass over the Bundle may not have seen that, and does not enqueue the Cluster then
-			a.recheck = d.RecheckDelay()
+		if plan.lacksValues() {
+			d.noteMissingValues(keyOf(b))
 		}
-		return a
+		return leaveAsIs(existing, nil)
 	}
 	v, err := plan.variant(ctx, t.targets, cluster)
 	if err != nil {
@@ -441,16 +443,18 @@ func (d *Deployer) isUntargeted(
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
+	var p *plan
 	if isCached {
-		plan := d.plans.of(ctx, cached)
+		p = d.plans.of(ctx, cached)
 		switch {
-		case plan.err != nil:
-			return failed(plan.err)
-		case plan.problem != nil && plan.problem.reason == fleet.ReasonValuesMissing:
-			return false, d.RecheckDelay(), nil
-		case plan.problem != nil:
+		case p.err != nil:
+			return failed(p.err)
+		case p.lacksValues():
+			d.noteMissingValues(bundle)
 			return false, 0, nil
-		case plan.selectsGroups() && slices.ContainsFunc(known, func(group *fleet.ClusterGroup) bool { return group.Spec.MetadataTooLarge }):
+		case p.problem != nil:
+			return false, 0, nil
+		case p.selectsGroups() && slices.ContainsFunc(known, func(group *fleet.ClusterGroup) bool { return group.Spec.MetadataTooLarge }):
 			return false, d.RecheckDelay(), nil // the cache does not have the labels of the group, which may select the Cluster
 		}
 	}
@@ -469,8 +473,7 @@ func (d *Deployer) isUntargeted(
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return unknown()
 	}
-	plan := d.plans.of(ctx, cached)
-	if len(plan.choose(cached, d.candidateOf(cluster, groups))) > 0 {
+	if len(p.choose(cached, d.candidateOf(cluster, groups))) > 0 {
 		return unknown() // the Bundle or a group has changed since the pass has decided
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
@@ -480,7 +483,7 @@ func (d *Deployer) isUntargeted(
 	if liveCluster.UID != cluster.UID || !maps.Equal(liveCluster.Labels, cluster.Labels) {
 		return unknown()
 	}
-	if !plan.selectsGroups() {
+	if !p.selectsGroups() {
 		return true, 0, nil
 	}
 	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})

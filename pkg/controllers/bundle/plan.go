@@ -117,6 +117,11 @@ const (
 	allMatches = "AllMatches"
 )
 
+// lacksValues reports whether the problem is that the Helm values of the Bundle cannot be read, or not yet.
+func (p *plan) lacksValues() bool {
+	return p.problem != nil && p.problem.reason == fleet.ReasonValuesMissing
+}
+
 // newPlan returns the plan of a Bundle, which read has to complete.
 func newPlan(b *fleet.Bundle, m *memory, rendering *matching.Limiter) *plan {
 	return &plan{
@@ -528,7 +533,7 @@ func (p *plans) of(ctx context.Context, b *fleet.Bundle) *plan {
 	found := p.find(b)
 	found.read(ctx, b, p.values)
 	if found.err != nil {
-		p.forget(keyOf(b))
+		p.drop(keyOf(b), func(known *plan) bool { return known == found })
 	}
 	return found
 }
@@ -550,10 +555,12 @@ func (p *plans) find(b *fleet.Bundle) *plan {
 }
 
 // forget drops the plan of a deleted Bundle.
-func (p *plans) forget(k key) {
+func (p *plans) forget(k key) { p.drop(k, func(*plan) bool { return true }) }
+
+func (p *plans) drop(k key, isOutdated func(*plan) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.byKey[k]; known != nil {
+	if known := p.byKey[k]; known != nil && isOutdated(known) {
 		p.memory.close(&known.cache)
 		delete(p.byKey, k)
 	}

@@ -59,14 +59,13 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 	m := d.candidateOf(cluster, d.groupsOf(cluster.Namespace))
 	for _, b := range d.possibleBundles(cluster) {
 		p := d.plans.of(ctx, b)
-		if p.err != nil {
-			return nil, p.err
-		}
-		if targets := p.choose(b, m); len(targets) > 0 || p.problem != nil {
+		targets := p.choose(b, m)
+		mayTarget := p.problem != nil && (!p.lacksValues() || len(p.selected(b, m)) > 0)
+		if len(targets) > 0 || mayTarget {
 			all = append(all, targeting{b, p, targets})
 		}
 	}
-	return all, nil
+	return all, ctx.Err()
 }
 
 // possibleBundles returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
@@ -118,11 +117,19 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 	return clusters
 }
 
-// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it.
-func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
+// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it or has a problem.
+func (p *plan) choose(b *fleet.Bundle, m candidate) []int {
+	if p.problem != nil {
+		return nil
+	}
+	return p.selected(b, m)
+}
+
+// selected is choose for a Bundle that may have a problem with which its targets are known.
+func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int) {
 	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
 	// the agent.
-	if p.problem != nil || agentspec.IsAgentBundle(b) && b.Name != registration.AgentBundleName(m.name) {
+	if agentspec.IsAgentBundle(b) && b.Name != registration.AgentBundleName(m.name) {
 		return nil
 	}
 	allowed := len(p.restrictions) == 0

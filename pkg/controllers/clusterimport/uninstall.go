@@ -82,8 +82,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		i.calls.begin(key, func(ctx context.Context) *failure {
 			ctx, cancel := context.WithTimeout(ctx, remaining)
 			defer cancel()
-			patience := min(max(remaining/4, minPatience), remaining/2)
-			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(patience), u.run)
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(remaining/4), u.run)
 		})
 	}
 
@@ -205,9 +204,6 @@ func (m *memberClient) endHistory() {
 		m.large.Unpin()
 	}
 }
-
-// minPatience is how long a removal waits at least for the calls of other workspaces to the member: most imports take less.
-const minPatience = 5 * time.Second
 
 // removal removes the agent of one deleted Cluster from its member.
 type removal struct {
