@@ -533,7 +533,7 @@ func (p *plans) of(ctx context.Context, b *fleet.Bundle) *plan {
 	found := p.find(b)
 	found.read(ctx, b, p.values)
 	if found.err != nil {
-		p.drop(keyOf(b), func(known *plan) bool { return known == found })
+		p.forgetOnly(keyOf(b), found)
 	}
 	return found
 }
@@ -554,13 +554,14 @@ func (p *plans) find(b *fleet.Bundle) *plan {
 	return made
 }
 
-// forget drops the plan of a deleted Bundle.
-func (p *plans) forget(k key) { p.drop(k, func(*plan) bool { return true }) }
+// forget drops the plan of a Bundle that was deleted, or whose values have changed.
+func (p *plans) forget(k key) { p.forgetOnly(k, nil) }
 
-func (p *plans) drop(k key, isOutdated func(*plan) bool) {
+// forgetOnly drops the plan of a Bundle unless it is another one by now; nil stands for any.
+func (p *plans) forgetOnly(k key, outdated *plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.byKey[k]; known != nil && isOutdated(known) {
+	if known := p.byKey[k]; known != nil && (outdated == nil || known == outdated) {
 		p.memory.close(&known.cache)
 		delete(p.byKey, k)
 	}

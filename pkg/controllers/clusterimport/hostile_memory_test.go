@@ -7,7 +7,6 @@ package clusterimport
 import (
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -31,15 +31,9 @@ func TestHostileObjects(t *testing.T) {
 	answer, text := history(t, manifest.String()), strings.Repeat("x", large)
 	stored := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"meta.helm.sh/release-name":"shop","meta.helm.sh/release-namespace":"apps"}},` +
 		`"data":{"a":"` + text + `"}}`
-	inUse := func() uint64 {
-		var memory runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&memory)
-		return memory.HeapAlloc
-	}
 	var mu sync.Mutex
-	var first, last uint64
-	deleted, before := 0, inUse()
+	var first, last int
+	deleted, before := 0, heap.InUse()
 	m.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -51,9 +45,9 @@ func TestHostileObjects(t *testing.T) {
 			fmt.Fprint(w, stored)
 		case r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/configmaps/x"):
 			if deleted++; deleted == 1 {
-				first = inUse()
+				first = heap.InUse()
 			} else if deleted == objects {
-				last = inUse()
+				last = heap.InUse()
 			}
 			reply(w, http.StatusForbidden, metav1.Status{
 				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: text,
