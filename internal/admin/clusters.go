@@ -241,18 +241,29 @@ func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.
 	return nil
 }
 
-// Heartbeats returns the Leases with the heartbeats of agents by their namespace. An empty namespace means the cluster namespaces of all Clusters.
-func (h *Hub) Heartbeats(ctx context.Context, namespace string) (map[string][]coordinationv1.Lease, error) {
-	found := map[string][]coordinationv1.Lease{}
+// AddHeartbeats sets LastSeen of the clusters from the Leases in their cluster namespaces, with one request: for those of a single cluster, or for
+// all Leases of agents on the hub. Without the Leases, LastSeen stays as it is.
+func (h *Hub) AddHeartbeats(ctx context.Context, clusters ...*view.Cluster) error {
+	namespace := metav1.NamespaceAll
+	switch len(clusters) {
+	case 0:
+		return nil
+	case 1:
+		namespace = registration.ClusterNamespace(clusters[0].Namespace, clusters[0].Name)
+	}
+	leases := map[string][]coordinationv1.Lease{} // by namespace
 	options := metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 	err := Each(ctx, h.Kubernetes.CoordinationV1().Leases(namespace).List, options, func(lease *coordinationv1.Lease) error {
-		found[lease.Namespace] = append(found[lease.Namespace], *lease)
+		leases[lease.Namespace] = append(leases[lease.Namespace], *lease)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list Leases: %w", err)
+		return fmt.Errorf("list Leases: %w", err)
 	}
-	return found, nil
+	for _, c := range clusters {
+		c.AddHeartbeats(leases[registration.ClusterNamespace(c.Namespace, c.Name)])
+	}
+	return nil
 }
 
 // Each calls do with all objects that list returns. It lists them in pages.

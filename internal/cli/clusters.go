@@ -17,10 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -109,7 +107,11 @@ func clusters(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := addHeartbeats(c.Context, hub.Hub, shown); err != nil {
+	var all []*view.Cluster
+	for i := range shown {
+		all = append(all, &shown[i])
+	}
+	if err := hub.AddHeartbeats(c.Context, all...); err != nil {
 		fmt.Fprintln(s.Err, "LAST-SEEN can be older than the last heartbeat:", err)
 	}
 	slices.SortStableFunc(shown, sortings["name"])
@@ -158,22 +160,6 @@ func clusters(c *cli.Context, s Streams) error {
 		}
 		return out.each(v)
 	})
-}
-
-// addHeartbeats corrects LastSeen of the clusters with one request: for all Leases of the hub, or for those of a single cluster.
-func addHeartbeats(ctx context.Context, hub *admin.Hub, clusters []view.Cluster) error {
-	namespace := metav1.NamespaceAll
-	switch len(clusters) {
-	case 0:
-		return nil
-	case 1:
-		namespace = registration.ClusterNamespace(clusters[0].Namespace, clusters[0].Name)
-	}
-	leases, err := hub.Heartbeats(ctx, namespace)
-	for i := range clusters {
-		clusters[i].AddHeartbeats(leases[registration.ClusterNamespace(clusters[i].Namespace, clusters[i].Name)])
-	}
-	return err
 }
 
 // withoutLastSeen returns a summary without the time of the last heartbeat: a heartbeat alone is not worth a line.

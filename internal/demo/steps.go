@@ -195,12 +195,10 @@ func (d *demo) checkOne(ctx context.Context, a *registeredCluster) error {
 	if err != nil {
 		return err
 	}
-	leases, err := d.hub.admin.Kubernetes.CoordinationV1().Leases(cluster.Status.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	a.view = view.OfCluster(cluster)
+	if err := d.hub.admin.AddHeartbeats(ctx, &a.view); err != nil {
 		return err
 	}
-	a.view = view.OfCluster(cluster)
-	a.view.AddHeartbeats(leases.Items)
 	if err := checkView(a.view); err != nil {
 		return err
 	}

@@ -210,12 +210,10 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 
 // agent adds the report of the agent, with the time of its last heartbeat.
 func (d *Description) agent(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster) {
-	a, namespace := cluster.Status.Agent, registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	leases, err := hub.Heartbeats(ctx, namespace)
-	if err != nil {
+	a := cluster.Status.Agent
+	if err := hub.AddHeartbeats(ctx, d.Cluster); err != nil {
 		d.unreadable(err)
 	}
-	d.Cluster.AddHeartbeats(leases[namespace])
 	if a.LastSeen.IsZero() {
 		return
 	}
