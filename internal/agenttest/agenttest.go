@@ -48,7 +48,7 @@ func Quick() *timing.Durations {
 		PollFast:        5 * time.Minute,
 		PollSlowMax:     20 * time.Millisecond,
 		Registration:    10 * time.Minute,
-		MaxAnswerGap:    10 * time.Minute,
+		MaxResponseGap:  10 * time.Minute,
 		RightsLag:       300 * time.Millisecond,
 		RejectionPause:  5 * time.Millisecond,
 		RejectionSpread: 10 * time.Millisecond,

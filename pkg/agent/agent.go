@@ -1,8 +1,8 @@
 // Package agent runs the agent of a member cluster: it registers with the hub, works with the credential it gets, and recovers
 // from failures of itself, its cluster and the hub.
 //
-// Run holds the Lease and starts the loop. Each iteration of the loop observes the objects on the member and the hub's answer, decides (both
-// in observe.go) and acts. The packages below know the details:
+// Run waits until this process holds the Lease of the agents in its namespace, and starts the loop. Each iteration of the loop observes the objects
+// on the member and the hub's verdict on the credential, decides (both in observe.go) and acts. The packages below know the details:
 //
 //	register    obtains a credential with the bootstrap Secret
 //	credential  stores, uses and renews the credential

@@ -208,7 +208,7 @@ func TestLoopUnansweredRequest(t *testing.T) {
 			}, token: newToken, requests: 1,
 		},
 		"replaced after an outage": {
-			arrange: func(f *testAgent) { unanswered(f); f.config.Timing.MaxAnswerGap = time.Nanosecond }, // a gap after each poll
+			arrange: func(f *testAgent) { unanswered(f); f.config.Timing.MaxResponseGap = time.Nanosecond }, // a gap after each poll
 			then: func(f *testAgent) {
 				f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
 				f.grantLastRequest()

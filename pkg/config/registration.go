@@ -29,8 +29,8 @@ type AgentLabels string
 const (
 	// AgentLabelsAccept copies them if the token of the agent does not name the allowed keys.
 	AgentLabelsAccept AgentLabels = "Accept"
-	// AgentLabelsAllowed copies only those with a key that the token allows.
-	AgentLabelsAllowed AgentLabels = "Allowed"
+	// AgentLabelsOnlyAllowed copies only those with a key that the token allows, so none if the token names no keys.
+	AgentLabelsOnlyAllowed AgentLabels = "Allowed"
 )
 
 // Registration has the requirements for agents that register. The zero value means the behaviour of Fleet.
@@ -45,7 +45,7 @@ type Registration struct {
 	LongLivedCredentials fleet.LongLived `json:"longLivedCredentials,omitempty"`
 	// LongLivedNamespaces are the namespaces to which fleet.LongLivedAllow applies instead.
 	LongLivedNamespaces []string `json:"longLivedNamespaces,omitempty"`
-	// AgentLabels applies to requests whose token has no allowedLabelKeys: one of AgentLabelsAccept and AgentLabelsAllowed; empty
+	// AgentLabels applies to requests whose token has no allowedLabelKeys: one of AgentLabelsAccept and AgentLabelsOnlyAllowed; empty
 	// means AgentLabelsAccept.
 	AgentLabels AgentLabels `json:"agentLabels,omitempty"`
 	// Approval applies to requests whose token has no approval of its own; empty means fleet.ApprovalAuto.
@@ -123,7 +123,7 @@ func (r Registration) LongLivedIn(namespace string) fleet.LongLived {
 }
 
 // AllowsAnyLabel reports whether agents whose token does not name the allowed keys may choose any label for their Clusters.
-func (r Registration) AllowsAnyLabel() bool { return r.AgentLabels != AgentLabelsAllowed }
+func (r Registration) AllowsAnyLabel() bool { return r.AgentLabels != AgentLabelsOnlyAllowed }
 
 func (r Registration) validate() error {
 	switch lifetime := r.Lifetime(); {
@@ -138,9 +138,9 @@ func (r Registration) validate() error {
 		return fmt.Errorf("registration.longLivedCredentials is %q: it must be %q or %q", r.LongLivedCredentials, fleet.LongLivedAllow, fleet.LongLivedRefuse)
 	}
 	switch r.AgentLabels {
-	case "", AgentLabelsAccept, AgentLabelsAllowed:
+	case "", AgentLabelsAccept, AgentLabelsOnlyAllowed:
 	default:
-		return fmt.Errorf("registration.agentLabels is %q: it must be %q or %q", r.AgentLabels, AgentLabelsAccept, AgentLabelsAllowed)
+		return fmt.Errorf("registration.agentLabels is %q: it must be %q or %q", r.AgentLabels, AgentLabelsAccept, AgentLabelsOnlyAllowed)
 	}
 	switch r.Approval {
 	case "", fleet.ApprovalAuto, fleet.ApprovalManual:

@@ -37,7 +37,7 @@ registration:
 	assert.Equal(t, time.Hour, hub.Registration.Lifetime())
 	assert.Equal(t, fleet.LongLivedRefuse, hub.Registration.LongLivedIn("fleet-local"))
 	assert.Equal(t, fleet.LongLivedAllow, hub.Registration.LongLivedIn("fleet-default"))
-	assert.Equal(t, AgentLabelsAllowed, hub.Registration.AgentLabels)
+	assert.Equal(t, AgentLabelsOnlyAllowed, hub.Registration.AgentLabels)
 	assert.Equal(t, fleet.ApprovalManual, hub.Registration.Approval)
 	assert.True(t, hub.Registration.RequireTokenTTL)
 	assert.Equal(t, BacklogLimits{WaitingPerToken: 3, WaitingPerNamespace: 5000, UnconnectedPerToken: 1000, UnconnectedPerNamespace: 4},

@@ -14,8 +14,9 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// HasAgentOrUnreadCredential is true if another agent than that of the request has sent a heartbeat for the Cluster, or may still read the
-	// answer Secret of another granted request. hasAgentOrUnreadCredential of package clusterregistration has the exceptions.
+	// HasAgentOrUnreadCredential is true if an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster with the credential
+	// of another request, or may still read the answer Secret of another granted request. hasAgentOrUnreadCredential of package clusterregistration
+	// has the exceptions.
 	HasAgentOrUnreadCredential bool
 	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool
@@ -85,7 +86,7 @@ func (c Case) refuseQuarantined() *Explanation {
 		return nil
 	}
 	return &Explanation{fleet.ReasonQuarantined, fmt.Sprintf(
-		"Cluster %s is quarantined; release it with \"muster -n %s release %s\"", c.Cluster.Name, c.Cluster.Namespace, c.Cluster.Name)}
+		"Cluster %s is quarantined; end the quarantine with \"muster -n %s release %s\"", c.Cluster.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
 func (c Case) refuseDenied() *Explanation {

@@ -72,8 +72,8 @@ type Deployed struct {
 	Objects []Object
 	// Unchanged is true if nothing was deployed, because the revision already existed.
 	Unchanged bool
-	// Unlabelled is the error with which the API server refused the labels and annotations of the namespace; nil if there was none.
-	Unlabelled *NamespaceError
+	// NamespaceErr is the error with which the API server refused the labels and annotations of the namespace; nil if there was none.
+	NamespaceErr *NamespaceError
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -154,7 +154,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	if kept != nil {
 		deployed, err := op.deployed(kept)
-		deployed.Unchanged, deployed.Unlabelled = true, unlabelled
+		deployed.Unchanged, deployed.NamespaceErr = true, unlabelled
 		return deployed, err
 	}
 
@@ -187,7 +187,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	deployed.Unlabelled = unlabelled
+	deployed.NamespaceErr = unlabelled
 	return deployed, op.sweep(deployed, revisions)
 }
 

@@ -320,8 +320,8 @@ func TestDeploy_namespace(t *testing.T) {
 		r.Options.NamespaceLabels = map[string]string{"a": "b"}
 		d, err := m.Deploy(t.Context(), r)
 		require.NoError(t, err)
-		require.NotNil(t, d.Unlabelled)
-		refused := d.Unlabelled
+		require.NotNil(t, d.NamespaceErr)
+		refused := d.NamespaceErr
 		assert.Equal(t, m.namespace+"/app:1", d.String())
 		assert.Equal(t, "one", m.configMap("a").Data["k"])
 		require.ErrorAs(t, m.LabelNamespace(t.Context(), r), &refused)

@@ -102,16 +102,16 @@ func (s *deploymentStates) drop(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byKey, key)
-	maps.DeleteFunc(s.byRelease, func(_ releaseName, owner string) bool { return owner == key })
+	maps.DeleteFunc(s.byRelease, func(_ releaseName, of string) bool { return of == key })
 }
 
-func (s *deploymentStates) setOwner(name releaseName, key string) {
+func (s *deploymentStates) setKey(name releaseName, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byRelease[name] = key
 }
 
-func (s *deploymentStates) ownerOf(name releaseName) (key string, found bool) {
+func (s *deploymentStates) keyOf(name releaseName) (key string, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key, found = s.byRelease[name]

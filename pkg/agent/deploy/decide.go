@@ -27,9 +27,9 @@ type facts struct {
 	Paused bool
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
-	// Replaced means that the revision with the deployment ID is the one that this run deployed or read, but is no longer deployed, because another
-	// BundleDeployment has adopted the release; or that this revision is not signed. decide does not use it.
-	Replaced bool
+	// MustRepeat means that this run has deployed or read the revision with the deployment ID, and has to deploy it again, because another
+	// BundleDeployment has adopted the release since, or because the revision is not signed. It delays the repetition; decide does not use it.
+	MustRepeat bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
 	// Leftovers means that failed attempts have left objects beside the release.

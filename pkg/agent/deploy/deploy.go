@@ -83,17 +83,17 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case deploy, correct, sweep:
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil {
-			d.succeeded(key, state, made, action, action == correct || f.Replaced)
+			d.succeeded(key, state, made, action, action == correct || f.MustRepeat)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
-		if made.Unlabelled != nil { // labelling the namespace is retried alone
+		if made.NamespaceErr != nil { // labelling the namespace is retried alone
 			state.labelled = ""
 		}
 		switch {
-		case err == nil && made.Unlabelled != nil:
+		case err == nil && made.NamespaceErr != nil:
 			earliest := state.retryAt // perhaps of a release that another agent deploys in turn
-			d.failed(key, bd, state, relabel, made.Unlabelled)
+			d.failed(key, bd, state, relabel, made.NamespaceErr)
 			if earliest.After(state.retryAt) {
 				state.retryAt = earliest
 			}
@@ -130,7 +130,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		if state.labelled != namespaceOptions(bd) {
 			d.queue.Add(key)
 		}
-		d.states.setOwner(releaseName{read.Namespace, read.Name}, key)
+		d.states.setKey(releaseName{read.Namespace, read.Name}, key)
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}
 
@@ -182,7 +182,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.Replaced = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String())
+	f.MustRepeat = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String())
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -193,7 +193,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.Replaced || state.failedID == spec.DeploymentID)
+	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.MustRepeat || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
 	// objects and after a comparison, the status does not report that a Bundle on which it depends has become unready.
@@ -343,7 +343,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 			return release.Deployed{}, err
 		}
 	}
-	d.states.setOwner(releaseName{namespace, name}, key)
+	d.states.setKey(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
 	defer cancel()
 	switch action {
@@ -463,7 +463,7 @@ func isConflict(err error) bool {
 	return errors.As(err, &conflict)
 }
 
-func isUnlabelled(err error) bool {
+func isNamespaceLabelError(err error) bool {
 	var unlabelled *release.NamespaceError
 	return errors.As(err, &unlabelled)
 }

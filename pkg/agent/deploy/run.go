@@ -238,7 +238,7 @@ func (d *reconciler) enqueueAll() {
 
 // objectChanged handles the event of an object that belongs to a release.
 func (d *reconciler) objectChanged(name releaseName) {
-	if key, found := d.states.ownerOf(name); found {
+	if key, found := d.states.keyOf(name); found {
 		d.queue.AddAfter(key, d.Timing.Settle)
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}

@@ -68,7 +68,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		s.Release = v.deployed.String()
 		v.assessObjects(&s)
 	}
-	if v.current && isUnlabelled(v.failure) {
+	if v.current && isNamespaceLabelError(v.failure) {
 		s.Ready = false // as Fleet's own agent reports it
 	}
 	v.setConditions(&s)

@@ -184,7 +184,7 @@ func (r *Registrar) await(
 		}
 		now := r.Clock.Now()
 		if a.fromHub {
-			r.tracker.answered(now, r.Timing.MaxAnswerGap)
+			r.tracker.responded(now, r.Timing.MaxResponseGap)
 		}
 		switch {
 		case a.grant != nil:
@@ -390,21 +390,21 @@ func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
 // credential for 40 minutes. Without a gap there was no credential yet, and the agent will read it after a later approval. A request from before
 // a restart or an outage may have been granted meanwhile, and its credential may have expired.
 type requestTracker struct {
-	request           string // empty while none is observed
-	since, lastAnswer time.Time
+	request             string // empty while none is observed
+	since, lastResponse time.Time
 }
 
 func (t *requestTracker) sent(request string, now time.Time) {
-	*t = requestTracker{request: request, since: now, lastAnswer: now}
+	*t = requestTracker{request: request, since: now, lastResponse: now}
 }
 
-// answered records an answer of the hub. A gap longer than maxGap ends the observation. The difference by the wall clock, which Round(0) leaves,
+// responded records a response of the API server of the hub, also "not found". A gap longer than maxGap ends the observation. The difference by the wall clock, which Round(0) leaves,
 // includes the time for which the machine was suspended; the monotonic clock does not, but cannot be set back.
-func (t *requestTracker) answered(now time.Time, maxGap time.Duration) {
-	if max(now.Sub(t.lastAnswer), now.Round(0).Sub(t.lastAnswer.Round(0))) > maxGap {
+func (t *requestTracker) responded(now time.Time, maxGap time.Duration) {
+	if max(now.Sub(t.lastResponse), now.Round(0).Sub(t.lastResponse.Round(0))) > maxGap {
 		*t = requestTracker{}
 	}
-	t.lastAnswer = now
+	t.lastResponse = now
 }
 
 // observed returns the time since which the request is observed without a gap.

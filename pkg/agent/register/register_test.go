@@ -187,35 +187,35 @@ func TestRequestTracker(t *testing.T) {
 	}
 	tracker := &requestTracker{}
 	assert.False(t, complete(tracker, "request-1"), "the request may be from before a restart")
-	tracker.answered(noon, time.Minute)
+	tracker.responded(noon, time.Minute)
 	assert.False(t, complete(tracker, "request-1"))
 	tracker.sent("request-1", noon)
 	for n := range 5 {
-		tracker.answered(noon.Add(time.Duration(n)*time.Minute), time.Minute)
+		tracker.responded(noon.Add(time.Duration(n)*time.Minute), time.Minute)
 	}
 	assert.True(t, complete(tracker, "request-1"))
 	assert.False(t, complete(tracker, "request-2"))
-	tracker.answered(noon.Add(6*time.Minute), time.Minute)
-	tracker.answered(noon.Add(6*time.Minute), time.Minute)
+	tracker.responded(noon.Add(6*time.Minute), time.Minute)
+	tracker.responded(noon.Add(6*time.Minute), time.Minute)
 	assert.False(t, complete(tracker, "request-1"), "after a gap")
 
 	now := agenttest.NewClock(noon)
 	for _, suspended := range []time.Duration{10 * time.Second, time.Hour} {
 		tracker.sent("request-1", now.Now())
 		now.StepWall(suspended)
-		tracker.answered(now.Now(), time.Minute)
+		tracker.responded(now.Now(), time.Minute)
 		assert.Equal(t, suspended < time.Minute, complete(tracker, "request-1"), "after the machine was suspended for %s", suspended)
 	}
 	tracker.sent("request-1", now.Now())
 	now.StepWall(-24 * time.Hour)
 	now.Step(2 * time.Minute)
-	tracker.answered(now.Now(), time.Minute)
+	tracker.responded(now.Now(), time.Minute)
 	assert.False(t, complete(tracker, "request-1"), "after a gap in which the clock was set back")
 
 	const hubKeepsCredential = 40 * time.Minute
 	d := timing.Default()
-	assert.Less(t, d.MaxAnswerGap+d.PollSlowMax*12/10, hubKeepsCredential)
-	assert.Less(t, d.RefusedMax*12/10, d.MaxAnswerGap, "polling a refused request leaves no gap")
+	assert.Less(t, d.MaxResponseGap+d.PollSlowMax*12/10, hubKeepsCredential)
+	assert.Less(t, d.RefusedMax*12/10, d.MaxResponseGap, "polling a refused request leaves no gap")
 }
 
 func TestAwaitPollsLessOftenWithTime(t *testing.T) {

@@ -24,9 +24,9 @@ type Durations struct {
 	// Registration limits the wait for the answer to one request. Then the agent sends the same request again, or a new one if the
 	// hub may have granted this one and deleted the credential before the agent read it.
 	Registration time.Duration
-	// MaxAnswerGap limits the gap between two answers of the hub. If the hub answered at least this often, no credential can have been issued
-	// and deleted between two answers: the hub keeps a credential for longer.
-	MaxAnswerGap time.Duration
+	// MaxResponseGap limits the gap between two responses of the hub's API server to polls for the answer Secret. If it responded at least this often,
+	// no credential can have been issued and deleted between two responses: the hub keeps a credential for longer.
+	MaxResponseGap time.Duration
 	// RightsLag is the time for which requests with a new credential may fail: API servers may see the Roles and the ServiceAccount a moment later
 	// than the answer Secret, and Fleet's hub writes the Roles after it.
 	RightsLag time.Duration
@@ -54,7 +54,7 @@ func Default() Durations {
 		PollFast:        5 * time.Minute,
 		PollSlowMax:     30 * time.Second,
 		Registration:    30 * time.Minute,
-		MaxAnswerGap:    30 * time.Minute,
+		MaxResponseGap:  30 * time.Minute,
 		RightsLag:       30 * time.Second,
 		RejectionPause:  2500 * time.Millisecond,
 		RejectionSpread: 5 * time.Second,

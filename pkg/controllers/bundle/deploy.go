@@ -553,7 +553,8 @@ func desired(
 		spec.CorrectDrift = v.options.CorrectDrift
 		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
 	}
-	if spec.CachedDigests != nil { // which no API server stores: the cache has dropped the fields that stay
+	// A BundleDeployment in the cache has digests instead of its large fields. Fields that do not change keep their digests, the others get new ones.
+	if spec.CachedDigests != nil {
 		digests := *spec.CachedDigests
 		digests.StagedOptions = v.digest
 		if !isPostponed {

@@ -81,7 +81,7 @@ type rolloutTarget struct {
 	key           key
 	deploymentID  string // the one that the Cluster is to get
 	state         fleet.BundleState
-	needsNoUpdate bool // it has that deployment ID, or nothing can be deployed to it now
+	needsNoUpdate bool // it has that deployment ID, or cannot get it now
 	exists        bool // it has a BundleDeployment
 	unavailable   bool // it is without a deployment, or what is deployed is not ready
 	isUnderWay    bool // it was allowed to get a deployment ID that the cache does not show yet
@@ -223,7 +223,8 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 
 // rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were postponed before and those without a BundleDeployment. The
 // queue calls it for one Bundle at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable
-// than allowed. A Cluster to which nothing can be deployed now delays no other, whatever its state.
+// than allowed. A Cluster that is paused or has no namespace yet delays no other, whatever its state; one for which the new version cannot be rendered
+// counts as unavailable.
 func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {

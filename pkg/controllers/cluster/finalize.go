@@ -104,7 +104,7 @@ type seenDeletions struct {
 type seenDeletion struct {
 	uid      types.UID
 	time     time.Time // at which this hub saw the deletion
-	reported bool      // event MemberLeft was recorded
+	reported bool      // event MemberLeft, which means that objects are left on the member, was recorded
 }
 
 // record records that this hub has seen the deletion of the Cluster, and returns the time at which it first saw it.
@@ -296,9 +296,9 @@ func hadAgent(cluster *fleet.Cluster) bool {
 	return !cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.AgentDeployedGeneration != nil
 }
 
-// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. The farewell is removed when
-// the agent has answered that it did so, given up if it cannot be asked or did not answer before the deadline, and not needed if there never
-// was an agent.
+// askAgent asks a connected agent, with an annotation on its BundleDeployment, to uninstall its releases and itself. The result is Removed when the
+// agent has answered that its releases are uninstalled and that its own uninstallation has begun, which a restart continues; GivenUp if it cannot
+// be asked or did not answer before the deadline; and NotNeeded if there never was an agent.
 func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
 	switch {
 	case !hadAgent(cluster):

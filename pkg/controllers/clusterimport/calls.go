@@ -25,7 +25,7 @@ const (
 	// removalSlots is the number of concurrent removals and checks of the owner, and their retries. A removal must not wait for imports: the hub gives the
 	// one of a deleted Cluster half a minute.
 	removalSlots, removalsPerWorkspace = 64, 32
-	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
+	// retrySlots is the number of concurrent retries of failed installations. Retries have slots of their own, so that a thousand
 	// unreachable members do not delay a member that works.
 	retrySlots, retriesPerWorkspace = 64, 32
 	// callTimeout limits one call.

@@ -25,7 +25,7 @@ type facts struct {
 }
 
 // importReason compares the Cluster with its last import. It returns why another import is required, for the log, or "" if none is. The caller
-// also imports if the address, CA, TLS mode or interval that the agent gets has changed: see isInstalledWith.
+// also imports if the address, CA, TLS mode or comparison interval that the agent gets has changed: see isInstalledWith.
 func importReason(cluster *fleet.Cluster, f facts) string {
 	status := cluster.Status
 	switch {

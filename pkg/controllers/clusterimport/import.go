@@ -155,7 +155,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 			return settingsInvalid(err)
 		}
 		logrus.WithField(registration.LogCluster, key.cluster.String()).Infof("Installing the agent, because %s",
-			cmp.Or(why, "the address, the CA, the TLS mode or the interval that it gets has changed"))
+			cmp.Or(why, "the address, the CA, the TLS mode or the comparison interval that it gets has changed"))
 		i.calls.begin(key, i.measured(
 			i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers)))
 	}

@@ -92,7 +92,8 @@ const (
 	batchDelay = 20 * time.Millisecond
 	burstDelay = 250 * time.Millisecond // less than a request takes in a burst in any case
 
-	undelayedMax = 2  // uncounted and pending requests of one token that are counted without a delay: this one, and the one before it
+	// undelayedMax is the number of requests of one token, uncounted and pending ones together, up to which a request is counted without a delay.
+	undelayedMax = 2
 	burstMin     = 10 // pending requests of one token
 )
 

@@ -24,7 +24,8 @@ const (
 // NotNeeded means that there is nothing to do this way: there never was an agent, or the Cluster names no kubeconfig.
 func NotNeeded() Farewell { return Farewell{state: notNeeded} }
 
-// Removed means that nothing of the agent and its releases is left on the member.
+// Removed means that the releases are uninstalled, and that the agent is removed or, if it does that itself, about to be. Namespaces and resources
+// that are to be kept stay.
 func Removed() Farewell { return Farewell{state: removed} }
 
 // Waiting means that the removal goes on. Its end is an event; the Cluster is enqueued after the given time at the latest.

@@ -168,7 +168,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	case !inTime || !sameLease || !now.Before(r.writeLastSeen):
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	case !sameReport(before, lease):
-		d.clusters.EnqueueAfter(key.Namespace, key.Name, r.copiedReport.delay(now))
+		d.clusters.EnqueueAfter(key.Namespace, key.Name, r.lastCopied.delay(now))
 	}
 }
 
@@ -224,16 +224,16 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		return
 	}
 	// A report that was copied before is copied again at once: its write has failed, or the cache does not have it yet.
-	copied, source := &r.copiedReport, sourceOf(r.lease)
+	copied, source := &r.lastCopied, sourceOf(r.lease)
 	if report.Registration != cluster.Status.Agent.Registration {
-		copied = &r.copiedIdentity
+		copied = &r.lastCopiedOfNewRequest
 	}
 	if delay := copied.delay(now); delay > 0 && !report.LastSeen.IsZero() && copied.digest != source {
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, delay)
 		return
 	}
 	*copied = copiedReport{digest: source, at: now}
-	r.copiedReport = *copied
+	r.lastCopied = *copied
 	cluster.Status.Agent = report
 	r.copyLastSeen(&cluster.Status.Agent)
 	r.writeLastSeen = now.Add(hub.LastSeenInterval())

@@ -29,8 +29,9 @@ type agentRecord struct {
 	// other heartbeat in the status was written by an agent.
 	observed, copied statusHeartbeat
 	isObserved       bool // false before the first pass
-	// copiedReport is the report that was last copied from a Lease to the status, and copiedIdentity the last one of another identity than before.
-	copiedReport, copiedIdentity copiedReport
+	// lastCopied is the report that was last copied from a Lease to the status, and lastCopiedOfNewRequest the last one that named another
+	// ClusterRegistration than the report before it.
+	lastCopied, lastCopiedOfNewRequest copiedReport
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
 }

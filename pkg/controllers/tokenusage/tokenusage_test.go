@@ -30,7 +30,7 @@ func TestUncounted(t *testing.T) {
 	uncounted.Done(one, []registration.Use{b})
 	uncounted.Done(one, []registration.Use{b})
 	uncounted.Forget(other)
-	assert.Empty(t, uncounted.byToken, "nothing is kept of tokens for which nobody uncounted")
+	assert.Empty(t, uncounted.byToken, "nothing is kept of tokens for which no request asks")
 }
 
 func TestUncountedIsSafeForConcurrentUse(t *testing.T) {

@@ -78,7 +78,8 @@ func Names(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 }
 
 // fits reports whether the Namespace has the key whose digest is on the Cluster. The namespace of a Cluster without a digest was created
-// by Fleet's hub, which has set status.namespace; agents and users of a workspace cannot set it.
+// by Fleet's hub, which has set status.namespace. Users of a workspace have no right to set it; agents that write the status of their Cluster are kept
+// from it by an admission policy.
 func fits(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 	digest := cluster.Annotations[fleet.NamespaceDigestAnnotation]
 	if digest == "" {
