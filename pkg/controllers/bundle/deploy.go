@@ -266,10 +266,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	if err != nil {
 		return leaveAsIs(existing, err)
 	}
-	size := int64(0)
-	if !agentspec.IsAgentBundle(b) { // that of an agent is for one Cluster
-		size = plan.wantedSize(v, isPostponed, existing)
-	}
+	size := plan.wantedSize(v, isPostponed, existing)
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
 	if err := d.reserveDeploymentStorage(ctx, cluster, size, existing, wanted); err != nil {
 		return leaveAsIs(existing, err)

@@ -57,7 +57,11 @@ func TestChooseForTheBundleOfAnAgent(t *testing.T) {
 	b.Name, b.Annotations = "fleet-agent-other", map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
 	assert.Empty(t, planOf(b).choose(b, alice()), "the display name of another Cluster")
 	b.Name = "fleet-agent-alice"
+	assert.Empty(t, planOf(b).choose(b, alice()), "the display name of this Cluster")
+	b.Spec.Targets[0].ClusterName = "alice"
 	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
+	b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}})
+	assert.Empty(t, planOf(b).choose(b, candidate{name: "bob"}))
 	b.Name, b.Annotations = "anything", nil
 	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
 }

@@ -267,7 +267,7 @@ func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.
 }
 
 // reserveSmallDeployment counts a small BundleDeployment that the hub is about to create: a user could otherwise have the hub make one for each of
-// thousands of Bundles and of Clusters. That of the agent does not count: each is for one Cluster.
+// thousands of Bundles and of Clusters. That of the agent does not count: a Cluster has one.
 func (d *Deployer) reserveSmallDeployment(cluster *fleet.Cluster, wanted *fleet.BundleDeployment) error {
 	if wanted.Name == registration.AgentBundleName(cluster.Name) || d.written.IsExpected(keyOf(wanted).String()) { // it is created already
 		return nil

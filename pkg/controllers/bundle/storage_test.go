@@ -47,6 +47,19 @@ func (s *stage) storageProblem(b *fleet.Bundle) *problem {
 	return storageProblem(s.storageLimits(keyOf(b), s.matching(b)))
 }
 
+// withOneAgentBundle returns the names of two Clusters whose agents' Bundles would have the same name: it is shortened, with a hash of 20 bits.
+func withOneAgentBundle() (one, other string) {
+	seen := map[string]string{}
+	for n := 0; ; n++ {
+		other = fmt.Sprintf("%s-%d", strings.Repeat("c", 60), n)
+		name := registration.AgentBundleName(other)
+		if one, found := seen[name]; found {
+			return one, other
+		}
+		seen[name] = other
+	}
+}
+
 // hasStored fills the workspace up to its limit.
 func (s *stage) hasStored() {
 	sizes := s.sizes.of("ws")
@@ -138,14 +151,28 @@ func TestWorkspaceLimitDoesNotCount(t *testing.T) {
 		s := limited(t, 10)
 		for i := range 10 {
 			cluster := clusterNamed(fmt.Sprint("c-", i))
-			b := everywhereOfSize("values", 200<<10)
-			b.Name, b.Annotations, b.Labels = registration.AgentBundleName(cluster.Name), manageAgent, map[string]string{"a": strings.Repeat("x", maxLabels)}
+			b := everywhereOfSize("options", 7<<10)
+			b.Name, b.Annotations = registration.AgentBundleName(cluster.Name), manageAgent
 			b.Spec.Targets = []fleet.BundleTarget{{ClusterName: cluster.Name}}
 			s.has(t, b)
 			_, out := s.reconcile(t, cluster)
 			require.NoError(t, out.Err)
 			assert.Contains(t, strings.Join(s.taken(), "\n"), "create cluster-ws-"+cluster.Name)
 		}
+	})
+	t.Run("a BundleDeployment that does not exist, because the Bundle is that of the agent of another Cluster with a long name", func(t *testing.T) {
+		s := limited(t, 0)
+		one, other := withOneAgentBundle()
+		s.has(t, clusterNamed(one), clusterNamed(other))
+		b := everywhereOfSize("values", 200<<10)
+		b.Name, b.Annotations = registration.AgentBundleName(one), manageAgent
+		b.Spec.Targets = []fleet.BundleTarget{{ClusterName: one}, {ClusterSelector: &metav1.LabelSelector{}}}
+		s.has(t, b)
+		s.reconcile(t, clusterNamed(other))
+		assert.NotContains(t, strings.Join(s.taken(), "\n"), "create cluster-ws-")
+		s.reconcile(t, clusterNamed(one))
+		assert.Contains(t, strings.Join(s.taken(), "\n"), "create cluster-ws-")
+		assert.Positive(t, s.sizes.of("ws").sum(), "it counts, because it is large")
 	})
 	t.Run("a name that another owner has", func(t *testing.T) {
 		s, b := limited(t, 10), everywhereOfSize("values", 200<<10)

@@ -14,7 +14,6 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // match is a Cluster that a Bundle targets, with the indexes of the targets whose options apply to it.
@@ -127,9 +126,9 @@ func (p *plan) choose(b *fleet.Bundle, m candidate) []int {
 
 // selected is choose for a Bundle that may have a problem with which its targets are known.
 func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int) {
-	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
-	// the agent.
-	if agentspec.IsAgentBundle(b) && b.Name != registration.AgentBundleName(m.name) {
+	// An agent's Bundle targets its Cluster by name, and no other Cluster gets the agent: one may have that name as its display name, and the
+	// shortened name of the Bundle may be right for several Clusters with long names.
+	if agentspec.IsAgentBundle(b) && agentspec.ClusterOfBundle(b) != m.name {
 		return nil
 	}
 	allowed := len(p.restrictions) == 0
