@@ -156,7 +156,8 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 			continue
 		}
 		if k.probed != nil && c.Category == categoryWay {
-			if line, made := k.probed[c.ID]; made {
+			if made, is := k.probed[c.ID]; is {
+				line := k.lineOfProbe(c, made)
 				results[c.ID] = line
 				d.Checks = append(d.Checks, line)
 			}
@@ -180,6 +181,22 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 	}
 	d.Result, d.Summary = summarize(d.Checks)
 	return d
+}
+
+// lineOfProbe returns the line of a check that the probe made. The probe runs on the member, so only its result and its detail are taken over.
+func (k *knowledge) lineOfProbe(c Check, made Line) Line {
+	line := Line{ID: c.ID, Category: c.Category, Check: c.Says, Result: made.Result, Detail: made.Detail}
+	switch made.Result {
+	case Pass, Warn, Fail:
+	default:
+		line.Result = Unknown
+	}
+	if slices.ContainsFunc(Table(), func(other Check) bool { return other.ID == made.SkippedBecause }) {
+		line.SkippedBecause = made.SkippedBecause
+	} else if line.Result != Pass {
+		line.Hint, line.Documentation = k.hint(c), Page+"#"+c.ID
+	}
+	return line
 }
 
 // find runs the check if it applies.

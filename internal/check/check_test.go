@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -122,6 +123,32 @@ func TestPrint_textsOfMembers(t *testing.T) {
 	assert.Less(t, out.Len(), 2*maxPrinted)
 }
 
+// A Job on the member prints the results of the probe.
+func TestRun_textsOfAProbe(t *testing.T) {
+	const evil = "evil\x1b[2J"
+	k := newKnowledge(Inputs{})
+	k.probed = map[string]Line{
+		"a": {ID: "a", Category: evil, Check: evil, Result: evil, Detail: evil, SkippedBecause: evil, Hint: evil, Documentation: evil},
+		"b": {ID: "b", Result: Unknown, SkippedBecause: "way-dns"},
+		"c": {ID: "c", Result: Pass, Detail: "good"},
+	}
+	table := []Check{
+		{ID: "a", Category: categoryWay, Says: "a is good", Hint: "do it"},
+		{ID: "b", Category: categoryWay, Says: "b is good"},
+		{ID: "c", Category: categoryWay, Says: "c is good"},
+		{ID: "d", Category: categoryWay, Says: "the probe knows no d"},
+	}
+	d := run(t.Context(), table, k)
+	assert.Equal(t, []Line{
+		{ID: "a", Category: categoryWay, Check: "a is good", Result: Unknown, Detail: evil, Hint: "do it", Documentation: Page + "#a"},
+		{ID: "b", Category: categoryWay, Check: "b is good", Result: Unknown, SkippedBecause: "way-dns"},
+		{ID: "c", Category: categoryWay, Check: "c is good", Result: Pass, Detail: "good"},
+	}, d.Checks)
+	var out bytes.Buffer
+	d.Print(&out, false)
+	assert.NotContains(t, out.String(), "\x1b")
+}
+
 // The owner of a member, or of a workspace, decides what the member answers and what its kubeconfig contains.
 func TestImport_hostileMember(t *testing.T) {
 	kubeconfig := func(more string) *knowledge {
@@ -134,6 +161,16 @@ func TestImport_hostileMember(t *testing.T) {
 		found := importKubeconfig(t.Context(), kubeconfig("a: &a [x]\nb: [*a, *a]\n"))
 		assert.Equal(t, Fail, found.Verdict)
 		assert.Contains(t, found.Detail, "alias")
+	})
+	t.Run("a file of this machine", func(t *testing.T) {
+		endless := filepath.Join(t.TempDir(), "fifo")
+		require.NoError(t, syscall.Mkfifo(endless, 0o600)) // opening it would wait for a writer
+		k := kubeconfig(strings.Join([]string{
+			"clusters: [{name: c, cluster: {server: 'https://example.com'}}]", "contexts: [{name: x, context: {cluster: c, user: u}}]",
+			"current-context: x", "users: [{name: u, user: {tokenFile: " + endless + "}}]",
+		}, "\n"))
+		assert.Equal(t, pass("https://example.com"), importKubeconfig(t.Context(), k))
+		assert.Equal(t, fail("it refers to files, which the hub cannot read"), importSelfContained(t.Context(), k))
 	})
 	t.Run("an endless response", func(t *testing.T) {
 		var sent atomic.Int64

@@ -13,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -132,26 +134,36 @@ func importKubeconfig(_ context.Context, k *knowledge) Finding {
 	if hostOf(k.importCluster.Server) == "" {
 		return fail("%s: its server is not a URL", title)
 	}
-	runsProgram := k.importUser.Exec != nil || k.importUser.AuthProvider != nil // import-self-contained reports it
-	if k.importConfig, err = clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig(); err != nil && !runsProgram {
+	if why := refersElsewhere(k.importCluster, k.importUser); why != "" { // import-self-contained reports it. ClientConfig would open the files
+		k.importConfig = &rest.Config{Host: k.importCluster.Server}
+	} else if k.importConfig, err = clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig(); err != nil {
 		return fail("%s cannot be used", title) // the error may quote the kubeconfig
 	}
 	return pass("%s", k.importCluster.Server)
 }
 
 func importSelfContained(_ context.Context, k *knowledge) Finding {
-	cluster, user := k.importCluster, k.importUser
-	switch {
-	case user.Exec != nil:
-		return fail("its user authenticates with a program (exec plugin), which the hub does not run")
-	case user.AuthProvider != nil:
-		return fail("its user needs an auth provider to authenticate, which the hub does not have")
-	case cluster.CertificateAuthority+user.TokenFile+user.ClientCertificate+user.ClientKey != "":
-		return fail("it refers to files, which the hub cannot read")
-	case user.Token+user.Username == "" && len(user.ClientCertificateData) == 0:
+	user := k.importUser
+	if why := refersElsewhere(k.importCluster, user); why != "" {
+		return fail("%s", why)
+	}
+	if user.Token+user.Username == "" && len(user.ClientCertificateData) == 0 {
 		return fail("its user has no credential")
 	}
 	return pass("")
+}
+
+// refersElsewhere returns why a kubeconfig is not self-contained, or "". Whoever wrote it chose the files and programs.
+func refersElsewhere(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
+	switch {
+	case user.Exec != nil:
+		return "its user authenticates with a program (exec plugin), which the hub does not run"
+	case user.AuthProvider != nil:
+		return "its user needs an auth provider to authenticate, which the hub does not have"
+	case cluster.CertificateAuthority+user.TokenFile+user.ClientCertificate+user.ClientKey != "":
+		return "it refers to files, which the hub cannot read"
+	}
+	return ""
 }
 
 func importAddress(_ context.Context, k *knowledge) Finding {

@@ -91,7 +91,7 @@ func joinMember(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Err, "member: %s\n", why)
+	fmt.Fprintf(s.Err, "member: %s\n", view.Printable(why))
 	if action == join.Nothing {
 		fmt.Fprintln(s.Out, "Nothing was changed.")
 		return nil
@@ -118,9 +118,15 @@ func joinMember(c *cli.Context, s Streams) error {
 		}
 		return err
 	}
-	workspace, name, _ := strings.Cut(cluster, "/")
-	fmt.Fprintf(s.Out, "This member is registered as Cluster %s.\nTo see it on the hub: muster -n %s check %s\n", cluster, workspace, name)
+	fmt.Fprint(s.Out, joinedMessage(cluster))
 	return nil
+}
+
+// joinedMessage is printed after a registration. The name of the Cluster is from a Secret of the member.
+func joinedMessage(cluster string) string {
+	workspace, name, _ := strings.Cut(cluster, "/")
+	return fmt.Sprintf("This member is registered as Cluster %s.\nTo see it on the hub: %s\n",
+		view.Printable(cluster), view.Printable(shellWords("muster", "-n", workspace, "check", name)))
 }
 
 func applyAndAwait(ctx context.Context, s Streams, member *join.Joiner) (cluster string, err error) {

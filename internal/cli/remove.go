@@ -143,7 +143,7 @@ func consequences(cluster *fleet.Cluster, d *describe.Description, keep bool) st
 			case r.Kind == "BundleDeployment":
 				bundles = append(bundles, r.Name)
 			case r.Kind == "Secret", r.Kind == "ClusterRegistrationToken" && r.Name != registration.ImportTokenName(cluster.Name):
-				stays = append(stays, r.Kind+" "+r.Namespace+"/"+r.Name)
+				stays = append(stays, view.Printable(r.Kind+" "+r.Namespace+"/"+r.Name))
 			}
 			add(r.Objects)
 		}
@@ -195,7 +195,12 @@ func rotate(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "The agent of Cluster %s/%s uses the credential of request %s instead of %s.\n",
-		hub.namespace, cluster.Name, request, cluster.Status.Agent.Registration)
+	fmt.Fprintln(s.Out, rotatedMessage(cluster, request))
 	return nil
+}
+
+// rotatedMessage is printed after a rotation. The agent reports the names of both requests.
+func rotatedMessage(before *fleet.Cluster, request string) string {
+	return view.Printable(fmt.Sprintf("The agent of Cluster %s/%s uses the credential of request %s instead of %s.",
+		before.Namespace, before.Name, request, before.Status.Agent.Registration))
 }

@@ -56,7 +56,7 @@ Read the bundle before you send it to anybody.`,
 				return fmt.Errorf("the report: %w", err)
 			}
 			for _, part := range overview.Failed {
-				fmt.Fprintf(s.Err, "not collected: %s: %s\n", part.Part, view.Printable(part.Error))
+				fmt.Fprintf(s.Err, "not collected: %s: %s\n", view.Printable(part.Part), view.Printable(part.Error))
 			}
 			fmt.Fprintf(s.Out, "The report is in %s: %d values were removed, %d parts could not be collected. Read it before you send it.\n",
 				name, len(overview.Redacted), len(overview.Failed))

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -31,6 +33,7 @@ import (
 	"github.com/muster-fleet/muster/internal/check"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Overview is the file report.json.
@@ -52,6 +55,8 @@ type FailedPart struct {
 const (
 	partTimeout = 30 * time.Second // of a request for objects, logs or metrics
 	logLimit    = 5 << 20          // bytes of the log of a container
+	memberLimit = 16 << 20         // bytes of a response of the member
+	objectLimit = 10_000           // of one kind in one namespace
 )
 
 // Write collects all parts, and then writes the zip file, with one folder. It fails only if the file cannot be written.
@@ -83,6 +88,11 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 		})
 	}
 	if in.Member != nil {
+		// A member is in the hands of other people than the person who reads the report.
+		in.Member = rest.CopyConfig(in.Member)
+		in.Member.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return transport.Limited{Next: next, Body: transport.ResponseLimits{Bytes: memberLimit}}
+		})
 		c.installation(ctx, "member", in.Member, cmp.Or(in.AgentNamespace, registration.DefaultSystemNamespace))
 	}
 	var checks bytes.Buffer
@@ -163,6 +173,10 @@ func (c *collection) installation(ctx context.Context, side string, config *rest
 			continue // it has no log yet
 		}
 		for _, container := range pod.Spec.Containers {
+			if len(validation.IsDNS1123Subdomain(pod.Name))+len(validation.IsDNS1123Label(container.Name)) > 0 { // they become names of files
+				c.failed(side+" logs", fmt.Errorf("container %q of Pod %q: no API server accepts these names", container.Name, pod.Name))
+				continue
+			}
 			restarted := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 				return s.Name == container.Name && s.RestartCount > 0
 			})
@@ -218,6 +232,9 @@ func (c *collection) list(ctx context.Context, name string, from dynamic.Resourc
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return from.List(ctx, o) })
 	found := []map[string]any{}
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		if len(found) == objectLimit {
+			return fmt.Errorf("there are more than %d objects", objectLimit)
+		}
 		o := object.(*unstructured.Unstructured)
 		o.SetManagedFields(nil)
 		c.redactObject(name, o)
