@@ -2,17 +2,14 @@ package testenv
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,8 +19,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/testenv/withpolicies"
 	"github.com/muster-fleet/muster/pkg/admission"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -45,25 +42,7 @@ func (c *Cluster) awaitPolicies(t testing.TB, o admission.Options) {
 	o.RESTConfig, o.Namespace = c.RESTConfig(), SystemNamespace
 	monitor, err := admission.New(o)
 	require.NoError(t, err)
-	require.NoError(t, awaitAdmission(t.Context(), monitor))
-}
-
-// awaitAdmission waits for the policies that the API server can have.
-func awaitAdmission(ctx context.Context, monitor *admission.Monitor) error {
-	ctx, stop := context.WithTimeout(ctx, Patience)
-	defer func() { stop(); monitor.Wait() }()
-	monitor.Start(ctx)
-	return pace.Until(ctx, func(context.Context) (bool, string) {
-		policies := monitor.State()
-		switch policies.Reason {
-		case fleet.ReasonPoliciesNotServed:
-			return true, ""
-		case "":
-			return policies.InForce() && !time.Now().Before(policies.Since), fmt.Sprintf("in force since %s; %s", policies.Since, policies.Missing)
-		default:
-			return false, policies.Message
-		}
-	})
+	require.NoError(t, withpolicies.Await(t.Context(), monitor))
 }
 
 // policiesFor returns the policies and bindings that the API server can have.
@@ -131,7 +110,7 @@ func (c *Cluster) WithoutMutatingPolicies(t testing.TB) func(*muster.Options) {
 	config.Wrap(transport.Sender(hideMutating).Wrap)
 	monitor, err := admission.New(admission.Options{RESTConfig: config, Namespace: metav1.NamespaceDefault, Install: true})
 	require.NoError(t, err)
-	require.NoError(t, awaitAdmission(t.Context(), monitor))
+	require.NoError(t, withpolicies.Await(t.Context(), monitor))
 	return func(o *muster.Options) { o.RESTConfig, o.LeaveAdmission = config, true }
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
-	"github.com/muster-fleet/muster/pkg/admission"
+	"github.com/muster-fleet/muster/internal/testenv/withpolicies"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -64,19 +64,7 @@ func OwnCluster(t testing.TB) *Cluster {
 }
 
 // preparations create the initial objects of shared clusters.
-var preparations = map[string][]controlplane.Prepare{"hub": {installHubAPI}, "kinds": {withkinds.Install}}
-
-// installHubAPI installs the kinds and the admission policies, and waits until the policies are applied.
-func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error {
-	if err := withkinds.Install(ctx, plane); err != nil {
-		return err
-	}
-	monitor, err := admission.New(admission.Options{RESTConfig: plane.RESTConfig(), Namespace: metav1.NamespaceDefault, Install: true})
-	if err != nil {
-		return err
-	}
-	return awaitAdmission(ctx, monitor)
-}
+var preparations = map[string][]controlplane.Prepare{"hub": {withpolicies.Install}, "kinds": {withkinds.Install}}
 
 // On returns the clients for a control plane.
 func On(t testing.TB, plane *controlplane.ControlPlane) *Cluster {

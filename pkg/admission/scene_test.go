@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
-	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
+	"github.com/muster-fleet/muster/internal/testenv/withpolicies"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/crds"
@@ -76,7 +76,7 @@ func newScene(t *testing.T) *scene {
 func sceneInForce(t *testing.T) *scene {
 	t.Helper()
 	t.Parallel()
-	return sceneOn(t, testenv.SharedCluster(t, "hub").ControlPlane)
+	return sceneOn(t, withpolicies.Clean(t))
 }
 
 func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
