@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -22,6 +24,7 @@ type Recorder struct {
 	sent    []*Sent
 	pending int       // requests without a response, not counting watches
 	last    time.Time // of the last request or response
+	silence time.Duration
 	harm    Harm
 }
 
@@ -56,8 +59,9 @@ func (r *Recorder) Inject(harm Harm) {
 	r.harm = harm
 }
 
-// Wrap lets the requests of a hub pass through the recorder.
+// Wrap lets the requests of a hub pass through the recorder. Options for the delays of the hub precede it.
 func (r *Recorder) Wrap(o *muster.Options) {
+	r.silence = 3 * cmp.Or(o.Delays.Repair, app.DefaultRepairDelay) / 2
 	o.RESTConfig = r.On(o.RESTConfig)
 }
 
@@ -117,11 +121,11 @@ func (r *Recorder) end(s *Sent, response *http.Response) {
 	}
 }
 
-// Settle waits until the hub has sent nothing for longer than any delay after which it reconciles an object again. It returns the requests
-// since the last call, without watches.
+// Settle waits until the hub has sent nothing for longer than any delay after which it reconciles an object again, and at least a second. It returns
+// the requests since the last call, without watches.
 func (r *Recorder) Settle(t testing.TB) (all []Sent) {
 	t.Helper()
-	const silence = 3 * time.Second
+	silence := max(time.Second, r.silence)
 	Eventually(t, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -138,10 +142,10 @@ func (r *Recorder) Settle(t testing.TB) (all []Sent) {
 	return all
 }
 
-// RequireQuiet fails if the hub sends limit or more requests within 3 seconds whose "METHOD PATH" contains one of the parts.
+// RequireQuiet fails if the hub sends limit or more requests within a second whose "METHOD PATH" contains one of the parts.
 func (r *Recorder) RequireQuiet(t testing.TB, limit int, parts ...string) {
 	t.Helper()
-	const window = 3 * time.Second
+	const window = time.Second
 	before := map[string]int{}
 	for _, part := range parts {
 		before[part] = len(r.Requests(part))

@@ -51,6 +51,7 @@ func (c *Cluster) supervisedHub(t testing.TB, change ...func(*muster.Options)) *
 		DisableBootstrap: true,
 		ImportBackoff:    app.Backoff{Base: 100 * time.Millisecond, Max: time.Second},
 		Recheck:          time.Second,
+		Delays:           ShortDelays,
 	}}
 	for _, f := range change {
 		f(&s.options)

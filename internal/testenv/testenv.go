@@ -119,7 +119,10 @@ func (r *Running) Stop(t testing.TB) {
 	}
 }
 
-// Hub runs a hub on the cluster until the test ends or Stop is called. It retries imports fast.
+// ShortDelays are a tenth of the delays of a hub.
+var ShortDelays = app.Delays{Status: app.DefaultStatusDelay / 10, Repair: app.DefaultRepairDelay / 10}
+
+// Hub runs a hub on the cluster until the test ends or Stop is called. It retries imports fast, and has short delays.
 func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	t.Helper()
 	ready := make(chan struct{})
@@ -127,6 +130,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 		RESTConfig:       c.RESTConfig(),
 		DisableBootstrap: true,
 		ImportBackoff:    app.Backoff{Base: 200 * time.Millisecond, Max: time.Second},
+		Delays:           ShortDelays,
 		OnReady:          func() { close(ready) },
 	}
 	for _, f := range change {
@@ -259,6 +263,9 @@ func WithoutBundles(o *muster.Options) { o.DisableBundles = true }
 
 // FastRecheck shortens the interval in which a hub checks objects that it does not watch.
 func FastRecheck(o *muster.Options) { o.Recheck = time.Second }
+
+// DefaultDelays is for a test that counts the writes of a hub whose objects keep changing.
+func DefaultDelays(o *muster.Options) { o.Delays = app.Delays{} }
 
 // Ahead is for a hub whose clock is ahead.
 func Ahead(by time.Duration) func(*muster.Options) {

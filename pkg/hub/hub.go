@@ -248,6 +248,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		Agent:             o.Agent,
 		Recheck:           o.Recheck,
 		ImportBackoff:     o.ImportBackoff,
+		Delays:            o.Delays,
 		DisableBundles:    o.DisableBundles,
 		FarewellGrace:     o.FarewellGrace,
 		ContentGrace:      o.ContentGrace,

@@ -58,6 +58,9 @@ type Options struct {
 	Agent app.AgentSettings
 	// ImportBackoff is the backoff of an import that failed; the zero value means 2 seconds to 5 minutes.
 	ImportBackoff app.Backoff
+	// Delays are the times for which the hub collects changes; zero fields mean a second for the statuses of Bundles, ClusterGroups and Clusters, and two
+	// seconds for the repair of objects.
+	Delays app.Delays
 	// Recheck is the interval at which an object is reconciled that waits for an object which the hub does not watch, such as the
 	// deletion of a foreign object with a name that the hub needs; 0 means a minute.
 	Recheck time.Duration

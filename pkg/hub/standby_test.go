@@ -37,7 +37,7 @@ func startReplica(t *testing.T, cluster *testenv.Cluster, namespace, identity st
 	cfg := cluster.RESTConfig()
 	cfg.Wrap(transport.Sender(r.send).Wrap)
 	options := muster.Options{
-		RESTConfig: rest.CopyConfig(cfg), DisableBootstrap: true, SystemNamespace: namespace,
+		RESTConfig: rest.CopyConfig(cfg), DisableBootstrap: true, SystemNamespace: namespace, Delays: testenv.ShortDelays,
 		Election: &leader.Config{
 			Client: cfg, Namespace: namespace, Name: "lock", Identity: identity,
 			Times: leader.Times{LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second},

@@ -49,7 +49,7 @@ var oddClusters = []string{
 // A user of a workspace may write such objects. The hub must come to rest.
 func TestOddObjects(t *testing.T) {
 	var sent testenv.Recorder
-	s := testenv.NewStage(t, sent.Wrap)
+	s := testenv.NewStage(t, testenv.DefaultDelays, sent.Wrap)
 	client, err := dynamic.NewForConfig(s.Hub.RESTConfig())
 	require.NoError(t, err)
 	refused := 0

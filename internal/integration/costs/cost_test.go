@@ -53,6 +53,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	for _, agent := range agents { // the requests after their heartbeats are not counted here
 		agent.Stop(t)
 	}
+	hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionConnected, "False")
+	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionConnected, "False")
 	first.Settle(t)
 	s.Stop(t)
 

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"time"
 
 	coordinationcontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/coordination.k8s.io/v1"
@@ -81,6 +82,8 @@ type Context struct {
 	Recheck time.Duration
 	// ImportBackoff is the time between the attempts of an import.
 	ImportBackoff Backoff
+	// Delays are the times for which the hub collects changes; see StatusDelay and RepairDelay.
+	Delays Delays
 	// DisableBundles leaves Bundles to Fleet's own controllers.
 	DisableBundles bool
 	// ClustersHaveStatus is whether a Cluster has an empty status from its creation on. Otherwise the hub must write its status before an agent of
@@ -130,6 +133,22 @@ func (c *Context) OriginPolicies() registration.OriginPolicies {
 	}
 }
 
+// Delays are the times for which a hub collects changes before it works on them, so that many changes cause one pass and one write. A zero field has
+// its default. They are options because a test that counts the requests of a change has to wait for the last of them.
+type Delays struct {
+	// Status is the time between the first change of an object and the write of a status that shows it: of a Bundle, a ClusterGroup or a Cluster.
+	Status time.Duration
+	// Repair is the time between the change of an object that the hub has created for an owner and the pass over the owner. The caches then contain
+	// the hub's own writes.
+	Repair time.Duration
+}
+
+// The defaults of Delays.
+const (
+	DefaultStatusDelay = time.Second
+	DefaultRepairDelay = 2 * time.Second
+)
+
 // Backoff doubles from Base to Max.
 type Backoff struct {
 	Base, Max time.Duration
@@ -163,6 +182,12 @@ func (c *Context) RecheckDelay() time.Duration {
 	}
 	return result.Recheck
 }
+
+// StatusDelay is Delays.Status or its default.
+func (c *Context) StatusDelay() time.Duration { return cmp.Or(c.Delays.Status, DefaultStatusDelay) }
+
+// RepairDelay is Delays.Repair or its default.
+func (c *Context) RepairDelay() time.Duration { return cmp.Or(c.Delays.Repair, DefaultRepairDelay) }
 
 // RegistrationNamespace is the namespace of the answer Secrets.
 func (c *Context) RegistrationNamespace() string {

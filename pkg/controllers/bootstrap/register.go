@@ -49,7 +49,7 @@ func New(c *app.Context) func(*corev1.ConfigMap) error {
 	h := &handler{Context: c, secrets: c.Core.Secret().Cache(), cached: map[schema.GroupVersionResource]cache.Store{
 		clusters: c.Fleet.Cluster().Informer().GetStore(), clusterGroups: c.Fleet.ClusterGroup().Informer().GetStore(),
 	}}
-	enqueue.OnDamage(c.Core.Secret(), c.Core.ConfigMap(), func(secret *corev1.Secret) []types.NamespacedName {
+	enqueue.OnDamage(c.Core.Secret(), c.Core.ConfigMap(), c.RepairDelay(), func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
 			return nil
 		}

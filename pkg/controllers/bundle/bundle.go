@@ -194,18 +194,18 @@ func (d *Deployer) noteMissingValues(k key) {
 	d.seen[k] = seen
 }
 
-// updateStatus writes the status of a Bundle, at most once in each interval statusDelay.
+// updateStatus writes the status of a Bundle, at most once in each interval StatusDelay.
 func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, rollout rolloutStatus) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
 	changedAt := d.changedAt[k]
-	due := changedAt.IsZero() || !now.Before(changedAt.Add(statusDelay))
+	due := changedAt.IsZero() || !now.Before(changedAt.Add(d.StatusDelay()))
 	if due {
 		delete(d.changedAt, k) // before the status is computed, so that a later change is not lost
 	}
 	d.mu.Unlock()
 	if !due {
-		d.bundles.EnqueueAfter(b.Namespace, b.Name, changedAt.Add(statusDelay).Sub(now))
+		d.bundles.EnqueueAfter(b.Namespace, b.Name, changedAt.Add(d.StatusDelay()).Sub(now))
 		return b, nil
 	}
 

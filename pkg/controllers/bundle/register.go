@@ -130,8 +130,8 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 	_, _ = c.SecretMetadata.AddEventHandler(d.secretEvents())
 	_, _ = c.SecretMetadata.AddEventHandler(d.copyEvents(secretKind))
 	_, _ = c.ConfigMapMetadata.AddEventHandler(d.copyEvents(configMapKind))
-	enqueue.OnDamage(c.RBAC.Role(), clusters, agentrole.ClusterOfObjects)
-	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, agentrole.ClusterOfObjects)
+	enqueue.OnDamage(c.RBAC.Role(), clusters, c.RepairDelay(), agentrole.ClusterOfObjects)
+	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, c.RepairDelay(), agentrole.ClusterOfObjects)
 	return d
 }
 
@@ -153,10 +153,6 @@ func (d *Deployer) Forget(k string) {
 // Condition returns the type of the condition that Reconcile reports.
 func (d *Deployer) Condition() string { return fleet.ConditionReady }
 
-// statusDelay is the time between the first change of an object and the write of the status that shows it, so that many changes
-// cause one write.
-const statusDelay = time.Second
-
 // deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment that changes their status. At the start of the hub all Bundles
 // and Clusters are enqueued anyway.
 func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployment] {
@@ -165,7 +161,7 @@ func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployme
 			d.written.Observed(keyOf(deployment).String())
 			if !atStart {
 				d.bundleChanged(bundleOf(deployment))
-				d.enqueueCluster(deployment.Namespace, statusDelay)
+				d.enqueueCluster(deployment.Namespace, d.StatusDelay())
 			}
 		},
 		Changed: func(before, after *fleet.BundleDeployment) {
@@ -176,7 +172,7 @@ func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployme
 			}
 			if inStatus || lacksDisplay(after) || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
-				d.enqueueCluster(after.Namespace, statusDelay)
+				d.enqueueCluster(after.Namespace, d.StatusDelay())
 			}
 			needed := contentsOf(after)
 			for _, content := range contentsOf(before) {
@@ -189,7 +185,7 @@ func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployme
 			d.written.Observed(keyOf(deployment).String())
 			d.deleted.Observed(string(deployment.UID))
 			d.bundleChanged(bundleOf(deployment))
-			d.enqueueCluster(deployment.Namespace, statusDelay)
+			d.enqueueCluster(deployment.Namespace, d.StatusDelay())
 			for _, content := range contentsOf(deployment) {
 				d.contents.checkLater(content)
 			}
@@ -344,7 +340,7 @@ func (d *Deployer) bundleChanged(k key) {
 	if err != nil {
 		return
 	}
-	delay := statusDelay
+	delay := d.StatusDelay()
 	if b.DeletionTimestamp != nil {
 		delay = 0
 	}

@@ -23,6 +23,7 @@ import (
 // agree if both work on a Cluster. There is one exception: that controller counts a GitRepo or HelmOp only if it exists, and the Reporter
 // reads neither kind.
 type Reporter struct {
+	*app.Context
 	clusters        enqueue.Enqueuer
 	clusterCache    fleetcontrollers.ClusterCache
 	deploymentCache fleetcontrollers.BundleDeploymentCache
@@ -31,7 +32,7 @@ type Reporter struct {
 // RegisterReporter registers the Reporter. It watches BundleDeployments.
 func RegisterReporter(c *app.Context) *Reporter {
 	clusters, deployments := c.Fleet.Cluster(), c.Fleet.BundleDeployment()
-	r := &Reporter{clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
+	r := &Reporter{Context: c, clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
 	clustersByClusterNamespace.AddTo(r.clusterCache)
 	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents()) // fails only for an informer that was stopped
 	return r
@@ -40,7 +41,7 @@ func RegisterReporter(c *app.Context) *Reporter {
 // deploymentEvents enqueues the Cluster of a BundleDeployment that changes the status of the Cluster.
 func (r *Reporter) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployment] {
 	enqueueCluster := func(deployment *fleet.BundleDeployment) {
-		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, statusDelay)
+		enqueueClusterOf(deployment.Namespace, r.clusterCache, r.clusters, r.StatusDelay())
 	}
 	return enqueue.EventHandler[*fleet.BundleDeployment]{
 		Added: func(deployment *fleet.BundleDeployment, atStart bool) {

@@ -152,7 +152,7 @@ func TestRollOut(t *testing.T) {
 	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "nothing is decided yet")
 	s.handle(t, after)
 	assert.Contains(t, s.taken(), "enqueue Cluster alice in 0s")
-	s.clock.Step(statusDelay)
+	s.clock.Step(s.StatusDelay())
 	s.handle(t, after)
 	log := s.taken()
 	assert.Empty(t, onlyClusters(log), "once is enough")

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -24,12 +23,7 @@ import (
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
-const (
-	name = "clustergroup"
-	// statusDelay is the time between the first change of a Cluster and the write of the status that shows it, so that the changes of many
-	// Clusters make one write.
-	statusDelay = time.Second
-)
+const name = "clustergroup"
 
 type handler struct {
 	*app.Context
@@ -85,7 +79,7 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 		if selector, err := h.selectors.Of(group); err != nil {
 			continue
 		} else if changed.All || slices.ContainsFunc(versions, func(set labels.Set) bool { return ctx.Err() != nil || selector.Matches(set) }) {
-			h.queue.EnqueueAfter(group.Namespace, group.Name, statusDelay)
+			h.queue.EnqueueAfter(group.Namespace, group.Name, h.StatusDelay())
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (h *handler) watch() {
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedRequestOf)
 	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
 		enqueue.OnAnyChange(kind, h.queue, h.deletedRequestOf)
-		enqueue.OnDamage(kind, h.queue, h.requestOfManaged)
+		enqueue.OnDamage(kind, h.queue, h.RepairDelay(), h.requestOfManaged)
 	}
 	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedRequestOf)
 	enqueue.OnTransition(h.Coordination.Lease(), h.queue, h.requestOfDamagedLease)

@@ -11,7 +11,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -292,7 +291,7 @@ func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistrati
 		// create it again. Only a quarantine, which may also have enqueued the request, must not wait; the rights that the caches lack are
 		// withdrawn later.
 		h.writtenGrants.Observed(string(request.UID))
-		h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
+		h.queue.EnqueueAfter(request.Namespace, request.Name, h.RepairDelay())
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
 			return request, nil
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -469,7 +468,7 @@ func TestMaintain(t *testing.T) {
 		s, _, err := keep(t, func(s *scene) { s.writtenGrants.Wrote(s.request) })
 		require.NoError(t, err)
 		assert.False(t, s.gaveRights())
-		assert.Equal(t, enqueue.RepairDelay, s.delays[requestKey.String()])
+		assert.Equal(t, s.RepairDelay(), s.delays[requestKey.String()])
 		_, err = s.onChange("", s.request)
 		require.NoError(t, err)
 		assert.True(t, s.gaveRights())
@@ -478,7 +477,7 @@ func TestMaintain(t *testing.T) {
 		s, _, err := keep(t, func(s *scene) { s.writtenGrants.Wrote(s.request); s.cluster.Spec.Quarantined = true })
 		require.NoError(t, err)
 		assert.True(t, s.gaveRights())
-		assert.Equal(t, enqueue.RepairDelay, s.delays[requestKey.String()], "the caches may lack some of the rights")
+		assert.Equal(t, s.RepairDelay(), s.delays[requestKey.String()], "the caches may lack some of the rights")
 	})
 	t.Run("the ServiceAccount is gone: revoked, not created again", func(t *testing.T) {
 		s, latest, err := keep(t, func(s *scene) { s.accounts = accountsOf{} })

@@ -55,11 +55,11 @@ func Register(ctx context.Context, c *app.Context) {
 
 	tokens.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 
-	enqueue.OnDamage(accounts, tokens, tokenOf)
-	enqueue.OnDamage(roles, tokens, tokenOf)
-	enqueue.OnDamage(bindings, tokens, tokenOf)
+	enqueue.OnDamage(accounts, tokens, c.RepairDelay(), tokenOf)
+	enqueue.OnDamage(roles, tokens, c.RepairDelay(), tokenOf)
+	enqueue.OnDamage(bindings, tokens, c.RepairDelay(), tokenOf)
 	if c.Clusternet != nil {
-		enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), tokens, tokenOf)
+		enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), tokens, c.RepairDelay(), tokenOf)
 		enqueue.OnAnyChange(c.RBAC.ClusterRoleBinding(), tokens, h.deletedToken)
 	}
 	enqueue.OnTransition(secrets, tokens, h.tokensOfSecret)

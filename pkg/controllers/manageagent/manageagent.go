@@ -54,7 +54,7 @@ const moveInterval = time.Minute
 func Register(_ context.Context, c *app.Context) *AgentBundles {
 	clusters, bundles := c.Fleet.Cluster(), c.Fleet.Bundle()
 	clusterCache := clusters.Cache()
-	enqueue.OnDamage(bundles, clusters, clusterOf)
+	enqueue.OnDamage(bundles, clusters, c.RepairDelay(), clusterOf)
 	c.Config.OnChange(func(before, after config.Hub) {
 		if reflect.DeepEqual(forAgents(before), forAgents(after)) {
 			return

@@ -16,10 +16,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
-// RepairDelay is the time between the change of an object that belongs to an owner and the pass over the owner. Several changes
-// then cause one pass, and the caches contain the hub's own writes.
-const RepairDelay = 2 * time.Second
-
 // Enqueuer is the work queue of one kind.
 type Enqueuer interface {
 	EnqueueAfter(namespace, name string, duration time.Duration)
@@ -50,11 +46,11 @@ func OnAnyChange[T metav1.Object](source Source, target Enqueuer, resolve Resolv
 	})
 }
 
-// OnDamage enqueues the keys, after RepairDelay, when an object is changed or deleted. It ignores the creation of objects.
-func OnDamage[T metav1.Object](source Source, target Enqueuer, resolve Resolve[T]) {
+// OnDamage enqueues the keys, after a delay, when an object is changed or deleted. It ignores the creation of objects.
+func OnDamage[T metav1.Object](source Source, target Enqueuer, delay time.Duration, resolve Resolve[T]) {
 	watch(source, EventHandler[T]{
-		Changed: func(before, after T) { enqueue(target, resolve, RepairDelay, before, after) },
-		Deleted: func(object T) { enqueue(target, resolve, RepairDelay, object) },
+		Changed: func(before, after T) { enqueue(target, resolve, delay, before, after) },
+		Deleted: func(object T) { enqueue(target, resolve, delay, object) },
 	})
 }
 

@@ -82,11 +82,13 @@ func TestOnAnyChangeAndOnDamage(t *testing.T) {
 		{"nothing depends on it", add(secret("1", "")), nil, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			for delay, watch := range map[time.Duration]func(Source, Enqueuer, Resolve[*corev1.Secret]){
-				0: OnAnyChange[*corev1.Secret], RepairDelay: OnDamage[*corev1.Secret],
-			} {
+			for _, delay := range []time.Duration{0, time.Second} {
 				watched, target := &source{}, &queue{}
-				watch(watched, target, dependents)
+				if delay == 0 {
+					OnAnyChange(watched, target, dependents)
+				} else {
+					OnDamage(watched, target, delay, dependents)
+				}
 				for _, h := range watched.handlers {
 					row.event(h)
 				}
@@ -156,7 +158,7 @@ func TestPanicsOfResolve(t *testing.T) {
 		return dependents(s)
 	}
 	OnAnyChange(informer, target, poisoned)
-	OnDamage(informer, target, poisoned)
+	OnDamage(informer, target, time.Second, poisoned)
 	OnTransition(informer, target, func(before, after *corev1.Secret) []types.NamespacedName {
 		if after == nil {
 			panic("deleted")
@@ -170,7 +172,7 @@ func TestPanicsOfResolve(t *testing.T) {
 			h.OnDelete(secret("2", ""))
 		})
 	}
-	assert.Equal(t, []string{"ns/a in 0s", "ns/a in 2s", "ns/a in 0s"}, target.added, "the objects that cause no panic count")
+	assert.Equal(t, []string{"ns/a in 0s", "ns/a in 1s", "ns/a in 0s"}, target.added, "the objects that cause no panic count")
 }
 
 // client-go ends the process if a handler panics.
