@@ -14,8 +14,26 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestRenewal(t *testing.T) {
-	s := newStage(t)
+// TestRenewals runs agents of one hub at the same time, each in a workspace of its own, because they mostly wait.
+func TestRenewals(t *testing.T) {
+	shared := newStage(t)
+	for name, test := range map[string]func(*testing.T, *stage){
+		"a renewal": testRenewal,
+		"an expired credential of an imported agent":       testExpiredCredentialOfAnImportedAgent,
+		"an expired credential of a self-registered agent": testExpiredCredentialOfASelfRegisteredAgent,
+		"another registration without a gap":               testRegisterAgainWithoutAGap,
+		"a denial and a late approval":                     testDenialAndLateApproval,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := *shared.Stage
+			own.Namespace = shared.Hub.Namespace(t)
+			test(t, &stage{&own})
+		})
+	}
+}
+
+func testRenewal(t *testing.T, s *stage) {
 	namespace := s.Member.Namespace(t)
 	cluster, _ := s.installed(t, namespace, "edge", hasty(0.005)) // about three seconds
 	before := s.requests(t)
@@ -50,8 +68,7 @@ func requireNoSecret(t *testing.T, s *stage, cluster, token string) {
 	require.NotContains(t, testenv.Bytes(t, s.Cluster(t, cluster)), token[len(token)/2:])
 }
 
-func TestExpiredCredentialOfAnImportedAgent(t *testing.T) {
-	s := newStage(t)
+func testExpiredCredentialOfAnImportedAgent(t *testing.T, s *stage) {
 	namespace := s.Member.Namespace(t)
 	s.ImportInto(t, "managed", namespace)
 	running := s.Member.Agent(t, namespace, writingStatus(hasty(2.0/3)))
@@ -85,8 +102,7 @@ func (s *stage) ends(t *testing.T, cluster string) {
 	testenv.Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, cluster, patch, "status")
 }
 
-func TestExpiredCredentialOfASelfRegisteredAgent(t *testing.T) {
-	s := newStage(t)
+func testExpiredCredentialOfASelfRegisteredAgent(t *testing.T, s *stage) {
 	namespace := s.Member.Namespace(t)
 	cluster, running := s.installed(t, namespace, "away", writingStatus(hasty(2.0/3)))
 	running.Stop(t)
@@ -121,8 +137,7 @@ func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Va
 }
 
 // An agent that proves possession of its current credential may use any token.
-func TestRegisterAgainWithoutAGap(t *testing.T) {
-	s := newStage(t)
+func testRegisterAgainWithoutAGap(t *testing.T, s *stage) {
 	namespace := s.Member.Namespace(t)
 	cluster, _ := s.installed(t, namespace, "alive", hasty(2.0/3))
 	before := s.requests(t)
@@ -141,8 +156,7 @@ func TestRegisterAgainWithoutAGap(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, first)
 }
 
-func TestDenialAndLateApproval(t *testing.T) {
-	s := newStage(t)
+func testDenialAndLateApproval(t *testing.T, s *stage) {
 	namespace := s.Member.Namespace(t)
 	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
 	testenv.BootstrapAgent(t, s.Member, namespace, values, map[string]string{"config": `{"clientID":"asked"}`})
