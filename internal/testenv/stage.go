@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +50,36 @@ func EmptyStage(t testing.TB) *Stage {
 	hub, member := Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	return &Stage{Hub: hub, Member: member, Namespace: hub.Namespace(t)}
+}
+
+// sharedHub is a global variable because the testing package has no other place for what the tests of a package share.
+var sharedHub struct {
+	mutex   sync.Mutex
+	running *Running
+	tests   int // that use it
+}
+
+// ParallelStage is a Stage for a test that runs in parallel with others of its package and shares their hub. It must neither stop the hub nor change
+// its configuration, and must only use objects in namespaces of its own. All tests of a package must pass the same options.
+func ParallelStage(t *testing.T, change ...func(*muster.Options)) *Stage {
+	t.Helper()
+	t.Parallel()
+	s := EmptyStage(t)
+	sharedHub.mutex.Lock()
+	defer sharedHub.mutex.Unlock()
+	if sharedHub.tests == 0 {
+		sharedHub.running = s.Hub.startHub(t, change...)
+	}
+	sharedHub.tests++
+	t.Cleanup(func() {
+		sharedHub.mutex.Lock()
+		defer sharedHub.mutex.Unlock()
+		if sharedHub.tests--; sharedHub.tests == 0 {
+			sharedHub.running.Stop(t)
+		}
+	})
+	s.Running = sharedHub.running
+	return s
 }
 
 // Registered is a cluster that has registered as an agent does.

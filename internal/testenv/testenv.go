@@ -125,6 +125,14 @@ var ShortDelays = app.Delays{Status: app.DefaultStatusDelay / 10, Repair: app.De
 // Hub runs a hub on the cluster until the test ends or Stop is called. It retries imports fast, and has short delays.
 func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	t.Helper()
+	r := c.startHub(t, change...)
+	t.Cleanup(func() { r.Stop(t) })
+	return r
+}
+
+// startHub runs a hub until Stop is called, and returns when it is ready.
+func (c *Cluster) startHub(t testing.TB, change ...func(*muster.Options)) *Running {
+	t.Helper()
 	ready := make(chan struct{})
 	options := muster.Options{
 		RESTConfig:       c.RESTConfig(),
@@ -137,7 +145,12 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 		f(&options)
 	}
 	r := run(func(ctx context.Context) error { return muster.Run(ctx, options) })
-	t.Cleanup(func() { r.Stop(t) })
+	isReady := false
+	defer func() {
+		if !isReady {
+			r.stop()
+		}
+	}()
 	select {
 	case <-ready:
 	case err := <-r.ended:
@@ -149,6 +162,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	if !options.LeaveAdmission {
 		c.AwaitAdmission(t)
 	}
+	isReady = true
 	return r
 }
 

@@ -20,9 +20,8 @@ const longest = 253
 
 // Names as long as Kubernetes allows do not fit into namespaces, labels and ServiceAccounts as they are.
 func TestLongestNames(t *testing.T) {
-	hub, member := testenv.Clusters(t)
-	hub.Configure(t, hub.Reachable())
-	hub.Hub(t)
+	shared := testenv.ParallelStage(t)
+	hub, member := shared.Hub, shared.Member
 	for name, long := range map[string]string{
 		"letters": strings.Repeat("a", longest),
 		"dots":    strings.Repeat("a.", longest/2) + "b",
@@ -64,10 +63,8 @@ func requireGrantedUnder(t *testing.T, hub *testenv.Cluster, values registration
 }
 
 func TestUnusualClientIDs(t *testing.T) {
-	hub, _ := testenv.Clusters(t)
-	hub.Configure(t, hub.Reachable())
-	hub.Hub(t)
-	ns := hub.Namespace(t)
+	s := testenv.ParallelStage(t)
+	hub, ns := s.Hub, s.Namespace
 	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
 	for name, clientID := range map[string]string{
 		"unicode":           "кластер-集群-🚀",

@@ -19,7 +19,7 @@ import (
 
 // Labels decide what is deployed to a Cluster. Some come from the agent, some from its token and the others from the hub.
 func TestForgedLabels(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "dev", fleet.ClusterRegistrationTokenSpec{Labels: map[string]string{"env": "dev"}})
 	request := with("dev", "liar", "l"+s.Namespace)
 	request.Spec.ClusterLabels = map[string]string{
@@ -39,7 +39,7 @@ func TestForgedLabels(t *testing.T) {
 // Labels and annotations of the hub's own objects have no effect on a request. A request with an owner reference to a Cluster that does
 // not exist is not granted: the hub treats it as one that Kubernetes will delete with its Cluster.
 func TestForgedMetadata(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
 	request := with("shared", "liar", "l"+s.Namespace)
@@ -76,7 +76,7 @@ func TestForgedMetadata(t *testing.T) {
 
 // Pairs of strings that give the same text when they are concatenated must have different hashes.
 func TestConcatenationsThatCollide(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "ab")
 	collides := with("shared", "a", "b"+v.Request.Spec.ClientRandom)
@@ -94,7 +94,7 @@ const roleOfToken, bindingOfToken = "the Role of the token", "the RoleBinding of
 
 // A request has the name of an object of the hub.
 func TestRequestNamedAfterAnotherObject(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
 	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
@@ -147,7 +147,7 @@ func everything(t *testing.T, s *testenv.Stage) map[string]string {
 
 // A request that is too large is refused by the API server, whoever sends it, or costs no more than a small one.
 func TestOversizedRequests(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
 	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)

@@ -16,7 +16,7 @@ import (
 // A tenant who may create Namespaces creates the namespace of a Cluster before the hub does, with all labels and annotations of the hub. The
 // creator may have rights in it, so the hub creates neither a ServiceAccount nor Roles in it, and reports that.
 func TestNamespaceMadeBeforehand(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	for name, clientID := range map[string]string{"as the hub makes it": "first", "with a key": "second"} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 )
 
 func TestHeldIdentity(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	shared, other := s.Token(t, "shared"), s.Token(t, "other")
 	v := newVictim(t, s, shared, "victim")
 	imported := s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "imported"}, Spec: fleet.ClusterSpec{ClientID: "its-own"}})
@@ -58,7 +58,7 @@ func TestHeldIdentity(t *testing.T) {
 // A request is created with the annotation of another creator and with the status of a granted request. The API server replaces both, or refuses
 // the request if it cannot record creators.
 func TestForgedCreatorAndStatus(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
 	other := s.Token(t, "other")
@@ -85,7 +85,7 @@ func TestForgedCreatorAndStatus(t *testing.T) {
 
 // An agent at work proves possession for its next request, by name. Another client that knows the name cannot use it again.
 func TestReplayedPossessionProof(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
 	provePossession(t, s, v, "request-next")
@@ -124,7 +124,7 @@ func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 // Fifty requests with the same new clientID are created at the same time. The hub grants exactly one, and refuses the others or deletes
 // them: a grant deletes the requests that were created in an earlier second, because the same agent may have sent them.
 func TestRaceForOneIdentity(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	const many = 50
 	var sending sync.WaitGroup
@@ -153,7 +153,7 @@ func TestRaceForOneIdentity(t *testing.T) {
 
 // A clone uses the credential of the agent from which it was copied. The hub cannot tell which of the two is the clone, but it reports both.
 func TestClone(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	v := newVictim(t, s, s.Token(t, "shared"), "victim")
 	instance := func(name string) {
 		beat(t, s, v, fleet.AgentStatus{Instance: name, CheckinInterval: &metav1.Duration{Duration: time.Minute}})
@@ -171,7 +171,7 @@ func TestClone(t *testing.T) {
 
 // While the hub installs the agent of a Cluster, no heartbeat has arrived yet. A request with another token must be refused nevertheless.
 func TestIdentityDuringAnImport(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	imported := s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "imported"}, Spec: fleet.ClusterSpec{ClientID: "imported-id", KubeConfigSecret: "kubeconfig"},

@@ -20,7 +20,7 @@ import (
 )
 
 func TestStolenImportToken(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
 	thief, other := s.Hub.ClientFor(t, values.Token), s.Hub.ClientFor(t, s.Token(t, "other").Token)
@@ -73,7 +73,7 @@ func TestStolenImportToken(t *testing.T) {
 }
 
 func TestStolenRequestToken(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
 	thief := s.Hub.ClientFor(t, mine.Bearer())
@@ -148,7 +148,7 @@ func TestStolenRequestToken(t *testing.T) {
 
 // The API server rejects the token of a request that was deleted.
 func TestRevokedToken(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v, stolen := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), stolen.Request.Name, metav1.DeleteOptions{}))
@@ -184,7 +184,7 @@ func admin(account, namespace string) *rbacv1.RoleBinding {
 
 // The holder of a token can list the names of the Secrets that it may read. The hub has deleted those whose credential is in use.
 func TestReadCredentialsOfOthers(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := &victim{Registered: s.RegisterRenewing(t, values, "victim", "v"), stage: s}
 	granted, secret := v.Request, v.Secret

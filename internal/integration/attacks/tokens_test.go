@@ -96,7 +96,7 @@ func TestLabelsOfAStolenToken(t *testing.T) {
 // A thief requests another credential, with the credential of an agent or with an import token, and without the annotation of agents that
 // renew: the new credential would be valid years longer than the stolen one.
 func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"renewing"}})
 	renewing := with("own", "renewing", "r"+s.Namespace)
 	renewing.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
@@ -209,7 +209,7 @@ func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 
 // The holder of a token for one Cluster gets any number of grants for it, as long as no agent uses one: the oldest are deleted.
 func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"one"}})
 	var last *fleet.ClusterRegistration
 	for n := range registration.MostUnused + 5 {
@@ -226,7 +226,7 @@ func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
 
 // A user who may create Clusters gives many of them one clientID. The answers to requests for that clientID stay small.
 func TestVeryManyClustersOfOneIdentity(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	for n := range 50 {
 		s.CreateCluster(t, &fleet.Cluster{

@@ -28,8 +28,15 @@ func newShop(t *testing.T, change ...func(*muster.Options)) (shop, *testenv.Runn
 	return shop{hub: s.Hub, ns: s.Namespace}, s.Running
 }
 
+// parallelShop is a shop whose hub other tests share. It deletes Contents soon, and is past the moment until which a Bundle without reports may be silent.
+func parallelShop(t *testing.T) shop {
+	t.Helper()
+	s := testenv.ParallelStage(t, soonCollected, testenv.Ahead(time.Minute))
+	return shop{hub: s.Hub, ns: s.Namespace}
+}
+
 func TestTargets(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	all := []string{"a", "b", "c"}
 	s.cluster(t, "a", map[string]string{"env": "prod"})
 	s.cluster(t, "b", map[string]string{"env": "dev", fleet.ClusterDisplayNameLabel: "Bob"})
@@ -75,7 +82,7 @@ func TestTargets(t *testing.T) {
 }
 
 func TestBundleDeployment(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "whole", func(b *fleet.Bundle) {
 		b.Labels = map[string]string{"app": "x", "fleet.cattle.io/repo-name": "repo", "objectset.rio.cattle.io/hash": "h"}
@@ -120,7 +127,7 @@ func TestBundleDeployment(t *testing.T) {
 }
 
 func TestStatusOfBundlesAndClusters(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.cluster(t, "b", nil)
 	s.requireCluster(t, "a", "0/0", "True AllReady")
@@ -156,7 +163,7 @@ func TestStatusOfBundlesAndClusters(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	s, _ := newShop(t, soonCollected)
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "before-"+s.ns, everywhere)
 	s.reports(t, "a", "app", nil)
@@ -245,7 +252,7 @@ func (s shop) change(t *testing.T, bundle, text string) {
 }
 
 func TestSharedContent(t *testing.T) {
-	s, _ := newShop(t, soonCollected)
+	s := parallelShop(t)
 	text := "shared-" + s.ns
 	s.cluster(t, "a", nil)
 	s.cluster(t, "b", nil)
@@ -291,7 +298,7 @@ func TestUnusedAndForeignContents(t *testing.T) {
 }
 
 func TestBundleDeploymentIsRepaired(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")
@@ -324,7 +331,7 @@ func TestForeignBundleDeployment(t *testing.T) {
 
 // Fleet's git job moves the Helm values of a Bundle, and of its targets, to a Secret.
 func TestValuesOfABundleInASecret(t *testing.T) {
-	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "app"}, Type: registration.SecretTypeBundleValues,
@@ -349,7 +356,7 @@ func TestValuesOfABundleInASecret(t *testing.T) {
 }
 
 func TestInvalidFields(t *testing.T) {
-	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
+	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")

@@ -17,7 +17,7 @@ import (
 )
 
 func TestDownstreamResources(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	secrets, configMaps := s.hub.Kubernetes.CoreV1().Secrets, s.hub.Kubernetes.CoreV1().ConfigMaps
 	testenv.Create(t, configMaps(s.ns).Create, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"values.yaml": "b: 2"}, BinaryData: map[string][]byte{"x": {1}},
@@ -64,7 +64,7 @@ func TestDownstreamResources(t *testing.T) {
 }
 
 func TestHelmOp(t *testing.T) {
-	s, _ := newShop(t)
+	s := parallelShop(t)
 	testenv.Create(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "account"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("p")},
 	})

@@ -20,7 +20,7 @@ func nothingMade(t *testing.T, s *testenv.Stage, clientID string) {
 }
 
 func TestManualApproval(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{
 		Approval: fleet.ApprovalManual, Labels: map[string]string{"site": "north", "env": "prod"},
 	})

@@ -53,7 +53,7 @@ func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
 }
 
 func TestTokenForOneCluster(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	first := s.Register(t, s.Token(t, "shared"), "edge", "1")
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 
@@ -69,7 +69,7 @@ func TestTokenForOneCluster(t *testing.T) {
 }
 
 func TestPossessionProof(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")
 	cluster := first.Request.Status.ClusterName
@@ -128,7 +128,7 @@ func (s thief) proofIsCleared(t *testing.T) {
 
 func newThief(t *testing.T) thief {
 	t.Helper()
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	registered := s.Register(t, s.Token(t, "shared"), "edge", "1")
 	return thief{Stage: s, shared: registered, credential: registered}
 }
@@ -195,7 +195,7 @@ func TestPossessionProofAndImport(t *testing.T) {
 }
 
 func TestApprovalOfAHeldIdentity(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")
 	again := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "2" + s.Namespace})
@@ -212,7 +212,7 @@ func TestApprovalOfAHeldIdentity(t *testing.T) {
 }
 
 func TestTokenMismatch(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	s.Hub.NeedsMutatingPolicies(t) // otherwise the API server refuses the request
 	mine, victims := s.Token(t, "mine"), s.Hub.Token(t, s.Namespace, "victims", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 	victim := s.Register(t, victims, "edge", "1")
@@ -230,7 +230,7 @@ func TestTokenMismatch(t *testing.T) {
 }
 
 func TestImportToken(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
 	values := s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported"))
 

@@ -130,7 +130,7 @@ func TestQuarantineStopsDeployments(t *testing.T) {
 }
 
 func TestDeleteQuarantinedCluster(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
 	testenv.RequireThere(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, registration.AgentName)

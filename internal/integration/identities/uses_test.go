@@ -67,7 +67,7 @@ func tokenOf(t *testing.T, hub *testenv.Cluster, values registration.Values) *fl
 }
 
 func TestRaceForTheLastUse(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "once", fleet.ClusterRegistrationTokenSpec{UsageLimit: ptr.To(int32(1))})
 	reasons, clusters := decided(t, s.Hub, storm(t, s.Hub, values, 50))
 	assert.Equal(t, map[string]int{"Granted:": 1, "TokenUsedUp:": 49}, reasons)

@@ -109,7 +109,7 @@ func TestBundleDeliversSettings(t *testing.T) {
 }
 
 func TestSchedulingCustomizationOfAnAgentWithItsBundle(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
+	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	agentNamespace, _ := s.adopted(t, "m")
 	before := s.Cluster(t, "m")
 	s.PatchSpec(t, "m", `{"agentSchedulingCustomization":{"podDisruptionBudget":{"minAvailable":"1"}}}`)
@@ -176,7 +176,7 @@ func TestAddressOfTheHubChanges(t *testing.T) {
 }
 
 func TestRevokedCredential(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
+	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	agentNamespace, r := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
 	key := s.Cluster(t, "m").Status.Import.RegistrationKey
@@ -230,7 +230,7 @@ func TestWritesOfAChange(t *testing.T) {
 }
 
 func TestBundleIsRepaired(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
+	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	s.adopted(t, "m")
 	bundles := s.Hub.Fleet.Bundles(s.Namespace)
 	sound := s.agentBundle(t, "m")
@@ -265,7 +265,7 @@ func TestBundleOfAnUnmanagedAgent(t *testing.T) {
 }
 
 func TestBundleMovesWithTheImport(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
+	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	first, _ := s.adopted(t, "m")
 	second := s.Member.Namespace(t)
 	s.patchSecret(t, "m-kubeconfig", `{"stringData":{"value":"garbage"}}`)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestClusterNamespace(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}, Spec: fleet.ClusterSpec{ClientID: "c1"}})
 
 	cluster := s.Hub.ClusterCondition(t, s.Namespace, "c1", fleet.ConditionProcessed, "True Processed")
@@ -29,7 +29,7 @@ func TestClusterNamespace(t *testing.T) {
 }
 
 func TestClusterManagedElsewhere(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: map[string]string{"fleet.cattle.io/cluster-management": "other"}},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig"},

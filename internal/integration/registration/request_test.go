@@ -26,7 +26,7 @@ var sentLabels = map[string]string{
 }
 
 func TestNewCluster(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "tok")
 	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge-6", ClientRandom: "r" + s.Namespace, ClusterLabels: sentLabels})
 	request, _ = s.Hub.Granted(t, values, request)
@@ -67,7 +67,7 @@ func TestAgentLabelsIgnored(t *testing.T) {
 }
 
 func TestPreparedCluster(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	prepared := s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "prepared", Labels: map[string]string{"mine": "yes"}},
 		Spec:       fleet.ClusterSpec{ClientID: "known"},
@@ -86,7 +86,7 @@ func TestPreparedCluster(t *testing.T) {
 }
 
 func TestRightsOfTheCredential(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Token(t, "tok")
 	r := s.Register(t, values, "client-rights", "random")
 	neighbour := s.Register(t, values, "client-neighbour", "random")

@@ -14,7 +14,7 @@ import (
 )
 
 func TestValuesSecret(t *testing.T) {
-	s := testenv.NewStage(t)
+	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "tok")
 

@@ -13,10 +13,9 @@ import (
 )
 
 func TestManagerInitiated(t *testing.T) {
-	hub, member := testenv.Clusters(t)
-	hub.Configure(t, hub.Reachable())
-	hub.Hub(t)
-	namespace, agentNamespace := hub.Namespace(t), member.Namespace(t)
+	s := testenv.ParallelStage(t)
+	hub, member := s.Hub, s.Member
+	namespace, agentNamespace := s.Namespace, member.Namespace(t)
 
 	hub.Import(t, namespace, "m1", member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
 	hub.ClusterCondition(t, namespace, "m1", fleet.ConditionImported, "True Imported")
@@ -28,10 +27,9 @@ func TestManagerInitiated(t *testing.T) {
 }
 
 func TestAgentInitiated(t *testing.T) {
-	hub, member := testenv.Clusters(t)
-	hub.Configure(t, hub.Reachable())
-	hub.Hub(t)
-	namespace, agentNamespace := hub.Namespace(t), member.Namespace(t)
+	s := testenv.ParallelStage(t)
+	hub, member := s.Hub, s.Member
+	namespace, agentNamespace := s.Namespace, member.Namespace(t)
 
 	values := hub.Token(t, namespace, "tok", fleet.ClusterRegistrationTokenSpec{})
 	testenv.BootstrapAgent(t, member, agentNamespace, values, map[string]string{"config": `{"clientID":"edge-1","labels":{"env":"test"}}`})

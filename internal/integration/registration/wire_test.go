@@ -47,7 +47,7 @@ func TestWire(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := testenv.NewStage(t)
+			s := testenv.ParallelStage(t)
 			values, id, labels := start(t, s)
 			request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: clientRandom + s.Namespace, ClusterLabels: sent})
 			request, credential := s.Hub.Granted(t, values, request)
