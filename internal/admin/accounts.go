@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -42,7 +43,7 @@ func (h *Hub) AccountOf(ctx context.Context, workspace, cluster string) (MemberA
 	return MemberAccount{accountNamespace, name.SafeConcatName("muster-import", workspace, cluster, digest)}, nil
 }
 
-// Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or the missing ones of them, and returns the token. With
+// Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or those of them that are missing, and returns the token. With
 // dryRun, the API server only checks whether it would create them. The token is valid as long as the ServiceAccount exists: nothing could renew
 // it, because the hub does not write kubeconfigs.
 func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, dryRun bool) (token string, err error) {
@@ -87,28 +88,33 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 	}
 
 	secrets := member.CoreV1().Secrets(a.Namespace)
-	_, err = secrets.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: a.Name, Labels: meta.Labels,
-			Annotations: map[string]string{corev1.ServiceAccountNameKey: a.Name, corev1.ServiceAccountUIDKey: string(account.UID)},
-		},
-		Type: corev1.SecretTypeServiceAccountToken,
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", fmt.Errorf("Secret %s on the member: %w", a, err)
+	for {
+		_, err = secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: a.Name, Labels: meta.Labels,
+				Annotations: map[string]string{corev1.ServiceAccountNameKey: a.Name, corev1.ServiceAccountUIDKey: string(account.UID)},
+			},
+			Type: corev1.SecretTypeServiceAccountToken,
+		}, metav1.CreateOptions{})
+		existed := apierrors.IsAlreadyExists(err)
+		if err != nil && !existed {
+			return "", fmt.Errorf("Secret %s on the member: %w", a, err)
+		}
+		_, err = awaited[*corev1.Secret]{
+			what: fmt.Sprintf("Secret %s on the member", a), get: secrets.Get, name: a.Name,
+			status: "the member has not written a token to it: does its kube-controller-manager run?",
+			check: func(secret *corev1.Secret) (bool, string, error) {
+				if secret.Annotations[corev1.ServiceAccountUIDKey] == string(account.UID) {
+					token = string(secret.Data[corev1.ServiceAccountTokenKey])
+				}
+				return token != "", "", nil
+			},
+		}.wait(ctx)
+		if !existed || !errors.Is(err, errDeleted) {
+			return token, err
+		}
+		// A Secret with this name was left of an earlier ServiceAccount, and the member has deleted it.
 	}
-	_, err = awaited[*corev1.Secret]{
-		what: fmt.Sprintf("Secret %s on the member", a), get: secrets.Get, name: a.Name,
-		status: "the member has not written a token to it: does its kube-controller-manager run?",
-		check: func(secret *corev1.Secret) (bool, string, error) {
-			// Until the member deletes it, a Secret with this name can belong to an earlier ServiceAccount.
-			if secret.Annotations[corev1.ServiceAccountUIDKey] == string(account.UID) {
-				token = string(secret.Data[corev1.ServiceAccountTokenKey])
-			}
-			return token != "", "", nil
-		},
-	}.wait(ctx)
-	return token, err
 }
 
 // Remove deletes the ClusterRoleBinding; the member then deletes the ServiceAccount and its Secret. It fails if there is no such binding, because

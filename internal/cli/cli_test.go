@@ -2,6 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -480,4 +483,23 @@ func TestCheckUsage(t *testing.T) {
 		require.Equal(t, 2, exit.ExitCode(), line)
 		require.Empty(t, out, line)
 	}
+}
+
+func TestCreateFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "report.zip")
+	full := errors.New("no space left on device")
+	require.ErrorIs(t, createFile(name, func(file io.Writer) error {
+		_, err := io.WriteString(file, "a part")
+		return errors.Join(err, full)
+	}), full)
+	require.NoFileExists(t, name, "the command can be repeated with the same name")
+
+	require.NoError(t, createFile(name, func(file io.Writer) error {
+		_, err := io.WriteString(file, "all")
+		return err
+	}))
+	require.ErrorIs(t, createFile(name, func(io.Writer) error { return nil }), fs.ErrExist)
+	written, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Equal(t, "all", string(written), "an existing file stays")
 }

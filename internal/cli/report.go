@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -14,6 +16,18 @@ import (
 )
 
 const flagFile = "file"
+
+// createFile creates a file that does not exist yet, and removes it again if it cannot be written.
+func createFile(name string, write func(io.Writer) error) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(write(file), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
+	}
+	return nil
+}
 
 func reportCommand(s Streams) *cli.Command {
 	return &cli.Command{
@@ -42,16 +56,13 @@ Read the bundle before you send it to anybody.`,
 			if name == "" {
 				name = folder + ".zip"
 			}
-			file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-			if err != nil {
-				return fmt.Errorf("the report: %w", err)
-			}
 			ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 			defer cancel()
-			overview, err := report.Write(ctx, file, folder, in)
-			if closeErr := file.Close(); err == nil {
-				err = closeErr
-			}
+			var overview report.Overview
+			err = createFile(name, func(file io.Writer) (err error) {
+				overview, err = report.Write(ctx, file, folder, in)
+				return err
+			})
 			if err != nil {
 				return fmt.Errorf("the report: %w", err)
 			}
