@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -42,6 +45,51 @@ func TestStormFigures(t *testing.T) {
 		"floor/token-request": 50, "floor/apiserver-cpu": 20,
 		"storm/share-of-floor": 1, "storm/cpu-in-floors": 2, "storm/apiserver-cpu-in-floors": 1.5,
 	}, values(f.figures(s)))
+}
+
+func TestFloorCounts(t *testing.T) {
+	for storm, want := range map[int][2]int{1: {1, 1}, 3: {1, 1}, 1000: {250, 500}} {
+		warmUp, measured := floorCounts(storm)
+		assert.Equal(t, want, [2]int{warmUp, measured}, "a storm of %d", storm)
+	}
+}
+
+func TestAwaitSilence(t *testing.T) {
+	first, second := []audit.Request{{Verb: "create"}}, []audit.Request{{Verb: "get"}}
+	first[0].ObjectRef.Resource, second[0].ObjectRef.Resource = "secrets", "clusters"
+	synctest.Test(t, func(t *testing.T) {
+		polls := 0
+		all, err := awaitSilence(t.Context(), "the agent", func() ([]audit.Request, error) {
+			polls++
+			switch polls {
+			case 1:
+				return first, nil
+			case 3:
+				return second, nil
+			default:
+				return nil, nil
+			}
+		})
+		require.NoError(t, err)
+		assert.Equal(t, append(first, second...), all)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		polls := 0
+		_, err := awaitSilence(t.Context(), "the agent", func() ([]audit.Request, error) {
+			if polls++; polls%3 == 0 { // not in the last one
+				return second, nil
+			}
+			return nil, nil
+		})
+		require.ErrorContains(t, err, "the agent is not quiet after 30m0s: get clusters ")
+	})
+	broken := errors.New("no log")
+	_, err := awaitSilence(t.Context(), "the agent", func() ([]audit.Request, error) { return nil, broken })
+	require.ErrorIs(t, err, broken)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = awaitSilence(ended, "the agent", func() ([]audit.Request, error) { return nil, nil })
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestImportFigures(t *testing.T) {

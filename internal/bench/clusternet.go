@@ -69,7 +69,7 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		return nil, err
 	}
 	title := func(what string) string { return fmt.Sprintf("%d agents of Clusternet at once: %s", o.Storm, what) }
-	perAgent := func(count int) float64 { return float64(count) / float64(o.Storm) }
+	perAgent := storm{count: o.Storm}.perAgent
 	polls := sent.Count("boot GET") - o.Storm // their number depends on the duration of the registrations
 	all = append(all,
 		figures.Counted("clusternet/writes", title("writes of the hub for each"), perAgent(registered.Writes)),

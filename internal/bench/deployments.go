@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -70,33 +71,24 @@ func (m *memberWithAgent) close() {
 	m.importing.close()
 }
 
-// awaitQuiet waits until the agent has sent no request for two seconds. It returns the agent's requests to the hub and to the member since the last
+// awaitQuiet waits until the agent has sent no request for some time. It returns the agent's requests to the hub and to the member since the last
 // call, without heartbeats.
 func (m *memberWithAgent) awaitQuiet(ctx context.Context) (hub, member []audit.Request, err error) {
-	const silence = 2 * time.Second
 	isAgent := audit.ByUserAgents("fleetagent")
-	isHeartbeat := func(r audit.Request) bool { // the write to the hub, and the reads of the member for it
+	isHeartbeat := func(r audit.Request) bool { // without a Lease the write to the hub (audit never counts Leases), and the reads of the member for the report
 		return r.ObjectRef.Resource == "clusters" && r.ObjectRef.Subresource == "status" || r.ObjectRef.Resource == "nodes" || r.ObjectRef.Resource == ""
 	}
 	counts := func(r audit.Request) bool { return isAgent(r) && !isHeartbeat(r) }
-	for last := time.Now(); time.Since(last) < silence; {
+	_, err = awaitSilence(ctx, "the agent", func() ([]audit.Request, error) {
 		toHub, err := m.environment.audit.Next(counts)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		toMember, err := m.member.audit.Next(counts)
-		if err != nil {
-			return nil, nil, err
-		}
 		hub, member = append(hub, toHub...), append(member, toMember...)
-		if audit.Count(toHub).Requests()+audit.Count(toMember).Requests() > 0 {
-			last = time.Now()
-		}
-		if err := sim.Pause(ctx, 50*time.Millisecond); err != nil {
-			return nil, nil, err
-		}
-	}
-	return hub, member, nil
+		return slices.Concat(toHub, toMember), err
+	})
+	return hub, member, err
 }
 
 // deployments measures an agent to which many Bundles are deployed at the same time, and the idle agent after that.

@@ -172,9 +172,16 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	return c, err
 }
 
-// awaitQuiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. It waits for
-// two seconds because a hub that waits for something for so long writes the reason into a status.
-func (e *environment) awaitQuiet(ctx context.Context) (all []audit.Request, err error) {
+// awaitQuiet waits until the hub has sent no request that counts for some time, and returns all its requests since the last call.
+func (e *environment) awaitQuiet(ctx context.Context) ([]audit.Request, error) {
+	return awaitSilence(ctx, "the hub", func() ([]audit.Request, error) { return e.audit.Next(e.hubRequests()) })
+}
+
+// awaitSilence polls next, which returns the further requests of a program, until none has counted for two seconds. It returns all of them.
+//
+// Two seconds are longer than the second for which the hub delays statuses that follow from reports of agents. The reason of a wait, which the hub
+// writes after ten seconds, is not waited for.
+func awaitSilence(ctx context.Context, program string, next func() ([]audit.Request, error)) (all []audit.Request, err error) {
 	const (
 		silence = 2 * time.Second
 		every   = 50 * time.Millisecond
@@ -182,7 +189,7 @@ func (e *environment) awaitQuiet(ctx context.Context) (all []audit.Request, err 
 	)
 	began := time.Now()
 	for last := began; time.Since(last) < silence; {
-		more, err := e.audit.Next(e.hubRequests())
+		more, err := next()
 		if err != nil {
 			return nil, err
 		}
@@ -191,7 +198,7 @@ func (e *environment) awaitQuiet(ctx context.Context) (all []audit.Request, err 
 			last = time.Now()
 		}
 		if time.Since(began) > limit {
-			return nil, fmt.Errorf("the hub is not quiet after %s: %s", limit, audit.Count(more).PerItem(1))
+			return nil, fmt.Errorf("%s is not quiet after %s: %s", program, limit, audit.Count(all).PerItem(1))
 		}
 		if err := sim.Pause(ctx, every); err != nil {
 			return nil, err

@@ -37,7 +37,7 @@ func growth(ctx context.Context, o Options) ([]figures.Figure, error) {
 }
 
 // small measures the rows of bench-small on one API server: a storm, first heartbeats, an idle hub, a restart, heartbeats, deletions and
-// agents that join. Then it stops the hub and measures the floor.
+// agents that join. Then it stops the hub and measures a plain client without a hub (the floor).
 func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {

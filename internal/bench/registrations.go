@@ -13,8 +13,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// registrations measures registrations on an idle hub, a storm, and the first heartbeats after it. Before and after that it measures
-// the floor on API servers of its own, because the speed of the machine changes from one hour to the next.
+// registrations measures registrations on an idle hub, a storm, and the first heartbeats after it. Before and after that it measures the cost of
+// the same writes by a plain client without a hub (the floor), on other API servers, because the speed of the machine changes from one hour to
+// the next.
 func registrations(ctx context.Context, o Options) (all []figures.Figure, err error) {
 	before, err := measureFloor(ctx, o)
 	if err != nil {
@@ -51,7 +52,7 @@ func registrations(ctx context.Context, o Options) (all []figures.Figure, err er
 		return all, err
 	}
 	all = append(all, beats...)
-	e.close() // the hub must not take CPU from the floor
+	e.close() // the hub must not take CPU from the plain client
 
 	after, err := measureFloor(ctx, o)
 	if err != nil {
@@ -142,6 +143,8 @@ func (e *environment) storm(ctx context.Context, register func(ctx context.Conte
 
 func (s storm) title(what string) string { return fmt.Sprintf("%d agents at once: %s", s.count, what) }
 
+func (s storm) perAgent(count int) float64 { return float64(count) / float64(s.count) }
+
 func (s storm) figures(part string) []figures.Figure {
 	title := s.title
 	unit := "registrations per second"
@@ -151,13 +154,12 @@ func (s storm) figures(part string) []figures.Figure {
 		}
 		unit = "agents per second"
 	}
-	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
 	return []figures.Figure{
 		figures.Rate(part+"/rate", title(unit), s.rate),
-		figures.Seconds(part+"/p99", title("from the first request to the last, p99"), s.took.Quantile(.99)),
+		figures.Seconds(part+"/p99", title("time of one agent from its first to its last request, p99"), s.took.Quantile(.99)),
 		figures.Processor(part+"/cpu", title("CPU of the hub for each"), s.cost.hubCPU, s.count),
-		figures.Counted(part+"/writes", title("writes of the hub for each"), perAgent(s.cost.Writes)),
-		figures.Counted(part+"/reads", title("reads of the hub for each"), perAgent(s.cost.Reads)),
+		figures.Counted(part+"/writes", title("writes of the hub for each"), s.perAgent(s.cost.Writes)),
+		figures.Counted(part+"/reads", title("reads of the hub for each"), s.perAgent(s.cost.Reads)),
 		figures.Counted(part+"/failed", title("failed requests of the hub"), float64(s.cost.Failed)).WithNote(s.cost.PerItem(s.count)),
 		figures.Bytes(part+"/memory", title("peak memory of the hub"), s.peak),
 		figures.Processor(part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost.apiServerCPU, s.count),
@@ -175,11 +177,10 @@ func (e *environment) firstHeartbeats(ctx context.Context, agents *sim.Agents, s
 
 func (s storm) heartbeatFigures(c cost) []figures.Figure {
 	const title = "after the first heartbeat of an agent"
-	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
 	return []figures.Figure{
-		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", perAgent(s.cost.Writes+c.Kinds["create bundles"])),
-		figures.Counted("beat/writes", "writes of the hub "+title+", for its Bundle", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
-		figures.Counted("beat/reads", "reads of the hub "+title, perAgent(c.Reads)),
+		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", s.perAgent(s.cost.Writes+c.Kinds["create bundles"])),
+		figures.Counted("beat/writes", "writes of the hub "+title+", for its Bundle", s.perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
+		figures.Counted("beat/reads", "reads of the hub "+title, s.perAgent(c.Reads)),
 		figures.Counted("beat/failed", "failed requests of the hub after the first heartbeats", float64(c.Failed)),
 		figures.Processor("beat/cpu", "CPU of the hub "+title, c.hubCPU, s.count),
 		figures.Processor("beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c.apiServerCPU, s.count),
@@ -210,13 +211,17 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	if err := e.awaitHub(ctx); err != nil {
 		return f, err
 	}
-	if _, err := e.plainClient(ctx, "warm-up", o.Storm/4); err != nil { // a new API server is slow at first
+	warmUp, measured := floorCounts(o.Storm)
+	if _, err := e.plainClient(ctx, "warm-up", warmUp); err != nil { // a new API server is slow at first
 		return f, err
 	}
-	f, err = e.plainClient(ctx, "measured", o.Storm/2)
-	e.logf("floor: %.1f registrations/s", f.rate)
+	f, err = e.plainClient(ctx, "measured", measured)
+	e.logf("plain client without a hub: %.1f registrations/s", f.rate)
 	return f, err
 }
+
+// floorCounts returns how many registrations of the plain client precede those that are measured, and how many are measured.
+func floorCounts(storm int) (warmUp, measured int) { return max(1, storm/4), max(1, storm/2) }
 
 func (e *environment) plainClient(ctx context.Context, run string, count int) (f floor, err error) {
 	client := sim.PlainClient{API: e.API, Run: "floor-" + run}

@@ -70,9 +70,14 @@ func Bytes(row, title string, bytes int64) Figure {
 	return Figure{Row: row, Title: title, Value: float64(bytes) / (1 << 20), Unit: "MiB", Kind: Size}
 }
 
-// Quotient is a figure of a run divided by another figure of that run.
+// Quotient is a figure of a run divided by another figure of that run. It is 0 if the other one is 0, such as a CPU time below one tick of the
+// kernel: a record in JSON cannot have an infinite value.
 func Quotient(row, title string, a, b float64) Figure {
-	return Figure{Row: row, Title: title, Value: a / b, Kind: Ratio}
+	f := Figure{Row: row, Title: title, Kind: Ratio}
+	if b != 0 {
+		f.Value = a / b
+	}
+	return f
 }
 
 // WithNote adds details to a figure.

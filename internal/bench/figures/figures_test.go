@@ -57,6 +57,14 @@ func TestUnits(t *testing.T) {
 	assert.Equal(t, Samples{3, 1, 2, 5, 4}, all, "the order is not changed")
 }
 
+func TestQuotient(t *testing.T) {
+	assert.InDelta(t, 1.5, Quotient("row", "title", 3, 2).Value, 0)
+	for _, a := range []float64{0, 3} {
+		_, err := Keep(t.TempDir(), Record{Figures: []Figure{Quotient("row", "title", a, 0)}})
+		assert.NoError(t, err, "%v divided by 0", a)
+	}
+}
+
 func TestCompare(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind              Kind
