@@ -19,8 +19,8 @@ func CheckName(name string, existing []string) error {
 	return nil
 }
 
-// DropCommands change the two iptables rules of a node that drop all packets from and to an address. The verb is --insert, --check or
-// --delete. One rule is before and one after address translation, where neither other rules nor connection tracking have accepted the packet
+// DropCommands returns the commands that insert, check or delete the two iptables rules of a node that drop all packets from and to an address. The
+// verb is --insert, --check or --delete. One rule is before and one after address translation, where neither other rules nor connection tracking have accepted the packet
 // yet.
 func DropCommands(verb, address string) [][]string {
 	return [][]string{

@@ -55,7 +55,8 @@ var (
 	notRun  = regexp.MustCompile(`^<!-- not run: .{10,} -->$`)
 )
 
-// Parse returns the blocks of a page. An error begins with the line that breaks the rules.
+// Parse returns the blocks of a page. An error begins with the line that breaks the rules; for a block without an end, with the last line of the
+// page.
 func Parse(page, text string) ([]Block, error) {
 	p := &parser{page: page, lines: strings.Split(text, "\n")}
 	for p.next < len(p.lines) {

@@ -71,7 +71,7 @@ func newTools(t *testing.T) *tools {
 			"k3d kubeconfig get": string(kubeconfig),
 			inspect + "hub":      "172.20.0.2\n",
 			inspect + "member":   "172.20.0.3\n",
-			"docker logs":        "the log of k3s\n",
+			"sh -c docker logs":  "the log of k3s\n",
 		},
 		errors: map[string]error{},
 	}
@@ -232,7 +232,7 @@ func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, p.Collect(t.Context(), dir))
 	require.Equal(t, []string{
-		"docker logs k3d-muster-e2e-hub-server-0",
+		"sh -c docker logs k3d-muster-e2e-hub-server-0 2>&1", // k3s logs to standard error
 		"docker cp k3d-muster-e2e-hub-server-0:/var/log/pods " + filepath.Join(dir, "hub", "pods"),
 	}, s.take())
 	data, err := os.ReadFile(filepath.Join(dir, "hub", "k3s.log"))

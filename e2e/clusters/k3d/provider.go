@@ -135,17 +135,17 @@ func (p *provider) removeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var all []error
+	var errs []error
 	for line := range strings.Lines(string(list)) {
 		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, prefix) {
-			all = append(all, p.run(ctx, "k3d", "cluster", "delete", name))
+			errs = append(errs, p.run(ctx, "k3d", "cluster", "delete", name))
 		}
 	}
 	found, err := p.options.Run(ctx, nil, "docker", "network", "ls", "--quiet", "--filter", "name=^"+network+"$")
 	if err == nil && len(found) > 0 {
 		err = p.run(ctx, "docker", "network", "rm", network)
 	}
-	return errors.Join(append(all, err)...)
+	return errors.Join(append(errs, err)...)
 }
 
 func (p *provider) run(ctx context.Context, args ...string) error {
@@ -165,7 +165,8 @@ func (p *provider) Collect(ctx context.Context, dir string) error {
 		err := os.MkdirAll(to, 0o700)
 		if err == nil {
 			var log []byte
-			if log, err = p.options.Run(ctx, nil, "docker", "logs", c.node()); err == nil {
+			// k3s logs to standard error, and so does docker logs then. A Runner returns only standard output.
+			if log, err = p.options.Run(ctx, nil, "sh", "-c", "docker logs "+c.node()+" 2>&1"); err == nil {
 				err = os.WriteFile(filepath.Join(to, "k3s.log"), log, 0o600)
 			}
 		}

@@ -15,7 +15,8 @@ import (
 // linkDeadline limits the wait for the network interface, which another process adds within milliseconds.
 const linkDeadline = 30 * time.Second
 
-// Boot prepares the namespaces of this process as the machine and runs its programs. It returns only with an error.
+// Boot sets up the Linux namespaces of this process as those of the simulated machine, and runs the programs of the machine. It returns only with
+// an error.
 func Boot(s Spec) error {
 	for _, step := range []func(Spec) error{mount, name, sysctls, awaitLink, setup} {
 		if err := step(s); err != nil {
@@ -57,6 +58,7 @@ func (b Bind) mount() error {
 
 func name(s Spec) error { return syscall.Sethostname([]byte(s.Hostname)) }
 
+// sysctls ignores settings that the kernel does not have: those below net/bridge exist only while module br_netfilter is loaded.
 func sysctls(s Spec) error {
 	for key, value := range s.Sysctls {
 		err := os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0)
