@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
@@ -28,11 +27,11 @@ func TestHubChartRefusesValues(t *testing.T) {
 		values string
 		says   []string
 	}{
-		"unknown TLS mode":        {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
-		"CA is neither form":      {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
-		"Fleet without an image":  {"fleetControllers: {enabled: true}", []string{"fleetControllers.image"}},
-		"Schedules of nobody":     {"fleetControllers: {enabled: true, image: i, bundles: false, schedules: true}", []string{"fleetControllers.bundles"}},
-		"CA with its private key": {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
+		"unknown TLS mode":                                {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
+		"CA is neither form":                              {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
+		"Fleet without an image":                          {"fleetControllers: {enabled: true}", []string{"fleetControllers.image"}},
+		"Schedules without Fleet's controller of Bundles": {"fleetControllers: {enabled: true, image: i, bundles: false, schedules: true}", []string{"fleetControllers.bundles"}},
+		"CA with its private key":                         {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -94,7 +93,7 @@ func TestHubConfig(t *testing.T) {
 
 func TestHubWithoutBootstrapHasNoBootstrapIdentity(t *testing.T) {
 	rendered := renderHub(t, "bootstrap: {enabled: false}")
-	delete(rendered, "fleet/templates/admission.yaml") // the policies are the same with it and without
+	delete(rendered, "fleet/templates/admission.yaml") // the policies are the same with and without the bootstrap identity
 	assert.NotContains(t, join(rendered), "fleet-controller-bootstrap")
 	assert.Equal(t, []string{"fleetcontroller", "--disable-bootstrap"}, hubDeployment(t, rendered).Spec.Template.Spec.Containers[0].Command)
 }
@@ -102,13 +101,11 @@ func TestHubWithoutBootstrapHasNoBootstrapIdentity(t *testing.T) {
 func TestHubDeploymentSetsEveryRequiredVariable(t *testing.T) {
 	for _, values := range []string{"{}", "{agent: null, leaderElection: null, controller: null}", "agent: {leaderElection: {leaseDuration: ''}}"} {
 		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
-		for _, variable := range []string{
+		for _, name := range []string{
 			"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RETRY_PERIOD", "CATTLE_ELECTION_RENEW_DEADLINE", "FLEET_AGENT_REPLICA_COUNT",
 			"FLEET_AGENT_ELECTION_LEASE_DURATION", "FLEET_AGENT_ELECTION_RETRY_PERIOD", "FLEET_AGENT_ELECTION_RENEW_DEADLINE",
 		} {
-			i := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == variable })
-			require.GreaterOrEqual(t, i, 0, "%s with values %s", variable, values)
-			assert.NotEmpty(t, container.Env[i].Value, "%s with values %s", variable, values)
+			assert.NotEmpty(t, variable(container, name), "%s with values %s", name, values)
 		}
 	}
 }
@@ -201,20 +198,20 @@ func TestHubNotes(t *testing.T) {
 		values      string
 		says, hides []string
 	}{
-		"no URL":              {values: "{}", says: []string{"apiServerURL is not set", "get clusters.fleet.cattle.io local"}},
+		"no URL":              {values: "{}", says: []string{"apiServerURL is not set", "registers itself as", "get clusters.fleet.cattle.io local"}},
 		"complete":            {values: "apiServerURL: https://hub.example.com", says: []string{"kind: ClusterRegistrationToken"}, hides: []string{"apiServerURL is not set"}},
-		"no local cluster":    {values: "bootstrap: {enabled: false}", hides: []string{"registers itself"}},
-		"bootstrap namespace": {values: "bootstrap: {namespace: '-'}", hides: []string{"registers itself"}},
+		"no local cluster":    {values: "bootstrap: {enabled: false}", hides: []string{"registers itself as"}},
+		"bootstrap namespace": {values: "bootstrap: {namespace: '-'}", hides: []string{"registers itself as"}},
 		"metrics": {
 			values: "{}",
 			says:   []string{"port-forward service/fleet-controller-metrics 8080", "helm -n cattle-fleet-system install --create-namespace --wait fleet-agent"},
-			hides:  []string{"disableBundles"},
+			hides:  []string{"only while Fleet's own controllers run"},
 		},
-		"no metrics":       {values: "metrics: {enabled: false}", hides: []string{"fleet-controller-metrics"}},
-		"Bundles of other": {values: "disableBundles: true", says: []string{"only while Fleet's own controllers run"}},
-		"GitRepos":         {values: "fleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"get deployments gitjob helmops\n"}},
-		"GitRepos only":    {values: "disableBundles: true\nfleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"only while Fleet's own controllers run"}},
-		"Fleet's Bundles":  {values: "fleetControllers: {enabled: true, image: i}", says: []string{"get deployments fleet-bundles gitjob helmops\n"}},
+		"no metrics":                          {values: "metrics: {enabled: false}", hides: []string{"fleet-controller-metrics"}},
+		"Bundles of Fleet's controllers only": {values: "disableBundles: true", says: []string{"only while Fleet's own controllers run"}},
+		"GitRepos":                            {values: "fleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"get deployments gitjob helmops\n"}},
+		"GitRepos only":                       {values: "disableBundles: true\nfleetControllers: {enabled: true, image: i, bundles: false}", says: []string{"only while Fleet's own controllers run"}},
+		"Fleet's Bundles":                     {values: "fleetControllers: {enabled: true, image: i}", says: []string{"get deployments fleet-bundles gitjob helmops\n"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {

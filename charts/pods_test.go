@@ -35,7 +35,8 @@ func variable(container corev1.Container, name string) string {
 	return container.Env[i].Value
 }
 
-// The golden files show every setting of the pods. Here are the names that must agree, and the defaults that no values may lose.
+// The golden files show every setting of the pods. TestPods checks the names that must agree, and the settings that must remain with all values
+// files.
 func TestPods(t *testing.T) {
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
 		if chart == charts.CRD {

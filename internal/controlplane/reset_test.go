@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,23 +90,36 @@ func TestReset(t *testing.T) {
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	})
 
-	t.Run("the controller manager still writes", func(t *testing.T) {
+	t.Run("another client still writes", func(t *testing.T) {
 		var writer sync.WaitGroup
 		defer writer.Wait()
+		var created atomic.Int64
 		writer.Go(func() {
 			for i := range 200 { // takes a second
-				createConfigMap(t, client, fmt.Sprint("late-", i))
+				late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("late-", i)}}
+				if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), late, metav1.CreateOptions{}); !assert.NoError(t, err) {
+					return
+				}
+				created.Add(1)
 			}
 		})
-		require.EventuallyWithT(t, func(check *assert.CollectT) {
-			names, err := configMaps(t.Context(), client)
-			assert.NoError(check, err)
-			assert.Contains(check, names, "late-0")
-		}, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return created.Load() > 0 }, time.Minute, time.Millisecond)
+		before := created.Load()
 		require.NoError(t, c.Reset(t.Context()))
+		names, err := configMaps(t.Context(), client)
+		require.NoError(t, err)
+		for i := range before {
+			assert.NotContains(t, names, fmt.Sprint("late-", i), "created before the Reset")
+		}
+		writer.Wait()
+		assert.EqualValues(t, 200, created.Load())
+		require.NoError(t, c.Reset(t.Context()))
+		names, err = configMaps(t.Context(), client)
+		require.NoError(t, err)
+		assert.NotContains(t, strings.Join(names, " "), "late-")
 	})
 
-	t.Run("the checkpoint has values with which the servers were not done", func(t *testing.T) {
+	t.Run("the checkpoint was taken before the servers had written all their objects", func(t *testing.T) {
 		const authentication = "/registry/configmaps/kube-system/extension-apiserver-authentication"
 		etcd := newEtcdClient(c.dir)
 		values := maps.Clone(c.checkpoint.values)

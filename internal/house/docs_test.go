@@ -59,7 +59,7 @@ func TestDocumentationPagesThatRun(t *testing.T) {
 	}
 }
 
-// assertContexts checks that each command names its context. Without one, it would use the current context of the reader.
+// assertContexts checks that each kubectl and helm command names its context. Without a context, a command would use the current one of the reader.
 func assertContexts(t *testing.T, block docs.Block) {
 	t.Helper()
 	for line := range strings.Lines(block.Script) {

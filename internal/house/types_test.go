@@ -16,7 +16,7 @@ import (
 // sharedNames are the type names, in lower case, that several packages have with one meaning, and why.
 var sharedNames = map[string]string{
 	"action":         "the result of a decision function, for the agent and for one BundleDeployment",
-	"agent":          "an agent as it is configured, and as the bench plays it",
+	"agent":          "an agent as it is configured, and as the bench simulates it",
 	"cluster":        "a Cluster as the API, the screen, the demo and the tests of real clusters have it",
 	"conditions":     "the list of conditions; pkg/controllers/internal/result has an alias of the type in pkg/fleetstatus",
 	"config":         "the configuration of a package or program",

@@ -40,10 +40,10 @@ type bad struct {
 	spoil     func(*scene)
 	kind      string // of the object, testenv.KindCluster if empty
 	condition string
-	want      string
-	says      string // in the message
-	correct   func(*scene)
-	corrected string
+	want      string       // status, reason and, after a colon, the beginning of the message
+	says      string       // in the message
+	correct   func(*scene) // nil if the object cannot be corrected
+	corrected string       // like want
 }
 
 func (b bad) reason() string { return strings.Fields(strings.TrimSuffix(b.want, ":"))[1] }
@@ -52,7 +52,7 @@ func TestBadInputIsExplainedAndCorrected(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}
-	withoutPolicies := hub.WithoutAdmission(t) // with the policies, the API server records the token of a request
+	withoutPolicies := hub.WithoutAdmission(t) // with the policies, the API server records the creator of a request: the test, which is not the ServiceAccount of the token
 	hub.Hub(t, wire.Wrap, testenv.FastRecheck, withoutPolicies)
 
 	cases := sample.Some(t, 10, slices.Concat(badKubeconfigs(t), badRequests(), takenNames()))
@@ -69,7 +69,10 @@ func TestBadInputIsExplainedAndCorrected(t *testing.T) {
 	}
 	wire.RequireQuiet(t, 20, paths...)
 	for i, b := range cases {
-		t.Run(b.name+", corrected", func(t *testing.T) { scenes[i].requireCorrected(t, b) })
+		t.Run(b.name+", reported once", func(t *testing.T) { scenes[i].requireReportedOnce(t, b) })
+		if b.correct != nil {
+			t.Run(b.name+", corrected", func(t *testing.T) { scenes[i].requireCorrected(t, b) })
+		}
 	}
 }
 
@@ -94,11 +97,14 @@ func (s *scene) requireExplained(t *testing.T, b bad) {
 	})
 }
 
-func (s *scene) requireCorrected(t *testing.T, b bad) {
+func (s *scene) requireReportedOnce(t *testing.T, b bad) {
 	assert.Equal(t, 1, s.hub.EventCount(t, s.ns, object, b.reason()), "events %s", b.reason())
 	if s.foreign != nil {
 		assert.Equal(t, s.before, s.foreign(), "an object of another owner has changed")
 	}
+}
+
+func (s *scene) requireCorrected(t *testing.T, b bad) {
 	s.t = t
 	b.correct(s)
 	s.hub.WaitCondition(t, b.kindOf(), s.ns, object, b.condition, b.corrected)
@@ -318,9 +324,9 @@ func badRequests() []bad {
 		}),
 		{
 			name: "request without a clientID", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
-			want: "False ClientIDEmpty", says: "clientID", corrected: "False ClientIDEmpty",
-			spoil:   func(s *scene) { s.token("tok"); s.request("tok", fleet.ClusterRegistrationSpec{}) },
-			correct: func(*scene) {}, // a request is immutable: the agent creates another one
+			want: "False ClientIDEmpty", says: "clientID",
+			spoil: func(s *scene) { s.token("tok"); s.request("tok", fleet.ClusterRegistrationSpec{}) },
+			// a request is immutable: the agent creates another one
 		},
 	}
 }

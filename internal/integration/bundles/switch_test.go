@@ -199,7 +199,8 @@ func deployed(t *testing.T, member *testenv.Cluster, namespaces ...string) (foun
 	return found
 }
 
-// probe has one more ConfigMap deployed. With own, the hub makes the BundleDeployment.
+// probe creates one more Bundle with a ConfigMap and waits until it is deployed. If own is true, the hub creates the BundleDeployment; otherwise
+// the test does.
 func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
 	t.Helper()
 	resources := []fleet.BundleResource{{Name: "cm.yaml", Content: "kind: ConfigMap\napiVersion: v1\nmetadata: {name: " + name + "}\n"}}
@@ -246,7 +247,11 @@ func TestSwitch(t *testing.T) {
 	})
 
 	// A cluster that Fleet manages: its hub has registered it, and its agent, which labels no release, has deployed.
-	controllers := startFleetBundles(t, s, "m", bundles)
+	controllers, writes := startFleetBundles(t, s, "m", bundles), int64(0)
+	stopControllers := func() {
+		controllers.Stop()
+		writes += controllers.writes.Swap(0)
+	}
 	agent := stage.Member.Agent(t, agentNamespace)
 	requireApplied := func(t *testing.T) (ids []string) {
 		t.Helper()
@@ -282,8 +287,9 @@ func TestSwitch(t *testing.T) {
 	before := deployed(t, stage.Member, namespaces...)
 	require.NotEmpty(t, before)
 
-	// requireSame lets the agent deploy one more Bundle, if an agent and a controller run, and compares.
 	running, own, hubRuns, probes := false, false, false, 0
+	// requireSame has the agent deploy one more Bundle, if it runs, and requires that the first releases, their objects and their
+	// BundleDeployments are the same as before.
 	requireSame := func(t *testing.T) {
 		t.Helper()
 		if running {
@@ -297,18 +303,18 @@ func TestSwitch(t *testing.T) {
 		}
 	}
 	ours := func() { // the hub with its own Bundle controllers, in place of Fleet's
-		controllers.Stop()
+		stopControllers()
 		stage.Stop(t)
 		stage.Running, own, hubRuns = s.hub.Hub(t), true, true
 	}
 	theirs := func() {
-		controllers.Stop()
+		stopControllers()
 		stage.Stop(t)
 		stage.Running, own, hubRuns = s.hub.Hub(t, testenv.WithoutBundles), false, true
 		controllers = startFleetBundles(t, s, "m", bundles)
 		s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True")
 	}
-	// What a step starts runs until the end of the whole test, so that these functions use its t.
+	// What a step starts runs until the end of the whole test, so these functions use the t of TestSwitch.
 	steps := []struct {
 		name        string
 		there, back func()
@@ -367,5 +373,6 @@ func TestSwitch(t *testing.T) {
 		})
 		requireSame(t)
 	})
-	assert.Less(t, controllers.writes.Load(), int64(5), "no two controllers overwrite a BundleDeployment in turn")
+	stopControllers()
+	assert.Less(t, writes, int64(5), "no two controllers overwrite a BundleDeployment in turn")
 }

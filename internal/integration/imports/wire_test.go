@@ -58,6 +58,7 @@ func TestWire(t *testing.T) {
 	names := strings.NewReplacer(
 		"REGISTRATION-NAMESPACE", r.Values.SystemRegistrationNamespace, "CLUSTER-NAMESPACE", namespace, "WORKSPACE", s.Namespace,
 		"fleet-agent-CLUSTER", agentBundle, "CLUSTER", cluster, "CREDENTIAL", r.Secret.Name, "AGENT", registration.RequestServiceAccount(r.Request.Name, string(r.Request.UID)),
+		"REQUEST", r.Request.Name,
 	)
 	lines, err := os.ReadFile(filepath.Join("testdata", "wire", "26-cluster-deletion.txt"))
 	require.NoError(t, err)
@@ -67,7 +68,9 @@ func TestWire(t *testing.T) {
 	for line := range strings.Lines(string(lines)) {
 		line = strings.TrimSpace(line)
 		number++
-		at := slices.Index(sent, names.Replace(line))
+		recorded := names.Replace(line)
+		require.NotRegexp(t, "/.*[A-Z]", recorded, "%s has a name that no name of this hub replaces", line)
+		at := slices.Index(sent, recorded)
 		if other, found := otherwise[line]; found {
 			assert.Negative(t, at, "%s: %s", line, other.why)
 			if other.sends == "" {

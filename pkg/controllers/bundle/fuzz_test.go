@@ -14,7 +14,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Any Bundle targets only Clusters that one of its targets selects.
+// For any Bundle the choice is repeatable, and contains only targets that select the Cluster, none that is empty and none with doNotDeploy. An
+// invalid Bundle targets no Cluster.
 func FuzzChoose(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
@@ -44,6 +45,7 @@ func FuzzChoose(f *testing.F) {
 			assert.Empty(t, chosen, "an invalid Bundle targets no Cluster")
 		}
 		for _, i := range chosen {
+			assert.True(t, p.targets[i].match(m), "target %d does not select the Cluster", i)
 			assert.False(t, p.targets[i].isEmpty(), "an empty target selects nothing")
 			assert.False(t, p.targets[i].doNotDeploy)
 		}

@@ -73,14 +73,14 @@ func TestInstances_limit(t *testing.T) {
 }
 
 // beatAs is a heartbeat of one of several agents.
-func (d *day) beatAs(instance string) {
+func (d *detectorTest) beatAs(instance string) {
 	d.beat()
 	d.cluster.Status.Agent.Instance = instance
 	d.pass()
 }
 
 func TestHasClones(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.pass()
 	d.beatAs("A")
 	d.beatAs("B")
@@ -97,7 +97,7 @@ func TestHasClones(t *testing.T) {
 }
 
 func TestHasClones_afterRestart(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	result.Set(&d.cluster.Status.Conditions, fleet.ConditionRegistered, result.Stalled(fleet.ReasonCloneDetected, ""), noon)
 	d.beatAs("A")
 	assert.True(t, d.HasClones(d.cluster))

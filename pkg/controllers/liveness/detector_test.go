@@ -33,17 +33,17 @@ func (q queue) EnqueueAfter(namespace, name string, _ time.Duration) {
 	q <- types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// day is a Detector with a fake clock.
-type day struct {
+// detectorTest is a Detector with a fake clock.
+type detectorTest struct {
 	*Detector
 	clock    *clocktesting.FakeClock
 	clusters queue
 	cluster  *fleet.Cluster
 }
 
-func newDay(t *testing.T, hub config.Hub) *day {
+func newDetectorTest(t *testing.T, hub config.Hub) *detectorTest {
 	t.Helper()
-	d := &day{
+	d := &detectorTest{
 		clock: clocktesting.NewFakeClock(noon), clusters: make(queue, 100),
 		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: member.Namespace, Name: member.Name}},
 	}
@@ -53,26 +53,26 @@ func newDay(t *testing.T, hub config.Hub) *day {
 	return d
 }
 
-// pass is one look at the Cluster, with its status written.
-func (d *day) pass() (corev1.ConditionStatus, *result.Transition) {
+// pass observes and reconciles the Cluster once, and writes the condition to its status.
+func (d *detectorTest) pass() (corev1.ConditionStatus, *result.Transition) {
 	d.Observe(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
 	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
 	return fleetstatus.Condition(d.cluster.Status.Conditions, d.Condition()).Status, transition
 }
 
-func (d *day) status() corev1.ConditionStatus {
+func (d *detectorTest) status() corev1.ConditionStatus {
 	status, _ := d.pass()
 	return status
 }
 
-func (d *day) beat() {
+func (d *detectorTest) beat() {
 	d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now().Truncate(time.Second))
 }
 
-// requireBack waits until the queue of deadlines brings the Cluster back. A queue that looked at the clock just before a step of
-// it, and set its alarm just after, is that much too late: a tick wakes it.
-func (d *day) requireBack(t *testing.T) {
+// requireBack waits until the queue of deadlines enqueues the Cluster. If the queue reads the fake clock just before a step and starts its timer
+// just after, the timer ends too late by that step; so the clock is stepped further by ticks.
+func (d *detectorTest) requireBack(t *testing.T) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
@@ -84,13 +84,14 @@ func (d *day) requireBack(t *testing.T) {
 		case <-again.C:
 			d.clock.Step(tick)
 		case <-deadline:
-			t.Fatal("the Cluster does not come back")
+			t.Fatal("the Cluster was not enqueued")
 		}
 	}
 }
 
-// requireQuiet is for when the queue of deadlines has had its chance: everything it does is done when an entry of now is.
-func (d *day) requireQuiet(t *testing.T) {
+// requireQuiet requires that the queue of deadlines enqueues nothing now: it adds a probe that is due at once, and the probe must be the first key
+// that comes.
+func (d *detectorTest) requireQuiet(t *testing.T) {
 	t.Helper()
 	probe := types.NamespacedName{Name: "probe"}
 	d.mu.Lock()
@@ -101,12 +102,12 @@ func (d *day) requireQuiet(t *testing.T) {
 	case key := <-d.clusters:
 		require.Equal(t, probe, key)
 	case <-time.After(patience):
-		t.Fatal("the queue of deadlines stands still")
+		t.Fatal("the queue of deadlines did not enqueue the probe")
 	}
 }
 
 func TestDetector_gracePeriod(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	assert.Equal(t, unknown, d.status(), "before the first beat")
 	d.clock.Step(time.Hour)
 	d.beat()
@@ -128,7 +129,7 @@ func TestDetector_gracePeriod(t *testing.T) {
 }
 
 func TestDetector_heartbeatsExtendTheDeadline(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.pass()
 	for range 200 {
 		d.beat()
@@ -149,7 +150,7 @@ func TestDetector_heartbeatsExtendTheDeadline(t *testing.T) {
 }
 
 func TestDetector_reinstalledAgent(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.pass()
 	d.beat()
 	assert.Equal(t, yes, d.status())
@@ -163,7 +164,7 @@ func TestDetector_reinstalledAgent(t *testing.T) {
 }
 
 func TestDetector_forget(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.beat()
 	d.pass()
 	d.Forget("ns/member")
@@ -173,7 +174,7 @@ func TestDetector_forget(t *testing.T) {
 }
 
 func TestDetector_changedConfiguration(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.pass()
 	d.beat()
 	d.pass()
@@ -189,7 +190,7 @@ func TestDetector_changedConfiguration(t *testing.T) {
 }
 
 func TestDetector_hubWasDown(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
 	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent sends a heartbeat every 15m0s"), noon)
 	status, transition := d.pass()
@@ -202,7 +203,7 @@ func TestDetector_hubWasDown(t *testing.T) {
 }
 
 func TestDetector_apiServerWasDown(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.pass()
 	d.beat()
 	d.pass()
@@ -218,7 +219,7 @@ func TestDetector_apiServerWasDown(t *testing.T) {
 }
 
 func TestDetector_countsHeartbeats(t *testing.T) {
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	registry := prometheus.NewRegistry()
 	d.Metrics = metrics.New(registry)
 	interval := d.Config.Get().CheckinInterval()
@@ -227,13 +228,14 @@ func TestDetector_countsHeartbeats(t *testing.T) {
 		d.status()
 		families, err := registry.Gather()
 		require.NoError(t, err)
+		found := map[string]float64{}
 		for _, family := range families {
-			switch family.GetName() {
-			case "muster_heartbeats_received_total":
-				assert.InDelta(t, count, family.GetMetric()[0].GetCounter().GetValue(), 0)
-			case "muster_heartbeat_lateness_seconds":
-				assert.InDelta(t, lateness, family.GetMetric()[0].GetHistogram().GetSampleSum(), 0)
-			}
+			metric := family.GetMetric()[0]
+			found[family.GetName()] = metric.GetCounter().GetValue() + metric.GetHistogram().GetSampleSum()
+		}
+		for name, value := range map[string]float64{"muster_heartbeats_received_total": float64(count), "muster_heartbeat_lateness_seconds": lateness} {
+			require.Contains(t, found, name)
+			assert.InDelta(t, value, found[name], 0, name)
 		}
 	}
 	requires(0, 0)

@@ -37,10 +37,10 @@ func (i requestAccounts) Get(namespace, name string) (*corev1.ServiceAccount, er
 
 const oneReport = `{"version":"v1","checkinInterval":"1m0s","namespace":"system","registration":"of-another","lastSeen":"2000-01-01T00:00:00Z","instance":"x","vouches":"y"}`
 
-// newLeaseDay is a Detector whose Clusters have agents that renew Leases, with the ServiceAccounts a-uid and b-uid.
-func newLeaseDay(t *testing.T) *day {
+// newLeaseTest is a Detector whose Clusters have agents that renew Leases, with the ServiceAccounts a-uid and b-uid.
+func newLeaseTest(t *testing.T) *detectorTest {
 	t.Helper()
-	d := newDay(t, config.Hub{})
+	d := newDetectorTest(t, config.Hub{})
 	d.accounts = requestAccounts{"a-uid": true, "b-uid": true}
 	d.Events = record.NewFakeRecorder(10)
 	return d
@@ -49,7 +49,7 @@ func newLeaseDay(t *testing.T) *day {
 var version int
 
 // renewedLease is a Lease of the Cluster that was renewed now.
-func (d *day) renewedLease(identity, report string) *coordinationv1.Lease {
+func (d *detectorTest) renewedLease(identity, report string) *coordinationv1.Lease {
 	version++
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -62,12 +62,12 @@ func (d *day) renewedLease(identity, report string) *coordinationv1.Lease {
 	}
 }
 
-// leasePass is one look at the Cluster, with its status written.
-func (d *day) leasePass() (corev1.ConditionStatus, fleet.AgentStatus) {
+// leasePass observes and reconciles the Cluster once, and writes its status.
+func (d *detectorTest) leasePass() (corev1.ConditionStatus, fleet.AgentStatus) {
 	return d.status(), d.cluster.Status.Agent
 }
 
-func (d *day) enqueued() int {
+func (d *detectorTest) enqueued() int {
 	n := len(d.clusters)
 	for range n {
 		<-d.clusters
@@ -76,7 +76,7 @@ func (d *day) enqueued() int {
 }
 
 func TestDetector_lease(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	status, _ := d.leasePass()
 	assert.Equal(t, unknown, status)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
@@ -86,7 +86,7 @@ func TestDetector_lease(t *testing.T) {
 	assert.Equal(t, fleet.AgentStatus{
 		LastSeen: metav1.NewTime(noon), Version: "v1", Namespace: "system", CheckinInterval: &metav1.Duration{Duration: time.Minute},
 		Instance: "i", Registration: "a",
-	}, agent, "the identity says of which request it is, and not the report")
+	}, agent, "the request is that of the ServiceAccount, not the one in the report")
 
 	for range 14 { // a quarter of an hour has not passed
 		d.clock.Step(time.Minute)
@@ -135,12 +135,12 @@ func TestDetector_leasesAtStart(t *testing.T) {
 		{"the agent is installed again", time.Hour, true, unknown, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			before := newLeaseDay(t)
+			before := newLeaseTest(t)
 			lease := before.renewedLease("a-uid", oneReport)
 			before.onRenewal(lease, false)
 			before.leasePass()
 
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.cluster = before.cluster
 			d.clock.SetTime(noon.Add(row.age))
 			d.reachability = NewAPIReachability(d.clock)
@@ -165,13 +165,13 @@ func TestDetector_leasesAtStart(t *testing.T) {
 
 func TestDetector_lastSeenAfterAStart(t *testing.T) {
 	for range 100 { // the time of the first write is random
-		before := newLeaseDay(t)
+		before := newLeaseTest(t)
 		before.onRenewal(before.renewedLease("a-uid", oneReport), false)
 		before.leasePass()
 		before.clock.Step(time.Minute)
 		lease := before.renewedLease("a-uid", oneReport) // lastSeen in the status is a minute older
 
-		d := newLeaseDay(t)
+		d := newLeaseTest(t)
 		d.cluster = before.cluster
 		d.clock.SetTime(before.clock.Now())
 		d.onRenewal(lease, true)
@@ -187,7 +187,7 @@ func TestDetector_lastSeenAfterAStart(t *testing.T) {
 }
 
 func TestDetector_watchLeases(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	earlier := d.renewedLease("a-uid", oneReport)
 	d.clock.Step(time.Minute)
 	inUse := d.renewedLease("b-uid", oneReport)
@@ -216,7 +216,7 @@ func TestDetector_watchLeases(t *testing.T) {
 }
 
 func TestDetector_emptiedStatus(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 	d.leasePass()
 	d.leasePass() // the event of the write
@@ -234,7 +234,7 @@ func TestDetector_emptiedStatus(t *testing.T) {
 }
 
 func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	ahead := d.renewedLease("a-uid", oneReport)
 	ahead.Spec.RenewTime = ptr.To(metav1.NewMicroTime(noon.Add(1000 * time.Hour)))
 	d.onRenewal(ahead, false)
@@ -252,7 +252,7 @@ func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
 	assert.Equal(t, no, d.status())
 }
 
-func (d *day) renewedAt(identity string, at time.Time) *coordinationv1.Lease {
+func (d *detectorTest) renewedAt(identity string, at time.Time) *coordinationv1.Lease {
 	lease := d.renewedLease(identity, oneReport)
 	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(at))
 	return lease
@@ -267,7 +267,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 		"years of future": time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC),
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.onRenewal(d.renewedAt("a-uid", theirs), false)
 			_, agent := d.leasePass()
 			assert.Equal(t, "a", agent.Registration)
@@ -283,7 +283,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 			assert.Equal(t, noon.Add(time.Second), agent.LastSeen.Time)
 		})
 		t.Run(name+", in the status of an earlier hub", func(t *testing.T) {
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(theirs), Registration: "a"}
 			d.onRenewal(d.renewedAt("b-uid", noon.Add(-time.Second)), true)
 			_, agent := d.leasePass()
@@ -299,7 +299,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 			assert.Equal(t, "b", agent.Registration)
 		})
 		t.Run(name+", by an agent that writes the status", func(t *testing.T) {
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 			d.leasePass()
 			d.clock.Step(time.Minute)
@@ -317,7 +317,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 }
 
 func TestDetector_limitedRenewalIsOneHeartbeat(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	future := time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)
 	d.onRenewal(d.renewedAt("a-uid", future), false)
 	d.leasePass()
@@ -333,7 +333,7 @@ func TestDetector_limitedRenewalIsOneHeartbeat(t *testing.T) {
 }
 
 func TestDetector_deletedLease(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 	d.leasePass()
 	d.clock.Step(time.Minute)
@@ -364,7 +364,7 @@ func TestDetector_deletedLease(t *testing.T) {
 
 // A proxy may refuse the Lease: then the agent writes the status with the same identity.
 func TestDetector_agentWithoutItsLease(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 	d.leasePass()
 	for range 10 {
@@ -384,7 +384,7 @@ func TestDetector_agentWithoutItsLease(t *testing.T) {
 
 // Fleet's own Cluster controller writes the whole status without the fields that it does not know.
 func TestDetector_statusWithoutInstance(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.beatAs("A")
 	at := d.records[member].last().at
 	d.clock.Step(time.Minute)
@@ -398,7 +398,7 @@ func TestDetector_statusWithoutInstance(t *testing.T) {
 
 // The cache of ServiceAccounts may be late.
 func TestDetector_accountThatTheCacheDoesNotShow(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	accounts := d.accounts
 	d.accounts = requestAccounts{}
 	d.leasePass()
@@ -416,7 +416,7 @@ func TestDetector_accountThatTheCacheDoesNotShow(t *testing.T) {
 
 // The thief of an agent's token changes the report with each renewal.
 func TestDetector_manyReports(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	report := func(version int) {
 		d.onRenewal(d.renewedLease("a-uid", strings.Replace(oneReport, "v1", fmt.Sprint("v", version), 1)), false)
 	}
@@ -473,7 +473,7 @@ type delays chan time.Duration
 func (d delays) EnqueueAfter(_, _ string, after time.Duration) { d <- after }
 
 func TestDetector_failedWrite(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 	d.Observe(d.cluster.DeepCopy())
 	_, agent := d.leasePass()
@@ -481,7 +481,7 @@ func TestDetector_failedWrite(t *testing.T) {
 }
 
 func TestDetector_otherIdentities(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 	d.leasePass()
 	t.Run("revoked", func(t *testing.T) {
@@ -512,7 +512,7 @@ func TestDetector_otherIdentities(t *testing.T) {
 }
 
 func TestDetector_clonesOnALease(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	for _, instance := range []string{"i", "j", "i"} {
 		lease := d.renewedLease("a-uid", oneReport)
 		lease.Spec.HolderIdentity = ptr.To(instance)
@@ -528,11 +528,11 @@ func TestDetector_clonesOnALease(t *testing.T) {
 func TestDetector_agentRestartedWhileTheHubWasDown(t *testing.T) {
 	for name, renewedBeforeThePass := range map[string]bool{"the pass is first": false, "a renewal is first": true} {
 		t.Run(name, func(t *testing.T) {
-			before := newLeaseDay(t)
+			before := newLeaseTest(t)
 			before.onRenewal(before.renewedLease("a-uid", oneReport), false)
 			before.leasePass()
 
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.cluster = before.cluster
 			renew := func(atStart bool) {
 				d.clock.Step(time.Second)
@@ -555,7 +555,7 @@ func TestDetector_agentRestartedWhileTheHubWasDown(t *testing.T) {
 
 // An agent that starts does not know for some seconds which releases it keeps.
 func TestDetector_keptReleasesStayUntilTheAgentKnows(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	for _, row := range []struct {
 		report string
 		want   *fleet.AgentKeptReleases
@@ -582,7 +582,7 @@ func TestDetector_invalidReports(t *testing.T) {
 		"too many resources":    `{"capacity":{` + `"r":"1",` + manyResources() + `}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newLeaseDay(t)
+			d := newLeaseTest(t)
 			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
 			d.leasePass()
 			for range 3 {
@@ -610,7 +610,7 @@ func manyResources() string {
 }
 
 func TestReduce(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	lease := d.renewedLease("a-uid", strings.Repeat("x", 1<<18))
 	lease.Labels = map[string]string{fleet.ManagedLabel: "true", "other": "x"}
 	lease.Annotations["other"], lease.Annotations[registration.LeaseProof] = "x", strings.Repeat("x", maxRequestName+1)
@@ -661,7 +661,7 @@ func FuzzReportOf(f *testing.F) {
 
 // An exponent of nine digits takes minutes and gigabytes to decode or to compare. JSON permits a name twice, and in other case.
 func TestReportOf_quantities(t *testing.T) {
-	d := newLeaseDay(t)
+	d := newLeaseTest(t)
 	const good = `{"cpu":"3950m","memory":"16Gi","pods":110}`
 	for _, name := range []string{"capacity", "allocatable"} {
 		report, err := reportOf(d.renewedLease("a-uid", `{"`+name+`":`+good+`}`))
