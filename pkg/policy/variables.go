@@ -20,7 +20,7 @@ func variablesOf(c RuleInput) (map[string]any, error) {
 	}
 	complete(request, "spec", "clusterLabels")
 	if spec, ok := request["spec"].(map[string]any); ok {
-		delete(spec, "clientRandom") // it leads to the credential, and an error's message might repeat it
+		delete(spec, "clientRandom") // the name of the answer Secret can be computed from it, and an error's message might repeat it
 	}
 	complete(token, "spec", "labels")
 	complete(cluster, "spec")

@@ -46,14 +46,12 @@ func (s *scene) lists(t *testing.T, agent *testenv.Cluster) error {
 	return err
 }
 
-func (s *scene) awaitAnswer(t *testing.T, agent *testenv.Cluster, is func(error) bool) (took time.Duration) {
+func (s *scene) awaitAnswer(t *testing.T, agent *testenv.Cluster, is func(error) bool) {
 	t.Helper()
-	began := time.Now()
 	testenv.Eventually(t, func() (bool, string) {
 		err := s.lists(t, agent)
 		return is(err), fmt.Sprintf("the agent gets %v", err)
 	})
-	return time.Since(began)
 }
 
 func isFine(err error) bool { return err == nil }
@@ -64,7 +62,7 @@ func (s *scene) requests(t *testing.T) []fleet.ClusterRegistration {
 	return list.Items
 }
 
-func (s *scene) heard(t *testing.T, after time.Time) {
+func (s *scene) awaitHeartbeat(t *testing.T, after time.Time) {
 	t.Helper()
 	s.Hub.AwaitHeartbeat(t, s.Namespace, s.cluster, after)
 }
@@ -75,24 +73,21 @@ func TestQuarantine(t *testing.T) {
 	require.NoError(t, s.lists(t, agent))
 	before := s.requests(t)
 
-	fastest := time.Hour
-	for range 3 { // a busy machine may be slow, but not each time
+	for range 3 {
 		s.PatchSpec(t, s.cluster, `{"quarantined":true}`)
-		fastest = min(fastest, s.awaitAnswer(t, agent, apierrors.IsForbidden))
+		s.awaitAnswer(t, agent, apierrors.IsForbidden)
 		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "False Quarantined: the agent is quarantined")
 		s.PatchSpec(t, s.cluster, `{"quarantined":null}`)
 		s.awaitAnswer(t, agent, isFine)
 		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "True Registered")
 	}
-	t.Logf("an agent was cut off after %s", fastest)
-	assert.Less(t, fastest, time.Second)
-	s.heard(t, time.Now())
+	s.awaitHeartbeat(t, time.Now())
 	after := s.requests(t)
 	require.Len(t, after, len(before), "it continues with its credential")
 	assert.Equal(t, before[0].UID, after[0].UID)
 	testenv.Eventually(t, func() (bool, string) {
-		told := s.Hub.EventCount(t, s.Namespace, s.cluster, fleet.ReasonQuarantined)
-		return told == 3, fmt.Sprintf("%d events about 3 quarantines", told)
+		events := s.Hub.EventCount(t, s.Namespace, s.cluster, fleet.ReasonQuarantined)
+		return events == 3, fmt.Sprintf("%d events about 3 quarantines", events)
 	})
 }
 

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/series"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -19,22 +21,9 @@ import (
 )
 
 // reading is the value of a series with these label values; for a histogram, the number of observations.
-func reading(t *testing.T, registry *prometheus.Registry, name string, labels ...string) (value float64) {
+func reading(t *testing.T, registry *prometheus.Registry, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			matches := family.GetName() == name && len(metric.GetLabel()) == len(labels)
-			for i := 0; matches && i < len(labels); i++ {
-				matches = metric.GetLabel()[i].GetValue() == labels[i]
-			}
-			if matches {
-				value += metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return value
+	return series.Values(t, registry)[strings.Join(append([]string{name}, labels...), " ")]
 }
 
 func TestMetrics(t *testing.T) {
@@ -72,7 +61,7 @@ func TestMetrics(t *testing.T) {
 	}, testenv.Patience, 20*time.Millisecond)
 
 	running.Stop(t)
-	require.Zero(t, reading(t, registry, "muster_clusters", fleet.ConditionRegistered, "True"), "the caches of a hub that has ended stand still")
+	require.Zero(t, reading(t, registry, "muster_clusters", fleet.ConditionRegistered, "True"), "a hub that has ended must not report Clusters from its caches, which no longer change")
 }
 
 // requireMonitored requires that the hub has each metric that the alerts and the dashboard of the chart name. Those that count rare

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -79,7 +78,7 @@ func TestReconcileCopies(t *testing.T) {
 			source: credential("ws", "6", "two"), target: copyOf("4 source/5 11", "one"), generation: 4,
 			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6 11", "two"), after: 5, readable: []string{"cred"},
 		},
-		"other content, and a BundleDeployment of before the last change": {
+		"other content, and a BundleDeployment from before the last change": {
 			source: credential("ws", "6", "two"), target: copyOf("5 source/5 11", "one"), generation: 4,
 			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("6 source/6 11", "two"), after: 6, readable: []string{"cred"},
 		},
@@ -259,9 +258,9 @@ func TestCopyEvents_ofAnEarlierBundle(t *testing.T) {
 	}
 }
 
-// TestReconcileAccounts deploys charts and artifacts that the agent downloads. The agent reads a copy of the Secret with the account, which is not
-// a downstream resource. No Content is stored.
-func TestReconcileAccounts(t *testing.T) {
+// TestReconcileDownloads deploys charts and artifacts that the agent downloads. The agent reads a copy of the Secret with the credentials for the
+// server, which is not a downstream resource. No Content is stored.
+func TestReconcileDownloads(t *testing.T) {
 	artifact := "s-" + strings.Repeat("a", 61)
 	for name, row := range map[string]struct {
 		source     string
@@ -303,24 +302,24 @@ func TestReconcileAccounts(t *testing.T) {
 	}
 }
 
-// TestReconcileCopiesOnce names one Secret in downstreamResources of one Bundle and as the account of another.
+// TestReconcileCopiesOnce names one Secret in downstreamResources of one Bundle and as the download credentials of another.
 func TestReconcileCopiesOnce(t *testing.T) {
-	withAccount := bundleWith(func(spec *fleet.BundleSpec) {
+	downloading := bundleWith(func(spec *fleet.BundleSpec) {
 		spec.Targets = toAlice().Spec.Targets
 		spec.Resources, spec.HelmOpOptions = nil, &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
 		spec.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
 	})
-	withAccount.Name = "charted"
+	downloading.Name = "charted"
 	stage := func(t *testing.T) *stage {
 		s := newStage(t)
-		first, second := deployed(t, copying("Secret", "cred")), deployed(t, withAccount)
+		first, second := deployed(t, copying("Secret", "cred")), deployed(t, downloading)
 		first.Spec.DownstreamResourcesGeneration = 4
-		s.has(t, clusterNamed("alice"), copying("Secret", "cred"), withAccount, first, second)
+		s.has(t, clusterNamed("alice"), copying("Secret", "cred"), downloading, first, second)
 		s.hasSecret(t, credential("ws", "5", "one"))
 		s.hasSecret(t, copyOf("4 source/5", "one"))
 		return s
 	}
-	t.Run("the first use has it, the second is a conflict", func(t *testing.T) {
+	t.Run("the first Bundle gets the copy, the second one has a name conflict", func(t *testing.T) {
 		s := stage(t)
 		_, out := s.reconcile(t, clusterNamed("alice"))
 		assert.Empty(t, s.requests(), "the copy does not change with every use")
@@ -329,7 +328,7 @@ func TestReconcileCopiesOnce(t *testing.T) {
 	})
 	t.Run("one use ends: the copy stays", func(t *testing.T) {
 		s := stage(t)
-		public := withAccount.DeepCopy()
+		public := downloading.DeepCopy()
 		public.Generation++
 		public.Spec.HelmOpOptions = &fleet.GenericMap{Data: map[string]any{"helmOpInsecureSkipTLSVerify": false}}
 		s.has(t, public)
@@ -384,7 +383,7 @@ func TestCopyEvents(t *testing.T) {
 	assert.Empty(t, s.takenByPass(t))
 }
 
-// The cache computes the sources of each Bundle while others wait for it.
+// The cache computes the sources of each Bundle while it holds its lock.
 func TestSourcesOfBundle_manyTargets(t *testing.T) {
 	const targets = 5000
 	b := bundleWith(func(s *fleet.BundleSpec) {
@@ -397,7 +396,7 @@ func TestSourcesOfBundle_manyTargets(t *testing.T) {
 	assert.Less(t, heap.Allocated(func() { assert.Len(t, sourcesOfBundle(b), targets) }), 10<<20, "the list is copied for each target")
 }
 
-// The index takes many times the size of the list, so it has no key of a Bundle with more sources than it may have.
+// The index takes many times the memory of the list of sources, so a Bundle with more sources than allowed has no key in it.
 func TestIndex_manySources(t *testing.T) {
 	s := newStage(t)
 	for n, want := range map[int]int{maxSources: 1, maxSources + 1: 0} {
@@ -413,14 +412,13 @@ func TestIndex_manySources(t *testing.T) {
 	}
 }
 
-// A BundleDeployment of Fleet's hub may name any number, and each pass over the Cluster reads them.
+// A BundleDeployment of Fleet's hub may name any number of Secrets and ConfigMaps, and each pass over the Cluster goes through all of them. To
+// compare each with all others would take a minute.
 func TestSourcesOf_many(t *testing.T) {
 	deployment := &fleet.BundleDeployment{}
 	for i := range 50_000 { // fit into 1.5 MB
 		deployment.Spec.Options.DownstreamResources = append(deployment.Spec.Options.DownstreamResources, fleet.DownstreamResource{Kind: "secret", Name: fmt.Sprint(i)})
 	}
 	deployment.Spec.StagedOptions = deployment.Spec.Options
-	began := time.Now()
 	assert.Len(t, sourcesOf(deployment), 50_000)
-	assert.Less(t, time.Since(began), 5*time.Second, "it took a minute when it compared each with all others")
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/testenv/series"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -37,25 +38,6 @@ func request(granted bool, status string) *fleet.ClusterRegistration {
 	return r
 }
 
-// gathered has the value of each series, by its name and label values. The value of a histogram is its number of observations.
-func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	values := map[string]float64{}
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			name := []string{family.GetName()}
-			for _, label := range metric.GetLabel() {
-				name = append(name, label.GetValue())
-			}
-			value := metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			values[strings.Join(name, " ")] = value
-		}
-	}
-	return values
-}
-
 func TestStateCollector(t *testing.T) {
 	var known []*fleet.Cluster
 	var requests []*fleet.ClusterRegistration
@@ -65,7 +47,7 @@ func TestStateCollector(t *testing.T) {
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return requests, nil },
 		Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return 6 * time.Hour },
 	})
-	empty := gathered(t, registry)
+	empty := series.Values(t, registry)
 	assert.Len(t, empty, 4*3+3+2+4+1, "states that nothing has are exported")
 	for name, value := range empty {
 		assert.Zero(t, value, name)
@@ -101,7 +83,7 @@ func TestStateCollector(t *testing.T) {
 	} {
 		empty[name] = value
 	}
-	assert.Equal(t, empty, gathered(t, registry))
+	assert.Equal(t, empty, series.Values(t, registry))
 }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -123,7 +105,7 @@ func TestGranted(t *testing.T) {
 	for _, took := range []time.Duration{2 * time.Second, time.Hour, -time.Second} {
 		hub.Granted(took)
 	}
-	values := gathered(t, registry)
+	values := series.Values(t, registry)
 	assert.InDelta(t, 3, values["muster_registrations_granted_total"], 0)
 	assert.InDelta(t, 3, values["muster_registration_duration_seconds"], 0)
 	families, err := registry.Gather()
@@ -141,17 +123,17 @@ func TestGranted(t *testing.T) {
 func TestCounters(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	hub := New(registry)
-	before := gathered(t, registry)
-	assert.Contains(t, before, "muster_registrations_refused_total ClientIDInUse", "a series that appears with its first increase shows none")
+	before := series.Values(t, registry)
+	assert.Contains(t, before, "muster_registrations_refused_total ClientIDInUse", "Prometheus sees no increase if a series appears only when it is first increased")
 	hub.Refused(fleet.ReasonClientIDInUse)
 	hub.Registered(WayAgent, ApprovalManual, -time.Second)
 	hub.Imported(time.Second, "")
 	hub.Imported(time.Minute, fleet.ReasonUnreachable)
 	hub.Heartbeat(-time.Second)
 	changed := map[string]float64{}
-	for series, value := range gathered(t, registry) {
-		if before[series] != value {
-			changed[series] = value - before[series]
+	for name, value := range series.Values(t, registry) {
+		if before[name] != value {
+			changed[name] = value - before[name]
 		}
 	}
 	assert.Equal(t, map[string]float64{
@@ -164,14 +146,14 @@ func TestCounters(t *testing.T) {
 	}, changed)
 }
 
-// all returns the metrics of a hub that works.
-func all() *prometheus.Registry {
+// allMetrics returns the metrics of a hub that works.
+func allMetrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	orphans := New(registry)
-	orphans.OrphansCollected.WithLabelValues("Secret")
-	orphans.OrphansLeft.WithLabelValues("Secret")
-	orphans.MembersNotCleaned.WithLabelValues("Disconnected")
-	orphans.OverLimit.WithLabelValues("TooManyWaiting")
+	hub := New(registry)
+	hub.OrphansCollected.WithLabelValues("Secret")
+	hub.OrphansLeft.WithLabelValues("Secret")
+	hub.MembersNotCleaned.WithLabelValues("Disconnected")
+	hub.OverLimit.WithLabelValues("TooManyWaiting")
 	registry.MustRegister(NewLeader(), NewBuildInfo(), StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return nil, nil },
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, nil },
@@ -201,7 +183,7 @@ func TestReference(t *testing.T) {
 				family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
 		}
 	}
-	writeTable(all())
+	writeTable(allMetrics())
 	text.WriteString("\n## Metrics of Fleet's own controllers\n\nWith `metrics.fleetNames` of the chart `fleet`, the hub also serves these metrics under the names that " +
 		"Fleet's own\ncontrollers use, for dashboards and alerts that were made for them. There are series for each object, so this is off by default. Beside\n" +
 		"Fleet's own controllers, the hub serves only those of Clusters; the process `fleet-bundles` serves the others.\n\n")
@@ -210,7 +192,7 @@ func TestReference(t *testing.T) {
 }
 
 func TestConventions(t *testing.T) {
-	registry := all()
+	registry := allMetrics()
 	problems, err := testutil.GatherAndLint(registry)
 	require.NoError(t, err)
 	assert.Empty(t, problems)
@@ -234,5 +216,5 @@ func TestPolicies(t *testing.T) {
 	assert.Equal(t, map[string]float64{
 		"muster_admission_policy_in_force ValidatingAdmissionPolicy fleet-agent-status":       0,
 		"muster_admission_policy_in_force MutatingAdmissionPolicy fleet-registration-creator": 1,
-	}, gathered(t, registry))
+	}, series.Values(t, registry))
 }
