@@ -23,7 +23,7 @@ func checkCommand(r *raw) *cli.Command {
 	return &cli.Command{
 		Name:  "check",
 		Usage: "find out why this agent is not connected to its hub",
-		Description: `Run it in the pod of the agent: kubectl exec deployment/fleet-agent -- fleetagent check
+		Description: `Run it in the pod of the agent: kubectl -n cattle-fleet-system exec deployment/fleet-agent -- fleetagent check
 The first line names the cause. docs/checks.md explains each check and the exit codes. It changes nothing and prints no value of a Secret.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},

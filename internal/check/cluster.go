@@ -178,7 +178,7 @@ func importAddress(_ context.Context, k *knowledge) Finding {
 	case k.memberRules().Check(address) == nil:
 		return pass("%s", server)
 	case isLoopback(server):
-		return fail("%s is a loopback address: for the hub it is the hub's own pod, not the member", server)
+		return fail("%s is a loopback or unspecified address: for the hub it is the hub's own pod, not the member", server)
 	}
 	return fail("the hub does not connect to %s: the address is in a range that it denies", server)
 }

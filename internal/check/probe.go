@@ -64,7 +64,7 @@ func wayProbe(ctx context.Context, k *knowledge) (found Finding) {
 	}
 	var d Diagnosis
 	if _, document, is := bytes.Cut(output, []byte("{")); !is || json.Unmarshal(append([]byte("{"), document...), &d) != nil || len(d.Checks) == 0 {
-		return fail("Pod %s printed no results: the image %s contains another program or release than muster: %s", pod.Name, pod.Spec.Containers[0].Image, output)
+		return fail("Pod %s printed no results: fleetagent in the image %s is another program, or of another release than this muster: %s", pod.Name, pod.Spec.Containers[0].Image, output)
 	}
 	k.probed = map[string]Line{}
 	for _, line := range d.Checks {

@@ -71,9 +71,9 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 	return pass("%s", access.Endpoint)
 }
 
-// checkLoopback returns a finding if the address is a loopback address, which in a pod is the pod itself. It returns none if the configuration of
-// the hub allows loopback addresses of members, because the members are then on the hub's machine. The finding is a failure if the configuration
-// does not allow them, or if the agent's pod has a network of its own; otherwise it is a warning.
+// checkLoopback returns a finding if the address is a loopback or unspecified address, which in a pod is the pod itself. It returns none if the
+// configuration of the hub allows loopback addresses of members, because the members are then on the hub's machine. The finding is a failure if the
+// configuration does not allow them, or if the agent's pod has a network of its own; otherwise it is a warning.
 func (k *knowledge) checkLoopback(server string) Finding {
 	if !isLoopback(server) {
 		return doesNotApply()
@@ -83,9 +83,9 @@ func (k *knowledge) checkLoopback(server string) Finding {
 	case k.hubConfig != nil && k.memberRules().Check(address) == nil:
 		return doesNotApply()
 	case k.hubConfig != nil || k.pod != nil && k.pod.Status.PodIP != "" && !k.pod.Spec.HostNetwork:
-		return fail("%s is a loopback address: in a pod it is the pod itself, so no agent can reach the hub there", server)
+		return fail("%s is a loopback or unspecified address: in a pod it is the pod itself, so no agent can reach the hub there", server)
 	}
-	return warn("%s is a loopback address: in a pod it is the pod itself, so an agent in a pod cannot reach the hub there", server)
+	return warn("%s is a loopback or unspecified address: in a pod it is the pod itself, so an agent in a pod cannot reach the hub there", server)
 }
 
 func (k *knowledge) memberRules() transport.AddressRules {
@@ -217,7 +217,7 @@ func wayServer(_ context.Context, k *knowledge) Finding {
 	var version apiversion.Info
 	switch {
 	case errors.As(k.dialErr, &status) && hubclient.FromAPIServer(k.dialErr) && (apierrors.IsUnauthorized(k.dialErr) || apierrors.IsForbidden(k.dialErr)):
-		return pass("it answers %d", status.Status().Code)
+		return pass("the API server answers %d", status.Status().Code)
 	case k.dialErr != nil:
 		return fail("%s: %s", k.access.Server, k.dialErr)
 	case json.Unmarshal(k.versionAnswer, &version) != nil || version.GitVersion == "":

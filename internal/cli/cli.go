@@ -121,7 +121,7 @@ func crdsCommand(s Streams) *cli.Command {
 func demoCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
-		Usage: "start a hub and two members on this machine, and register clusters in all three ways",
+		Usage: "start a hub and two members on this machine, and register clusters with a kubeconfig, with a token, and the hub's own cluster",
 		Description: `The demo needs no root, no container engine and no registry. On a terminal it keeps running until Ctrl-C. Otherwise,
 or with DEMO_EXIT=1, it checks the result, stops everything and exits. In a clone, scripts/demo builds what it needs and runs it.`,
 		Action: withoutArguments(func(c *cli.Context) error {

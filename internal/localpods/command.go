@@ -30,10 +30,10 @@ func commandFor(pod *corev1.Pod, binaries, home string) (process.Command, error)
 	if len(c.Command) == 0 {
 		return process.Command{}, fmt.Errorf("container %s has no command, and the entry point of its image is not known: set command", c.Name)
 	}
-	// A program that is installed on the machine is not in the image either, so PATH is not searched.
+	// The image does not contain the programs of this machine, so PATH is not searched.
 	program, err := exec.LookPath(filepath.Join(binaries, path.Base(c.Command[0])))
 	if err != nil {
-		return process.Command{}, fmt.Errorf("container %s wants to run %q: build it into %s: %w", c.Name, c.Command[0], binaries, err)
+		return process.Command{}, fmt.Errorf("the command of container %s is %q: build it into %s: %w", c.Name, c.Command[0], binaries, err)
 	}
 	if program, err = filepath.Abs(program); err != nil {
 		return process.Command{}, err
@@ -82,7 +82,7 @@ func valueOf(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 		return variable.Value, nil
 	}
 	if variable.ValueFrom.FieldRef == nil {
-		return "", fmt.Errorf("environment variable %s has neither a text nor a field of the pod, which is not supported for processes", variable.Name)
+		return "", fmt.Errorf("environment variable %s has neither a value nor a fieldRef; processes support no other source", variable.Name)
 	}
 	value, known := map[string]string{
 		"metadata.name":           pod.Name,

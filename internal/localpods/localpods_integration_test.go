@@ -160,7 +160,7 @@ func TestMissingProgram(t *testing.T) {
 		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
 			p.Status.ContainerStatuses[0].State.Waiting.Reason == "CreateContainerConfigError"
 	})
-	require.Contains(t, pod.Status.ContainerStatuses[0].State.Waiting.Message, `container main wants to run "fleetagent": build it into `+e.options.Binaries)
+	require.Contains(t, pod.Status.ContainerStatuses[0].State.Waiting.Message, `the command of container main is "fleetagent": build it into `+e.options.Binaries)
 
 	self, err := os.Executable()
 	require.NoError(t, err)

@@ -67,7 +67,7 @@ func TestCommandForErrors(t *testing.T) {
 		"two containers":    {func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{}) }, "exactly one container"},
 		"an init container": {func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{}} }, "no init container"},
 		"no command":        {func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil }, "container main has no command"},
-		"a missing program": {func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"sh"} }, `container main wants to run "sh": build it into`},
+		"a missing program": {func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"sh"} }, `the command of container main is "sh": build it into`},
 		"envFrom":           {func(p *corev1.Pod) { p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{}} }, "uses envFrom"},
 		"a Secret's value": {func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}}

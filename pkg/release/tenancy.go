@@ -69,11 +69,12 @@ func (o *helmAction) checkPlace(ctx context.Context, r Request, existing *helm.R
 	if review.Status.Incomplete || slices.ContainsFunc(review.Status.ResourceRules, mayWrite) {
 		return nil
 	}
-	return fmt.Errorf("ServiceAccount %s/%s may create nothing in namespace %s of the release; give it the rights there, or use another namespace",
+	return fmt.Errorf("ServiceAccount %s/%s may neither create, update nor patch anything in namespace %s of the release; "+
+		"give it a right to do so there, or use another namespace",
 		r.ServiceAccountNamespace, r.Options.ServiceAccount, r.Namespace)
 }
 
-// mayWrite reports whether a rule permits to write objects. Every user may create reviews of their own rights.
+// mayWrite reports whether a rule permits writing objects other than reviews. Every user may create reviews of their own rights.
 func mayWrite(rule authorizationv1.ResourceRule) bool {
 	isOther := func(group string) bool {
 		return group != authorizationv1.GroupName && group != authenticationv1.GroupName
@@ -88,8 +89,9 @@ func mayWrite(rule authorizationv1.ResourceRule) bool {
 const namespaceManager = registration.FieldManager + "-namespace-"
 
 // LabelNamespace applies the namespaceLabels and namespaceAnnotations of a request to the namespace of its release, which is deployed. A deployment
-// does the same; those of a target are no part of the deployment ID, so that a change of them is no new deployment. It sends one request if the
-// namespace has them, and creates no namespace.
+// does the same. This function is needed because the namespaceLabels and namespaceAnnotations of a target are not part of the deployment ID, so a
+// change of them causes no deployment. LabelNamespace sends one request if the namespace already has the labels and annotations, and never creates
+// the namespace.
 func (c *Client) LabelNamespace(ctx context.Context, r Request) error {
 	existing, err := c.core.CoreV1().Namespaces().Get(ctx, r.Namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -177,7 +179,7 @@ func takeLabels(
 ) error {
 	changed := false
 	for i, f := range existing.ManagedFields {
-		isOfFleet := f.Manager == objectManager && f.Operation == metav1.ManagedFieldsOperationUpdate // the releases of this agent apply
+		isOfFleet := f.Manager == objectManager && f.Operation == metav1.ManagedFieldsOperationUpdate // operation Apply is that of this agent's releases, which use server-side apply
 		if !isOfFleet && f.Manager != registration.FieldManager || f.Subresource != "" || f.FieldsV1 == nil {
 			continue
 		}
@@ -214,11 +216,11 @@ func takeLabels(
 	return err
 }
 
-// checkNamespace reports why the options do not allow to deploy into a namespace.
+// checkNamespace reports why the options do not allow a deployment into a namespace.
 func checkNamespace(name string, existing map[string]string, missing bool, options fleet.BundleDeploymentOptions) error {
 	selector := options.AllowedTargetNamespaceSelector
 	if missing && (selector != nil || options.CreateNamespace != nil && !*options.CreateNamespace) {
-		return fmt.Errorf("namespace %s does not exist, and createNamespace or allowedTargetNamespaceSelector forbid to create it; create it on the cluster", name)
+		return fmt.Errorf("namespace %s does not exist, and createNamespace or allowedTargetNamespaceSelector forbids creating it; create it on the member", name)
 	}
 	if selector == nil {
 		return nil

@@ -77,7 +77,7 @@ func TestDeploy_releaseNamespaceOfOthers(t *testing.T) {
 				r.Options.ServiceAccount = account
 			}
 			_, err := m.Deploy(t.Context(), r)
-			require.ErrorContains(t, err, "ServiceAccount "+m.namespace+"/"+account+" may create nothing in namespace "+others.namespace)
+			require.ErrorContains(t, err, "ServiceAccount "+m.namespace+"/"+account+" may neither create, update nor patch anything in namespace "+others.namespace)
 			assert.Empty(t, others.mine())
 			elsewhere := r
 			elsewhere.Namespace, elsewhere.Name = metav1.NamespaceDefault, m.namespace

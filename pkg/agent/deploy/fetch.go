@@ -72,11 +72,11 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 	return content.Decode(c)
 }
 
-// fetchAccess reads the Secret with the account for a server.
+// fetchAccess reads the Secret with the credentials for a server.
 func (d *reconciler) fetchAccess(ctx context.Context, namespace, name string) (*corev1.Secret, download.ServerAccess, error) {
 	secret, err := d.HubCore.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if d.endIfRejected(err); err != nil {
-		return nil, download.ServerAccess{}, fmt.Errorf("fetching the account for the download: %w", err)
+		return nil, download.ServerAccess{}, fmt.Errorf("fetching the credentials for the download: %w", err)
 	}
 	access, err := download.ServerAccessFrom(secret.Data)
 	if err != nil {

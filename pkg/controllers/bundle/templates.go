@@ -249,8 +249,8 @@ func (r *templateRenderer) render(name, text string, into any) error {
 	return nil
 }
 
-// checkNode refuses what can be executed more than once, that is loops and calls of templates, more than maxCommands, and functions
-// without a limit.
+// checkNode returns an error for what can be executed more than once, which is loops and calls of templates; for more than maxCommands commands;
+// and for functions that are neither wrapped with a limit nor in builtinNames.
 func checkNode(node parse.Node, functions template.FuncMap, commands *int) error {
 	var inner []parse.Node
 	switch n := node.(type) {
@@ -308,7 +308,8 @@ var (
 	repetition = regexp.MustCompile(`\{[0-9]`)
 )
 
-// function makes a function refuse large arguments, and results after too many. The template turns a panic into its error.
+// function wraps a template function. The wrapper panics if the arguments are too large, or if the results of all functions are. text/template
+// returns the panic as an error.
 func (b *renderBudget) function(name string, function any) any {
 	f := reflect.ValueOf(function)
 	return reflect.MakeFunc(f.Type(), func(arguments []reflect.Value) []reflect.Value {
@@ -325,7 +326,7 @@ func (b *renderBudget) function(name string, function any) any {
 			case !isMap(argument):
 				sizes += sizeOf(argument)
 			case slices.Contains(lookups, name):
-			case name == "printf": // which can repeat it
+			case name == "printf": // a format can print the same map many times
 				panic(errors.New("a map is passed to printf"))
 			case sizeOf(argument) > maxMap:
 				panic(fmt.Errorf("a map of more than %d bytes is passed to a function", maxMap))
@@ -357,7 +358,7 @@ func (b *renderBudget) function(name string, function any) any {
 
 func (b *renderBudget) add(size int) {
 	if b.results += size; b.results > maxResults {
-		panic(fmt.Errorf("the results of the functions have more than %d bytes", maxResults))
+		panic(fmt.Errorf("the results of the functions and the steps of regular expressions exceed %d in all; make them smaller, or use several Bundles", maxResults))
 	}
 }
 

@@ -68,7 +68,7 @@ func TestVariant_templates(t *testing.T) {
 		"commands in parentheses":    {values: map[string]any{"a": strings.Repeat("${ upper (.ClusterName) }", maxCommands/2+1)}, err: "more than 1000 commands"},
 		"a text that doubles":        {values: map[string]any{"a": `${ $a := "xxxx" }` + strings.Repeat("${ $a = println $a $a }", 35)}, err: "texts and lists of more than 4096 bytes"},
 		"texts that are escaped":     {values: map[string]any{"a": `${ $a := "<<<<" }` + strings.Repeat("${ $a = html $a $a }${ $a = js $a $a }${ $a = urlquery $a $a }", 20)}, err: "texts and lists of more than 4096 bytes"},
-		"variables with results":     {values: map[string]any{"a": strings.Repeat(`${ $a := replace "x" "`+long[:700]+`" "`+long[:3000]+`" }`, 3)}, err: "the results of the functions have more than 4194304 bytes"},
+		"variables with results":     {values: map[string]any{"a": strings.Repeat(`${ $a := replace "x" "`+long[:700]+`" "`+long[:3000]+`" }`, 3)}, err: "the results of the functions and the steps of regular expressions exceed 4194304 in all"},
 		"a list of empty texts":      {values: map[string]any{"a": `${ join "` + long[:2000] + `" (split "x" "` + long[:300] + `") }${ join "" (splitList "x" "` + long[:300] + `") }`}, err: "texts and lists of more than 4096 bytes"},
 		"a wide number":              {values: map[string]any{"a": `${ printf "%1000000d" 1 }`}, err: "a width of printf has more than 3 digits"},
 		"a width that is passed":     {values: map[string]any{"a": `${ printf "%-*d" 1000000 1 }`}, err: "a width of printf has more than 3 digits"},
@@ -79,7 +79,7 @@ func TestVariant_templates(t *testing.T) {
 		"a function of Go":           {values: map[string]any{"a": "${ call .ClusterName }"}, err: `function "call" is not supported`},
 		"a regular expression":       {values: map[string]any{"a": `${ regexReplaceAll "[^a-z]+" .ClusterLabels.x "-" }`}, want: `{"a":"-luster-ame-"}`},
 		"repetitions":                {values: map[string]any{"a": `${ regexMatch "(?:.?){1000}Z" "x" }`}, err: "a number of repetitions in a regular expression is not supported"},
-		"slow regular expressions":   {values: map[string]any{"a": strings.Repeat(`${ regexMatch "`+strings.Repeat(".?", 1000)+`Z" "`+long[:2000]+`" }`, 2)}, err: "the results of the functions have more than 4194304 bytes"},
+		"slow regular expressions":   {values: map[string]any{"a": strings.Repeat(`${ regexMatch "`+strings.Repeat(".?", 1000)+`Z" "`+long[:2000]+`" }`, 2)}, err: "the results of the functions and the steps of regular expressions exceed 4194304 in all"},
 		"YAML with aliases":          {templates: map[string]string{"a": "x: &x [1]\ny: [*x, *x]"}, err: "line 2 has a YAML alias"},
 		"no YAML":                    {templates: map[string]string{"a": "${ .ClusterName }: ]"}, err: "the result of template a is not valid YAML"},
 	} {
@@ -183,10 +183,10 @@ func TestRenderValues_memory(t *testing.T) {
 			err: "the results of the templates have more than 1048576 bytes",
 		},
 		"results that are dropped": {
-			templates: times(200, `${ $x := get .ClusterValues "part" }`), err: "the results of the functions have more than 4194304 bytes",
+			templates: times(200, `${ $x := get .ClusterValues "part" }`), err: "the results of the functions and the steps of regular expressions exceed 4194304 in all",
 		},
 		"expressions that match no text": {
-			templates: times(200, `${ $x := regexMatch "`+strings.Repeat(".?", 1000)+`" "" }`), err: "the results of the functions have more than 4194304 bytes",
+			templates: times(200, `${ $x := regexMatch "`+strings.Repeat(".?", 1000)+`" "" }`), err: "the results of the functions and the steps of regular expressions exceed 4194304 in all",
 		},
 		"many templates": {templates: times(1001, "a"), err: "helm.templateValues has 1001 entries; it may have 1000"},
 		"many commands":  {templates: times(11, strings.Repeat("${ .ClusterValues.empty }", 1000)), err: "the templates have more than 10000 commands in all"},

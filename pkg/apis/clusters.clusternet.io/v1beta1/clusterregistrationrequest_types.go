@@ -40,12 +40,12 @@ type ClusterRegistrationRequestSpec struct {
 	// +optional
 	ClusterType string `json:"clusterType,omitempty"`
 
-	// ClusterName is set by the agent to a name that it wishes for. The hub ignores it.
+	// ClusterName is set by the agent to the name that it requests. The hub ignores it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=30
 	ClusterName string `json:"clusterName,omitempty"`
 
-	// ClusterNamespace is set by the agent to a namespace that it wishes for. The hub ignores it.
+	// ClusterNamespace is set by the agent to the namespace that it requests. The hub ignores it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	ClusterNamespace string `json:"clusterNamespace,omitempty"`

@@ -15,8 +15,8 @@ import (
 
 // Unmarshal decodes an object of a type without UnmarshalJSON, and omits the values of its spec and status that the type cannot hold. It
 // returns the fields of spec and status with omitted values, such as spec.ttl, or the whole part if that is no object. quantities are the paths
-// of the type's fields of type resource.Quantity, such as "status.capacity.*", where "*" stands for each key or element: of these it also omits,
-// without returning them, those that would take minutes and gigabytes to decode.
+// of the type's fields of type resource.Quantity, such as "status.capacity.*", where "*" stands for each key of a map or, except at the end, each element
+// of a list: of these it also omits, without returning them, those that would take minutes and gigabytes to decode.
 func Unmarshal[T any](data []byte, into *T, quantities ...string) (omitted []string, err error) {
 	cause := errUnbounded
 	hasUnbounded := len(quantities) > 0 && hasUnboundedText(data)
@@ -97,7 +97,7 @@ func prune(value any, depth int, fits func(any) bool) (kept any, some bool) {
 // such a text as a quantity.
 var unbounded = regexp.MustCompile(`^\s*[+-]?(?:[0-9.]{41}|[0-9.]+[eE][+-]?[0-9]{3})`)
 
-var errUnbounded = errors.New("it may have a quantity that is too large to decode")
+var errUnbounded = errors.New("the object may have a quantity that is too large to decode")
 
 // hasUnboundedText reports whether a text in a JSON document begins with such a number. It matches only texts that begin like a number: matching
 // all texts would take as long as decoding the object.
