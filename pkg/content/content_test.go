@@ -18,7 +18,7 @@ import (
 
 var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}, {Name: "b.yaml", Content: "kind: B"}}
 
-func TestWhatIsPackedComesOutAgain(t *testing.T) {
+func TestEncode_roundTrip(t *testing.T) {
 	c, err := Encode(files)
 	require.NoError(t, err)
 	out, err := Decode(c)
@@ -26,7 +26,7 @@ func TestWhatIsPackedComesOutAgain(t *testing.T) {
 	assert.Equal(t, files, out)
 }
 
-func TestTheNameIsTheDigestThatPeersCompute(t *testing.T) {
+func TestEncode_name(t *testing.T) {
 	c, err := Encode([]fleet.BundleResource{{Name: "a", Content: "b"}})
 	require.NoError(t, err)
 	sum := sha256.Sum256([]byte(`{"resources":[{"name":"a","content":"b"}]}` + "\n"))
@@ -35,7 +35,7 @@ func TestTheNameIsTheDigestThatPeersCompute(t *testing.T) {
 	assert.Equal(t, ("s-" + digest)[:63], c.Name)
 }
 
-func TestTheNameCanBeToldWithoutPacking(t *testing.T) {
+func TestDigest(t *testing.T) {
 	c, err := Encode(files)
 	require.NoError(t, err)
 	name, sum, err := Digest(files)
@@ -75,7 +75,7 @@ func TestWithoutResources(t *testing.T) {
 	}
 }
 
-func TestEqualResourcesShareOneContent(t *testing.T) {
+func TestEncode_equalResources(t *testing.T) {
 	one, err := Encode(files)
 	require.NoError(t, err)
 	other, err := Encode(append([]fleet.BundleResource{}, files...))
@@ -83,7 +83,7 @@ func TestEqualResourcesShareOneContent(t *testing.T) {
 	assert.Equal(t, one, other)
 }
 
-func TestAResourceMayBePackedItself(t *testing.T) {
+func TestDecode_packedResource(t *testing.T) {
 	packed, err := pack([]byte("kind: A"))
 	require.NoError(t, err)
 	for encoding, data := range map[string][]byte{"base64+gz": packed, "base64": []byte("kind: A")} {
@@ -99,7 +99,7 @@ func TestAResourceMayBePackedItself(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
+func TestDecode_errors(t *testing.T) {
 	good, err := Encode(files)
 	require.NoError(t, err)
 	of := func(r fleet.BundleResource) *fleet.Content {
@@ -138,7 +138,7 @@ func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheDeploymentIDCoversWhatChangesTheDeployment(t *testing.T) {
+func TestDeploymentID(t *testing.T) {
 	id := func(o fleet.BundleDeploymentOptions) string {
 		id, err := DeploymentID("s-x", o)
 		require.NoError(t, err)
@@ -149,11 +149,11 @@ func TestTheDeploymentIDCoversWhatChangesTheDeployment(t *testing.T) {
 	assert.NotEqual(t, base, id(fleet.BundleDeploymentOptions{DefaultNamespace: "m"}))
 	assert.Equal(t, base, id(fleet.BundleDeploymentOptions{
 		DefaultNamespace: "n", Diff: &fleet.DiffOptions{}, CorrectDrift: &fleet.CorrectDrift{Enabled: true},
-	}), "how drift is handled deploys nothing anew")
+	}), "a change of the handling of drift is not deployed again")
 }
 
-// The digest in a deployment ID is of the options as JSON, with the fields in this order, as Fleet's hub computes it. The recordings have most of the
-// fields; those that they lack stand where their types have them.
+// The digest in a deployment ID is of the options as JSON, with the fields in this order, as Fleet's hub computes it. The recordings contain most
+// of the fields. The others are at the position that they have in the Go types.
 func TestDeploymentID_fields(t *testing.T) {
 	for name, row := range map[string]struct {
 		options fleet.BundleDeploymentOptions

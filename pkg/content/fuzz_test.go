@@ -14,7 +14,7 @@ import (
 )
 
 // An agent decodes Contents that another user of the hub may have written.
-func FuzzAContentIsWhatItsNameSaysOrRefused(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	good, err := Encode([]fleet.BundleResource{{Name: "a.yaml", Content: "kind: ConfigMap"}})
 	require.NoError(f, err)
 	f.Add(good.Name, good.Content)
@@ -39,7 +39,7 @@ func FuzzAContentIsWhatItsNameSaysOrRefused(f *testing.F) {
 	})
 }
 
-func FuzzResourcesComeBackAsTheyWere(f *testing.F) {
+func FuzzEncode_roundTrip(f *testing.F) {
 	f.Add("a.yaml", "kind: ConfigMap", "b/c.yaml", "")
 	f.Add("", "\x00\u2028<>&", "a.yaml", "{{ .Values }}")
 	f.Fuzz(func(t *testing.T, name1, content1, name2, content2 string) {
@@ -64,7 +64,7 @@ func FuzzResourcesComeBackAsTheyWere(f *testing.F) {
 	})
 }
 
-func FuzzADeploymentIDIsOfWhatIsDeployed(f *testing.F) {
+func FuzzDeploymentID(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}

@@ -145,7 +145,7 @@ func TestSchemasPreserveUnknownFields(t *testing.T) {
 }
 
 // The API server tests in this package try the limits themselves.
-func TestEveryFieldOfARequestIsImmutable(t *testing.T) {
+func TestDefinitions_immutableRequest(t *testing.T) {
 	request := schemaOf(definitions(t)["clusterregistrations"]).Properties["spec"]
 	fields := []string{}
 	for _, rule := range request.XValidations {

@@ -22,14 +22,14 @@ func TestUsesState(t *testing.T) {
 		countedAs string
 		want      UseState
 	}{
-		{"any number may come where there is no limit", Uses{Count: 1 << 40}, "", UseUncounted},
-		{"there is room", Uses{Limit: ptr.To(int32(2)), Count: 1}, "", UseUncounted},
-		{"there is none", Uses{Limit: ptr.To(int32(2)), Count: 2}, "", UseRefused},
-		{"the limit was lowered below what was used", Uses{Limit: ptr.To(int32(1)), Count: 2}, "", UseRefused},
-		{"the token names it", Uses{Limit: ptr.To(int32(1)), Count: 1, Pending: []string{"other", "me"}}, "", UseCounted},
-		{"it says so itself", Uses{Limit: ptr.To(int32(1)), Count: 1}, "token", UseCounted},
-		{"it was counted for another token of that name", Uses{}, "earlier", UseUncounted},
-		{"and there is no room in this one", Uses{Limit: ptr.To(int32(1)), Count: 1}, "earlier", UseRefused},
+		{"a token without a limit", Uses{Count: 1 << 40}, "", UseUncounted},
+		{"the limit is not reached", Uses{Limit: ptr.To(int32(2)), Count: 1}, "", UseUncounted},
+		{"the limit is reached", Uses{Limit: ptr.To(int32(2)), Count: 2}, "", UseRefused},
+		{"the limit was lowered below the number of uses", Uses{Limit: ptr.To(int32(1)), Count: 2}, "", UseRefused},
+		{"the status of the token names the request", Uses{Limit: ptr.To(int32(1)), Count: 1, Pending: []string{"other", "me"}}, "", UseCounted},
+		{"the status of the request names the token", Uses{Limit: ptr.To(int32(1)), Count: 1}, "token", UseCounted},
+		{"counted for another token of that name", Uses{}, "earlier", UseUncounted},
+		{"counted for another token of that name, and this one is used up", Uses{Limit: ptr.To(int32(1)), Count: 1}, "earlier", UseRefused},
 	} {
 		row.uses.UID = "token"
 		assert.Equal(t, row.want, row.uses.State("me", row.countedAs), row.name)
@@ -54,11 +54,11 @@ func TestUsesAdd(t *testing.T) {
 	}{
 		{"nobody asks", Uses{Count: 7}, nil, 7, nil, nil},
 		{"without a limit all are counted", Uses{}, []Use{a, b, c}, 3, []Use{b, c, a}, nil},
-		{"the limit lets the oldest in, of one second that of the first name", Uses{Limit: ptr.To(int32(1))}, []Use{a, c, b}, 1, []Use{b}, nil},
-		{"what counts already is not counted again", Uses{Count: 1, Pending: []string{b.UID}}, []Use{a, b}, 2, []Use{a}, nil},
-		{"nor when there is no use left", Uses{Count: 1, Limit: ptr.To(int32(1)), Pending: []string{b.UID}}, []Use{a, b}, 1, nil, nil},
+		{"with a limit the oldest are counted, and of equally old ones the first by name", Uses{Limit: ptr.To(int32(1))}, []Use{a, c, b}, 1, []Use{b}, nil},
+		{"a use that was counted is not counted again", Uses{Count: 1, Pending: []string{b.UID}}, []Use{a, b}, 2, []Use{a}, nil},
+		{"a use that was counted is not counted again when the limit is reached", Uses{Count: 1, Limit: ptr.To(int32(1)), Pending: []string{b.UID}}, []Use{a, b}, 1, nil, nil},
 		{"those for whom there is no place have to wait", Uses{Pending: full}, []Use{a, b, c}, 1, []Use{b}, []Use{c, a}},
-		{"unless no use is left for them either", Uses{Limit: ptr.To(int32(1)), Pending: full}, []Use{a, b, c}, 1, []Use{b}, nil},
+		{"those for whom there is no place are refused if the limit is reached", Uses{Limit: ptr.To(int32(1)), Pending: full}, []Use{a, b, c}, 1, []Use{b}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			before := slices.Clone(row.uses.Pending)
@@ -72,7 +72,7 @@ func TestUsesAdd(t *testing.T) {
 	}
 }
 
-func TestUsesSettle(t *testing.T) {
+func TestUsesRelease(t *testing.T) {
 	before := Uses{Count: 3, Pending: []string{"a", "b", "c"}}
 	after := before.Release(func(uid string) bool { return uid != "b" })
 	assert.Equal(t, Uses{Count: 3, Pending: []string{"b"}}, after)
@@ -89,8 +89,8 @@ func TestUsesUsedUp(t *testing.T) {
 	assert.Equal(t, "ClusterRegistrationToken tok has been used 2 times and spec.usageLimit is 2; raise it, or register with a new token", refusal.Message)
 }
 
-// world simulates hubs that may be stopped after each write, and whose caches may be behind.
-type world struct {
+// simulation simulates hubs that may be stopped before each write of the token or of a request.
+type simulation struct {
 	*rand.Rand
 	token   Uses
 	says    map[string]string // the token UID in the status of each request
@@ -100,7 +100,7 @@ type world struct {
 // TestUsesSurviveCrashes stops hubs between any two writes of the token and of the requests.
 func TestUsesSurviveCrashes(t *testing.T) {
 	for seed := range int64(200) {
-		w := &world{Rand: rand.New(rand.NewSource(seed)), says: map[string]string{}, counted: map[string]int{}}
+		w := &simulation{Rand: rand.New(rand.NewSource(seed)), says: map[string]string{}, counted: map[string]int{}}
 		w.token = Uses{UID: "token"}
 		if w.Intn(2) == 0 {
 			w.token.Limit = ptr.To(int32(1 + w.Intn(10)))
@@ -110,14 +110,14 @@ func TestUsesSurviveCrashes(t *testing.T) {
 			names[i] = fmt.Sprint("request-", i)
 		}
 		for range 200 {
-			w.live(names)
+			w.runHub(names)
 		}
 		w.requireExact(t, seed, names)
 	}
 }
 
-// live runs one hub: some requests ask, the token counts them, and the status of some of them records it.
-func (w *world) live(names []string) {
+// runHub runs one hub: some requests ask, the token counts them, and the status of some of them records it.
+func (w *simulation) runHub(names []string) {
 	var asking []Use
 	for _, name := range names {
 		if w.Intn(3) == 0 && w.token.State(name, w.says[name]) == UseUncounted {
@@ -140,17 +140,17 @@ func (w *world) live(names []string) {
 	}
 }
 
-func (w *world) requireExact(t *testing.T, seed int64, names []string) {
+func (w *simulation) requireExact(t *testing.T, seed int64, names []string) {
 	t.Helper()
 	total := 0
 	for _, name := range names {
-		require.LessOrEqual(t, w.counted[name], 1, "%s of world %d was counted more than once", name, seed)
+		require.LessOrEqual(t, w.counted[name], 1, "%s of seed %d was counted more than once", name, seed)
 		total += w.counted[name]
 	}
-	require.EqualValues(t, total, w.token.Count, "world %d", seed)
+	require.EqualValues(t, total, w.token.Count, "seed %d", seed)
 	want := len(names)
 	if w.token.Limit != nil {
 		want = min(want, int(*w.token.Limit))
 	}
-	require.Equal(t, want, total, "world %d", seed)
+	require.Equal(t, want, total, "seed %d", seed)
 }

@@ -95,7 +95,7 @@ func TestLabelsOfAStolenToken(t *testing.T) {
 
 // A thief requests another credential, with the credential of an agent or with an import token, and without the annotation of agents that
 // renew: the new credential would be valid years longer than the stolen one.
-func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
+func TestShortCredential(t *testing.T) {
 	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"renewing"}})
 	renewing := with("own", "renewing", "r"+s.Namespace)

@@ -21,7 +21,7 @@ import (
 )
 
 // An API server before 1.36 records no creators. It checks the token that a request names.
-func TestWithoutMutatingPoliciesTheNamedTokenProvesTheOrigin(t *testing.T) {
+func TestOrigin_namedToken(t *testing.T) {
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutMutatingPolicies(t))
 	mine := s.Token(t, "mine")
@@ -43,7 +43,7 @@ func TestWithoutMutatingPoliciesTheNamedTokenProvesTheOrigin(t *testing.T) {
 
 // The hub assumes the import token for a request that names no token. The thief cannot read the answer, and must not take anything from
 // the agent or the token.
-func TestWithoutMutatingPoliciesARequestThatNamesNoTokenTakesNothing(t *testing.T) {
+func TestOrigin_noToken(t *testing.T) {
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutMutatingPolicies(t))
 	mine := s.Token(t, "mine")
@@ -73,7 +73,7 @@ func TestWithoutMutatingPoliciesARequestThatNamesNoTokenTakesNothing(t *testing.
 
 // A hub is upgraded from a version that gave tokens no verb register: the policy is in force before the hub has added the verb. Agents wait
 // until then.
-func TestWithoutMutatingPoliciesTheTokensOfAnEarlierVersionGetTheirRight(t *testing.T) {
+func TestOrigin_tokensOfAnEarlierVersion(t *testing.T) {
 	s := testenv.EmptyStage(t)
 	without := s.Hub.WithoutMutatingPolicies(t)
 	earlier := s.Hub.Hub(t, without)

@@ -243,7 +243,7 @@ func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
 	}
 }
 
-func TestARestartDeploysNothingAgain(t *testing.T) {
+func TestRun_restart(t *testing.T) {
 	s := onStage(t)
 	stop := s.run()
 	s.put("app", configMap("a", "one"))

@@ -75,7 +75,7 @@ func (s *scene) admit(t *testing.T, phase Phase, r *fleet.ClusterRegistration, l
 	return admitted
 }
 
-func TestWhatCounts(t *testing.T) {
+func TestAdmit_whatCounts(t *testing.T) {
 	connected := fleet.ClusterStatus{Agent: fleet.AgentStatus{LastSeen: metav1.NewTime(noon)}}
 	granted := func(out result.Result) func(*fleet.ClusterRegistration) {
 		return func(r *fleet.ClusterRegistration) {
@@ -259,7 +259,7 @@ func TestReached(t *testing.T) {
 }
 
 // Ten thousand requests of one token: what is admitted is bounded, and so is what the hub keeps in memory about them.
-func TestAStolenTokenIsBounded(t *testing.T) {
+func TestAdmit_stolenToken(t *testing.T) {
 	limit := PhaseLimit{PerToken: 1000, PerNamespace: 5000}
 	s := newScene()
 	admitted := 0

@@ -134,8 +134,7 @@ func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline ti
 	return u.state, u.err
 }
 
-// deletion is a handler and a deleted Cluster with a connected agent. The clock stands at the deletion, ten minutes after the start
-// of the hub.
+// deletion is a handler and a deleted Cluster with a connected agent. The clock shows the time of the deletion.
 type deletion struct {
 	*handler
 	cluster  *fleet.Cluster
@@ -354,7 +353,7 @@ func TestToReport(t *testing.T) {
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
 
-func TestLeavesMember(t *testing.T) {
+func TestNeedsNoFarewell(t *testing.T) {
 	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
 		c := &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"}},
@@ -448,7 +447,7 @@ func TestLeavesMember(t *testing.T) {
 }
 
 // A user of another workspace names the kubeconfig in as many Clusters as he likes: a read for each would take longer than a pass may.
-func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
+func TestNeedsNoFarewell_readsTheSecretOnce(t *testing.T) {
 	claim := func(namespace string, n int) *fleet.Cluster {
 		return &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("claim-", n), UID: types.UID(fmt.Sprint(namespace, n))},
@@ -471,7 +470,7 @@ func TestLeavesMember_readsTheSecretOnce(t *testing.T) {
 	}
 }
 
-func TestLeavesMember_patience(t *testing.T) {
+func TestNeedsNoFarewell_waits(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
@@ -507,8 +506,8 @@ func TestLeavesMember_patience(t *testing.T) {
 	})
 }
 
-// A question to the member keeps its slot while AgentBelongsTo is not called.
-func TestLeavesMember_claimEnds(t *testing.T) {
+// The call that asks the member occupies a slot until AgentBelongsTo is called without other Clusters.
+func TestNeedsNoFarewell_claimEnds(t *testing.T) {
 	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
 	}}

@@ -30,7 +30,7 @@ func kubeconfigWith(cluster, user string) []byte {
 
 // Any user who may write Secrets in a namespace can write a kubeconfig. No kubeconfig makes the hub run a program, read a file or
 // reveal a secret.
-func FuzzAKubeconfigIsDataOnly(f *testing.F) {
+func FuzzParseKubeconfig(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"", ""},
 		{"", `,"exec":{"command":"sh","apiVersion":"client.authentication.k8s.io/v1"}`},
@@ -71,7 +71,7 @@ func FuzzAKubeconfigIsDataOnly(f *testing.F) {
 	})
 }
 
-func FuzzADeliveryHasAnAddress(f *testing.F) {
+func FuzzDecideHubInfo(f *testing.F) {
 	f.Add("https://hub", []byte(nil), "https://other", []byte(nil))
 	f.Add("", []byte("x"), "", []byte("x"))
 	f.Add("", []byte(nil), "https://other", []byte("-----BEGIN CERTIFICATE-----"))
@@ -92,7 +92,7 @@ func FuzzADeliveryHasAnAddress(f *testing.F) {
 }
 
 // The decision depends on its inputs alone, and a Cluster without an agent requires an import.
-func FuzzAnImportSettlesWhatAskedForIt(f *testing.F) {
+func FuzzImportReason(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -111,7 +111,7 @@ func FuzzAnImportSettlesWhatAskedForIt(f *testing.F) {
 	})
 }
 
-func FuzzADiagnosisIsAboutTheMember(f *testing.F) {
+func FuzzDiagnose(f *testing.F) {
 	f.Add("https://member", "reading", 401, "Unauthorized", "no")
 	f.Add("https://member", "reading", 503, "", "<html>")
 	f.Add("", "", 0, "", "")

@@ -49,7 +49,7 @@ const (
 	BundleNameLabel = "fleet.cattle.io/bundle-name"
 	// BundleNamespaceLabel, on a BundleDeployment, has the namespace of its Bundle.
 	BundleNamespaceLabel = "fleet.cattle.io/bundle-namespace"
-	// InternalSecretLabel, on a Secret of a cluster namespace, is "true" if it has the account for a server from which agents download.
+	// InternalSecretLabel, on a Secret of a cluster namespace, is "true" if it has the credentials for a server from which agents download.
 	InternalSecretLabel = "fleet.cattle.io/bundle-internal-secret"
 
 	// ContentNameLabel, on a BundleDeployment, has the name of its Content.

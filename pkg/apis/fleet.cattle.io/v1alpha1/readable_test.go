@@ -16,7 +16,7 @@ import (
 )
 
 // A value that cannot be decoded omits its field and no other one.
-func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
+func TestCluster_UnmarshalJSON(t *testing.T) {
 	seen := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Local())
 	for name, row := range map[string]struct {
 		document string
@@ -54,7 +54,7 @@ func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestAListIsReadThoughOneOfItsObjectsCannotBe(t *testing.T) {
+func TestUnmarshalJSON_lists(t *testing.T) {
 	for _, document := range []string{
 		`{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"status":{"resources":[{"createdAt":"2026-01-01t00:00:00z"}],"ready":true}}]}`,
 		`{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"status":{"syncGeneration":1e300,"ready":true}}]}`,
@@ -73,13 +73,13 @@ func TestAListIsReadThoughOneOfItsObjectsCannotBe(t *testing.T) {
 	assert.Equal(t, "a", groups.Items[0].Name)
 }
 
-func TestWhatIsNoObjectIsAnError(t *testing.T) {
+func TestCluster_UnmarshalJSON_errors(t *testing.T) {
 	for _, document := range []string{`[]`, `"x"`, `{"metadata":{"creationTimestamp":"no"}}`, `{"metadata":7}`} {
 		assert.Error(t, json.Unmarshal([]byte(document), new(Cluster)), document)
 	}
 }
 
-func TestWhatIsNestedDeeplyCostsLittle(t *testing.T) {
+func TestCluster_UnmarshalJSON_deep(t *testing.T) {
 	const levels = 5000
 	deep := strings.Repeat(`{"a":`, levels) + `1` + strings.Repeat(`}`, levels)
 	var got Cluster
@@ -88,7 +88,7 @@ func TestWhatIsNestedDeeplyCostsLittle(t *testing.T) {
 }
 
 // With any content of spec and status the object is decoded, and decoding the result again changes nothing.
-func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
+func FuzzUnmarshalJSON(f *testing.F) {
 	for _, part := range []string{`{}`, `null`, `[]`, `{"agent":{"lastSeen":"x"}}`, `{"clientID":"a","agentResources":{"limits":{"cpu":"1e1.5"}}}`, `{"agent":{"nodes":{"count":1e300}}}`, `{"agent":{"a":1e400}}`} {
 		f.Add([]byte(part))
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// kinds has the kinds with their golden files, each an object with every field of the kind set.
+// kinds has the kinds, each with a golden file of this name. The golden files have an object with every field of spec and status set.
 var kinds = map[string]runtime.Object{
 	"bundle":                   &v1alpha1.Bundle{},
 	"bundledeployment":         &v1alpha1.BundleDeployment{},
@@ -30,7 +30,7 @@ var kinds = map[string]runtime.Object{
 	"content":                  &v1alpha1.Content{},
 }
 
-func TestEveryFieldSurvivesARoundTripUnderItsName(t *testing.T) {
+func TestKinds_roundTrip(t *testing.T) {
 	for name, object := range kinds {
 		t.Run(name, func(t *testing.T) {
 			golden, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -46,8 +46,8 @@ func TestEveryFieldSurvivesARoundTripUnderItsName(t *testing.T) {
 	}
 }
 
-// A field that the golden file leaves out would not be tested.
-func TestTheGoldenFilesSetEveryField(t *testing.T) {
+// A field that the golden file leaves out would not be tested. This checks the fields of spec and status, not those nested in them.
+func TestKinds_goldenFiles(t *testing.T) {
 	for name, object := range kinds {
 		golden, err := os.ReadFile(filepath.Join("testdata", name+".json"))
 		require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestTheGoldenFilesSetEveryField(t *testing.T) {
 	}
 }
 
-func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
+func TestKinds_fields(t *testing.T) {
 	tests := []struct {
 		object any
 		want   string
@@ -114,7 +114,7 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 	}
 }
 
-func TestABundleHasItsOptionsBesideItsOwnFields(t *testing.T) {
+func TestBundleSpec_options(t *testing.T) {
 	options := jsonNames(reflect.TypeFor[v1alpha1.BundleDeploymentOptions]())
 	assert.Subset(t, jsonNames(reflect.TypeFor[v1alpha1.BundleSpec]()), options)
 	assert.Subset(t, jsonNames(reflect.TypeFor[v1alpha1.BundleTarget]()), options)
@@ -123,7 +123,7 @@ func TestABundleHasItsOptionsBesideItsOwnFields(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatWasNeverSeenHasNullForATime(t *testing.T) {
+func TestAgentStatus_empty(t *testing.T) {
 	data, err := json.Marshal(v1alpha1.AgentStatus{})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"lastSeen":null,"namespace":""}`, string(data))
@@ -133,7 +133,7 @@ func TestAnAgentThatWasNeverSeenHasNullForATime(t *testing.T) {
 	assert.Zero(t, status)
 }
 
-func TestNoPullSecretsAndAnEmptyListStayApart(t *testing.T) {
+func TestClusterSpec_agentPullSecrets(t *testing.T) {
 	for _, text := range []string{`{}`, `{"agentPullSecrets":[]}`} {
 		var spec v1alpha1.ClusterSpec
 		require.NoError(t, json.Unmarshal([]byte(text), &spec))
@@ -143,7 +143,7 @@ func TestNoPullSecretsAndAnEmptyListStayApart(t *testing.T) {
 	}
 }
 
-func TestTheSchemeKnowsEveryKind(t *testing.T) {
+func TestAddToScheme(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 	group := schema.GroupVersion{Group: "fleet.cattle.io", Version: "v1alpha1"}
