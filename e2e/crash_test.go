@@ -37,7 +37,7 @@ func TestHubCrash(t *testing.T) {
 	s.step("the hub loses power", func() { s.crash(s.hub) })
 	s.step("the hub has power again", func() { s.restart(s.hub) })
 	s.step("the registered agent continues with its credential", func() {
-		m.heardAgain()
+		m.sendsAnotherHeartbeat()
 		assert.Equal(s, request, m.theRequest())
 	})
 	s.step("the other one registers", func() { late.registered() })
@@ -58,8 +58,8 @@ func (s *scene) settled(name string) (m *enrolled, request string) {
 	return m, request
 }
 
-// heardAgain waits for another heartbeat.
-func (e *enrolled) heardAgain() {
+// sendsAnotherHeartbeat waits for another heartbeat.
+func (e *enrolled) sendsAnotherHeartbeat() {
 	e.s.Helper()
 	var before time.Time
 	e.s.until(e.String()+": another heartbeat", func(ctx context.Context) (bool, string) {

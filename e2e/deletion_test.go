@@ -29,7 +29,7 @@ func TestClusterDeletion(t *testing.T) {
 		s.fail(s.hub.nothingLeft(s.Context(), m.mark()))
 	})
 	s.step("the other one is as it was", func() {
-		stays.heardAgain()
+		stays.sendsAnotherHeartbeat()
 		if stays.theRequest() != request {
 			s.Errorf("%s has registered again", stays)
 		}

@@ -16,6 +16,9 @@ func gone(ctx context.Context, what string, get, remove func(ctx context.Context
 	}
 	return waitFor(ctx, what+" to be gone", func(ctx context.Context) (bool, string) {
 		err := get(ctx)
-		return apierrors.IsNotFound(err), fmt.Sprintf("it is there (%v)", err)
+		if apierrors.IsNotFound(err) {
+			return true, ""
+		}
+		return seen(err, false, "it still exists")
 	})
 }

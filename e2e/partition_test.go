@@ -58,7 +58,7 @@ func (s *scene) asks(name, values string) *enrolled {
 	s.Helper()
 	id := s.named(name)
 	e := s.installAgent(registration.ClusterName(id), id, values, "--create-namespace")
-	e.at(asked)
+	e.at(hasRequest)
 	return e
 }
 

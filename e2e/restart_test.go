@@ -41,7 +41,7 @@ func TestHubRestarts(t *testing.T) {
 		s.stopHub()
 		s.fail(uncordon(s.Context()))
 		byToken = s.asks("by-token", values)
-		m.at(asked)
+		m.at(hasRequest)
 	})
 	heal = s.cut()
 	s.step("the hub starts", s.startHub)
@@ -51,8 +51,8 @@ func TestHubRestarts(t *testing.T) {
 	})
 	s.hubRestarts("when the first heartbeats have arrived", func() {
 		s.fail(heal())
-		m.at(heard)
-		byToken.at(heard)
+		m.at(hasHeartbeat)
+		byToken.at(hasHeartbeat)
 	})
 	s.step("both are registered", func() {
 		m.registered()
@@ -113,12 +113,12 @@ func TestAgentKills(t *testing.T) {
 	s.step("two agents are killed after they have created their requests, one of them with a token", func() {
 		byToken := s.asks("by-token", values)
 		byToken.killAgent()
-		all[1].at(asked)
+		all[1].at(hasRequest)
 		all[1].killAgent()
 		all = append(all, byToken)
 	})
 	s.step("the other agents create their requests", func() {
-		all[2].at(asked)
+		all[2].at(hasRequest)
 	})
 	heal = s.cut()
 	s.step("an agent is killed after its request was granted, before it reads its credential", func() {
@@ -132,7 +132,7 @@ func TestAgentKills(t *testing.T) {
 		all[3].killAgent()
 	})
 	s.step("an agent is killed after its first heartbeat", func() {
-		all[4].at(heard)
+		all[4].at(hasHeartbeat)
 		all[4].killAgent()
 	})
 	s.step("all agents register", func() {

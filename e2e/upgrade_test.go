@@ -40,7 +40,7 @@ func TestUpgrade(t *testing.T) {
 	})
 	s.step("the agent follows by its Bundle", func() { s.agentImage(m, s.options.tag) })
 	s.step("the agent continues with its credential", func() {
-		m.heardAgain()
+		m.sendsAnotherHeartbeat()
 		m.condition(fleet.ConditionReady, "True")
 		assert.Equal(s, request, m.theRequest())
 	})

@@ -201,7 +201,7 @@ var screenshots = flag.String("screenshots", "", "directory into which to draw p
 func draw(t *testing.T, b *tab, directory string) {
 	t.Helper()
 	for _, n := range []int{3, 300, 10000} {
-		clusters := aFleet(n)
+		clusters := clustersInAllStates(n)
 		s := serving(t, clusters, belongings(clusters[0])...)
 		for name, path := range map[string]string{"clusters": "/", "cluster": clusterLink(clusters[0].Namespace, clusters[0].Name), "registrations": "/registrations"} {
 			b.open(s.opening(path))
@@ -221,9 +221,9 @@ func TestChromium(t *testing.T) {
 		draw(t, b, *screenshots)
 	}
 	const script = `<img src=x onerror="document.title='hacked'"><script>document.title='hacked'</script>`
-	evil := in(registered("ns", "evil", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", script)
+	evil := withCondition(registered("ns", "evil", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", script)
 	evil.Status.Agent.Version = strings.Repeat("x", 500) + script
-	clusters := append(aFleet(100), evil)
+	clusters := append(clustersInAllStates(100), evil)
 	s := servingAt(t, clock.RealClock{}, clusters, belongings(evil)...)
 
 	b.call("Log.enable", nil, nil)

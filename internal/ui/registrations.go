@@ -82,11 +82,11 @@ type registrationsData struct {
 	Tokens []tokenRow
 	// MoreTokens is the number of tokens that are not in Tokens.
 	MoreTokens int
-	Stops      []stop
+	Obstacles  []obstacle
 	At         *metav1.Time
 }
 
-// funnelStep is the number of clusters that have reached a step, in total and by way in. Width is the share of all clusters in thousandths.
+// funnelStep is the number of clusters that have reached a step, in total and by the way in which they register. Width is the share of all clusters in thousandths.
 type funnelStep struct {
 	Name                                string
 	Count, Width, Agent, Manager, Local int
@@ -100,8 +100,8 @@ type tokenRow struct {
 	Granted, Reported int
 }
 
-// stop is a reason for which clusters wait or were refused.
-type stop struct {
+// obstacle is a reason for which Clusters, requests or tokens wait or were refused, with their number.
+type obstacle struct {
 	What, State, Reason, Message string
 	Count                        int
 	Link                         string // to a list of the Clusters; empty for other objects
@@ -127,10 +127,10 @@ func registrationsOf(clusters []*entry, s *snapshot) registrationsData {
 		step int
 		way  string
 	}
-	all, stops := map[key]*progress{}, map[stop]stop{}
+	all, obstacles := map[key]*progress{}, map[obstacle]obstacle{}
 	blocked := func(what, namespace, name, state, reason, message, link string) {
-		same := stop{What: what, State: state, Reason: reason}
-		found, known := stops[same]
+		same := obstacle{What: what, State: state, Reason: reason}
+		found, known := obstacles[same]
 		if !known {
 			found = same
 			found.Message, found.Link, found.Example = message, link, namespace+"/"+name
@@ -139,7 +139,7 @@ func registrationsOf(clusters []*entry, s *snapshot) registrationsData {
 			}
 		}
 		found.Count++
-		stops[same] = found
+		obstacles[same] = found
 	}
 
 	for _, e := range clusters {
@@ -218,7 +218,7 @@ func registrationsOf(clusters []*entry, s *snapshot) registrationsData {
 	if len(d.Tokens) > maxTokens {
 		d.MoreTokens, d.Tokens = len(d.Tokens)-maxTokens, d.Tokens[:maxTokens]
 	}
-	d.Stops = slices.SortedFunc(maps.Values(stops), func(a, b stop) int {
+	d.Obstacles = slices.SortedFunc(maps.Values(obstacles), func(a, b obstacle) int {
 		return cmp.Or(b.Count-a.Count, cmp.Compare(a.What, b.What), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	return d

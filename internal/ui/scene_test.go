@@ -140,13 +140,13 @@ func registered(namespace, name string, seen time.Time) *fleet.Cluster {
 	c.Status.Conditions = []genericcondition.GenericCondition{
 		condition(fleet.ConditionProcessed, corev1.ConditionTrue, "", "", seen.Add(-40*time.Minute)),
 		condition(fleet.ConditionRegistered, corev1.ConditionTrue, fleet.ReasonRegistered, "", seen.Add(-39*time.Minute)),
-		condition(fleet.ConditionConnected, corev1.ConditionTrue, "Heartbeat", "", seen.Add(-39*time.Minute)),
+		condition(fleet.ConditionConnected, corev1.ConditionTrue, fleet.ReasonConnected, "", seen.Add(-39*time.Minute)),
 	}
 	return c
 }
 
-// in changes a condition of a Cluster.
-func in(c *fleet.Cluster, kind string, status corev1.ConditionStatus, reason, message string) *fleet.Cluster {
+// withCondition changes a condition of a Cluster.
+func withCondition(c *fleet.Cluster, kind string, status corev1.ConditionStatus, reason, message string) *fleet.Cluster {
 	at := c.CreationTimestamp.Add(20 * time.Minute)
 	for i := range c.Status.Conditions {
 		if c.Status.Conditions[i].Type == kind {
@@ -158,8 +158,8 @@ func in(c *fleet.Cluster, kind string, status corev1.ConditionStatus, reason, me
 	return c
 }
 
-// aFleet has clusters in all states.
-func aFleet(n int) (clusters []*fleet.Cluster) {
+// clustersInAllStates returns Clusters in all states.
+func clustersInAllStates(n int) (clusters []*fleet.Cluster) {
 	for i := range n {
 		seen := noon.Add(-time.Duration(i*37%900) * time.Second)
 		c := registered("fleet-default", fmt.Sprintf("%s-%s-%05d", []string{"store", "edge", "plant"}[i%3], []string{"ams", "fra", "lon", "nyc", "sgp"}[i/3%5], i), seen)
@@ -167,16 +167,16 @@ func aFleet(n int) (clusters []*fleet.Cluster) {
 		switch {
 		case i%211 == 17 || i%1009 > 990:
 			c.Status.Agent.LastSeen = metav1.NewTime(noon.Add(-48 * time.Minute))
-			in(c, fleet.ConditionConnected, corev1.ConditionFalse, "HeartbeatMissed", "the last heartbeat was 48m ago, and the interval is 15m")
+			withCondition(c, fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "the last heartbeat was 48m ago, and the interval is 15m")
 		case i%173 == 40:
 			c.Spec.KubeConfigSecret = c.Name + "-kubeconfig"
 			c.Status.Agent = fleet.AgentStatus{}
-			in(in(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", ""), "Imported", corev1.ConditionFalse, "Unreachable", "dial tcp 192.0.2.17:6443: connect: no route to host")
+			withCondition(withCondition(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", ""), "Imported", corev1.ConditionFalse, "Unreachable", "dial tcp 192.0.2.17:6443: connect: no route to host")
 		case i%97 == 61:
 			c.Status.Agent = fleet.AgentStatus{}
-			in(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "waiting for the agent to register and send its first heartbeat")
+			withCondition(c, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "waiting for the agent to register and send its first heartbeat")
 		case i%389 == 99:
-			in(c, fleet.ConditionRegistered, corev1.ConditionFalse, "CloneDetected", "two agents send heartbeats with the identity of this cluster")
+			withCondition(c, fleet.ConditionRegistered, corev1.ConditionFalse, "CloneDetected", "two agents send heartbeats with the identity of this cluster")
 		case i%401 == 222:
 			c.Spec.Quarantined = true
 		case i%41 == 9:
@@ -190,16 +190,16 @@ func aFleet(n int) (clusters []*fleet.Cluster) {
 // belongings returns the objects of a registered Cluster, and tokens and requests of other Clusters.
 func belongings(c *fleet.Cluster) []runtime.Object {
 	at := c.CreationTimestamp.Time
-	in := func(namespace, name string, after time.Duration) metav1.ObjectMeta {
+	objectMeta := func(namespace, name string, after time.Duration) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(at.Add(after))}
 	}
-	token := &fleet.ClusterRegistrationToken{ObjectMeta: in(c.Namespace, "stores-2026", -24*time.Hour)}
+	token := &fleet.ClusterRegistrationToken{ObjectMeta: objectMeta(c.Namespace, "stores-2026", -24*time.Hour)}
 	token.Status = fleet.ClusterRegistrationTokenStatus{
 		SecretName: "stores-2026", Uses: 41, Expires: &metav1.Time{Time: noon.Add(30 * time.Hour)},
 		Conditions: []genericcondition.GenericCondition{condition(fleet.ConditionReady, corev1.ConditionTrue, "Ready", "", at)},
 	}
 	request := func(name, cluster string, status corev1.ConditionStatus, reason, message string) *fleet.ClusterRegistration {
-		r := &fleet.ClusterRegistration{ObjectMeta: in(c.Namespace, name, -2*time.Second)}
+		r := &fleet.ClusterRegistration{ObjectMeta: objectMeta(c.Namespace, name, -2*time.Second)}
 		r.Labels = map[string]string{fleet.RegistrationTokenLabel: token.Name}
 		r.Status = fleet.ClusterRegistrationStatus{
 			ClusterName: cluster, Granted: status == corev1.ConditionTrue,
@@ -208,17 +208,17 @@ func belongings(c *fleet.Cluster) []runtime.Object {
 		return r
 	}
 	granted := request("request-8zk2m", c.Name, corev1.ConditionTrue, "Granted", "")
-	namespace := &corev1.Namespace{ObjectMeta: in("", c.Status.Namespace, time.Second), Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
-	account := &corev1.ServiceAccount{ObjectMeta: in(c.Status.Namespace, "request-8zk2m-0c4a", time.Second)}
+	namespace := &corev1.Namespace{ObjectMeta: objectMeta("", c.Status.Namespace, time.Second), Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+	account := &corev1.ServiceAccount{ObjectMeta: objectMeta(c.Status.Namespace, "request-8zk2m-0c4a", time.Second)}
 	account.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}
 	account.Annotations = map[string]string{fleet.ClusterRegistrationAnnotation: granted.Name}
 	event := func(name, kind string, about types.UID, reason, message string, after time.Duration) *corev1.Event {
-		e := &corev1.Event{ObjectMeta: in(c.Namespace, name, after), Type: "Normal", Reason: reason, Message: message, LastTimestamp: metav1.NewTime(at.Add(after))}
+		e := &corev1.Event{ObjectMeta: objectMeta(c.Namespace, name, after), Type: "Normal", Reason: reason, Message: message, LastTimestamp: metav1.NewTime(at.Add(after))}
 		e.InvolvedObject.Kind, e.InvolvedObject.UID = kind, about
 		return e
 	}
 	bundle := func(name string, ready bool) *fleet.BundleDeployment {
-		b := &fleet.BundleDeployment{ObjectMeta: in(c.Status.Namespace, name, time.Minute)}
+		b := &fleet.BundleDeployment{ObjectMeta: objectMeta(c.Status.Namespace, name, time.Minute)}
 		b.Spec.DeploymentID, b.Spec.StagedDeploymentID = "id", "id"
 		b.Status.AppliedDeploymentID, b.Status.Ready, b.Status.NonModified = "id", ready, ready
 		if !ready {
@@ -228,8 +228,8 @@ func belongings(c *fleet.Cluster) []runtime.Object {
 	}
 	return []runtime.Object{
 		token, granted, namespace, account, bundle("fleet-agent-store", true), bundle("monitoring", true), bundle("shop", false),
-		request("request-p4x7c", "edge-new-1", corev1.ConditionUnknown, "WaitingForApproval", "the token requires an approval: muster approve edge-new-1"),
-		request("request-v9n5t", "edge-new-2", corev1.ConditionUnknown, "WaitingForApproval", "the token requires an approval: muster approve edge-new-2"),
+		request("request-p4x7c", "edge-new-1", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token requires it): run "muster -n fleet-default approve request-p4x7c" or the same with deny`),
+		request("request-v9n5t", "edge-new-2", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token requires it): run "muster -n fleet-default approve request-v9n5t" or the same with deny`),
 		request("request-j2d8w", "plant-old", corev1.ConditionFalse, "ClientIDInUse", "the Cluster has an agent already"),
 		event("e1", "ClusterRegistration", granted.UID, "Granted", "the agent may fetch its credential for Cluster "+c.Name, 2*time.Second),
 		event("e2", "Cluster", c.UID, "Registered", "the agent has registered and sent its first heartbeat", 5*time.Second),

@@ -23,7 +23,7 @@ import (
 )
 
 func TestGuard(t *testing.T) {
-	b := serving(t, aFleet(3))
+	b := serving(t, clustersInAllStates(3))
 	port := strconv.Itoa(b.pages.port)
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
@@ -92,7 +92,7 @@ func TestServeRefusesAddressesOfOthers(t *testing.T) {
 // Texts of members and users are escaped on the page: they add no element, no attribute and no line of a stream.
 func TestHostileTexts(t *testing.T) {
 	const script = `"'><img src=x onerror=hacked()></bdi></td><script>hacked()</script>`
-	evil := in(registered("ns", "evil", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "R"+script, "\u202e\r\n\r\ndata: {\"table\":\"x\"}\r\n\r\n"+script)
+	evil := withCondition(registered("ns", "evil", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "R"+script, "\u202e\r\n\r\ndata: {\"table\":\"x\"}\r\n\r\n"+script)
 	evil.Labels["k"+script] = script
 	evil.Status.Agent.Version, evil.Status.Agent.KubernetesVersion, evil.Status.Display.ReadyBundles = script, script, script
 	evil.Status.Agent.Namespace = script
@@ -159,13 +159,13 @@ func nextParts(t *testing.T, lines *bufio.Scanner) (parts map[string]string) {
 }
 
 func TestStreamSendsWhatHasChanged(t *testing.T) {
-	b := servingAt(t, clock.RealClock{}, aFleet(3))
+	b := servingAt(t, clock.RealClock{}, clustersInAllStates(3))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+"/", nil)
 	require.NoError(t, err)
 	lines := b.stream(t, request)
 	require.Len(t, nextParts(t, lines), 4, "the first message has all parts")
 
-	worse := in(registered("fleet-default", "store-ams-00000", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", "")
+	worse := withCondition(registered("fleet-default", "store-ams-00000", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", "")
 	require.NoError(t, b.pages.fleet.informer.GetStore().Add(mustEntry(t, worse)))
 	b.pages.fleet.change(true)
 	parts := nextParts(t, lines)
@@ -184,7 +184,7 @@ func TestStreamSendsWhatHasChanged(t *testing.T) {
 
 func TestOverviewOf(t *testing.T) {
 	var clusters []*entry
-	for _, c := range aFleet(300) {
+	for _, c := range clustersInAllStates(300) {
 		clusters = append(clusters, mustEntry(t, c))
 	}
 	names := func(d overviewData) string { return fmt.Sprintf("%d to %d of %d", d.First, d.Last, d.All) }
@@ -235,7 +235,7 @@ func TestOverviewOf(t *testing.T) {
 
 // The page of a large fleet is larger than the page of a small one only by its map.
 func TestOverviewOfTenThousand(t *testing.T) {
-	b := serving(t, aFleet(10_000))
+	b := serving(t, clustersInAllStates(10_000))
 	_, body, _ := b.get(t, "/")
 	require.Less(t, len(body), 500_000)
 	require.Contains(t, body, "<h1>10\u202f000 clusters</h1>")
@@ -264,7 +264,7 @@ func TestEntryOfIsSmall(t *testing.T) {
 	heartbeat.Status.Agent.Version = c.Status.Agent.Version
 	heartbeat.Status.Conditions = c.Status.Conditions
 	require.Equal(t, e.fingerprint, mustEntry(t, heartbeat).fingerprint, "a heartbeat")
-	require.NotEqual(t, e.fingerprint, mustEntry(t, in(c, "Imported", corev1.ConditionTrue, "", "")).fingerprint, "a condition")
+	require.NotEqual(t, e.fingerprint, mustEntry(t, withCondition(c, "Imported", corev1.ConditionTrue, "", "")).fingerprint, "a condition")
 }
 
 func mustEntry(t *testing.T, c *fleet.Cluster) *entry {
@@ -277,12 +277,12 @@ func mustEntry(t *testing.T, c *fleet.Cluster) *entry {
 func TestRegistrationsOf(t *testing.T) {
 	clusters := []*entry{
 		mustEntry(t, registered("ns", "connected", noon)),
-		mustEntry(t, in(registered("ns", "offline", noon), fleet.ConditionConnected, corev1.ConditionFalse, "HeartbeatMissed", "")),
+		mustEntry(t, withCondition(registered("ns", "offline", noon), fleet.ConditionConnected, corev1.ConditionFalse, "HeartbeatMissed", "")),
 	}
 	waiting := registered("ns", "waiting", noon)
 	waiting.Status.Agent = fleet.AgentStatus{}
 	waiting.Spec.KubeConfigSecret = "kubeconfig"
-	clusters = append(clusters, mustEntry(t, in(waiting, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "first")))
+	clusters = append(clusters, mustEntry(t, withCondition(waiting, fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent", "first")))
 	elsewhere := registered("ns", "elsewhere", noon)
 	elsewhere.Labels[fleet.ClusterManagementLabel] = "x"
 	elsewhere.Status.Agent = fleet.AgentStatus{}
@@ -307,7 +307,7 @@ func TestRegistrationsOf(t *testing.T) {
 		"Known to the hub 6 1000 5 1 0", "Requested 5 833 4 1 0", "Granted 3 500 2 1 0", "First heartbeat 2 333 2 0 0", "Connected now 1 166 1 0 0",
 	}, lines)
 	lines = nil
-	for _, s := range d.Stops {
+	for _, s := range d.Obstacles {
 		lines = append(lines, fmt.Sprint(s.Count, " ", s.What, " ", s.State, " ", s.Reason, " ", s.Example))
 	}
 	require.Equal(t, []string{
@@ -329,7 +329,7 @@ func TestRegistrationsOf(t *testing.T) {
 
 // A Cluster that is not registered can have requests that were not granted, which no ServiceAccount names.
 func TestClusterWithARefusedRequest(t *testing.T) {
-	c := in(registered("ns", "c", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", "")
+	c := withCondition(registered("ns", "c", noon), fleet.ConditionRegistered, corev1.ConditionFalse, "Denied", "")
 	refused := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "refused", UID: "u", CreationTimestamp: metav1.NewTime(noon)}}
 	refused.Status.ClusterName = "c"
 	refused.Status.Conditions = append(refused.Status.Conditions, condition(fleet.ConditionGranted, corev1.ConditionFalse, "Denied", "by a person", noon))

@@ -127,7 +127,7 @@ func TestLoopChecksARefusedRegistrationAfterAChange(t *testing.T) {
 	}
 }
 
-// An import writes ConfigMap fleet-agent before the bootstrap Secret, each at any moment between two reads of the agent.
+// An import writes ConfigMap fleet-agent before the bootstrap Secret, each possibly between any two reads of the agent.
 func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 	const reads = 6 // more than the first iteration of the loop sends before it registers
 	for configAt := 1; configAt <= reads; configAt++ {
@@ -163,7 +163,7 @@ func TestLoopUnansweredRequest(t *testing.T) {
 		f.putSecrets(f.bootstrap())
 	}
 	runScenarios(t, map[string]scenario{
-		// The change comes before a refusal, after which no other change may come.
+		// The settings change while the agent waits for an answer, and only that change ends its long pause.
 		"replaced by one with another clientID": {
 			arrange: func(f *testAgent) {
 				f.setLongPauses()
@@ -218,15 +218,15 @@ func TestLoopUnansweredRequest(t *testing.T) {
 }
 
 // proofs returns the patches with a proof of possession: those that are heartbeats, or those that are not.
-func (f *testAgent) proofs(heartbeats bool) (beats []string) {
+func (f *testAgent) proofs(heartbeats bool) (patches []string) {
 	f.hub.mutex.Lock()
 	defer f.hub.mutex.Unlock()
-	for _, beat := range f.hub.heartbeats {
-		if strings.Contains(beat, `"vouches":"`) && strings.Contains(beat, "lastSeen") == heartbeats {
-			beats = append(beats, beat)
+	for _, patch := range f.hub.heartbeats {
+		if strings.Contains(patch, `"vouches":"`) && strings.Contains(patch, "lastSeen") == heartbeats {
+			patches = append(patches, patch)
 		}
 	}
-	return beats
+	return patches
 }
 
 func TestLoopProvesPossession(t *testing.T) {

@@ -16,22 +16,23 @@ import (
 
 func generation(value string) corev1.EnvVar { return corev1.EnvVar{Name: "GENERATION", Value: value} }
 
-// own changes each individual field of the options, and some that are part of the template.
+// own has changes of each option that may differ between agents with the same rendered template (namespace, scope, GENERATION), and of some options
+// that need another template.
 func own() map[string]func(*agentmanifest.Options) {
 	return map[string]func(*agentmanifest.Options){
-		"as it is":     func(*agentmanifest.Options) {},
-		"a namespace":  func(o *agentmanifest.Options) { o.Namespace = "agents" },
-		"a long one":   func(o *agentmanifest.Options) { o.Namespace = strings.Repeat("n", 63) },
-		"a scope":      func(o *agentmanifest.Options) { o.Scope = "scope" },
-		"no scope":     func(o *agentmanifest.Options) { o.Scope = "" },
-		"a generation": func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("key/1")}, o.EnvVars...) },
-		"another": func(o *agentmanifest.Options) {
+		"as it is":         func(*agentmanifest.Options) {},
+		"a namespace":      func(o *agentmanifest.Options) { o.Namespace = "agents" },
+		"a long namespace": func(o *agentmanifest.Options) { o.Namespace = strings.Repeat("n", 63) },
+		"a scope":          func(o *agentmanifest.Options) { o.Scope = "scope" },
+		"no scope":         func(o *agentmanifest.Options) { o.Scope = "" },
+		"a generation":     func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("key/1")}, o.EnvVars...) },
+		"another generation": func(o *agentmanifest.Options) {
 			o.EnvVars = append([]corev1.EnvVar{generation("managed/2")}, o.EnvVars...)
 		},
-		"an empty one":    func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
-		"one of the user": func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
-		"one of both":     func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
-		"a scope twice": func(o *agentmanifest.Options) {
+		"an empty generation":                     func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
+		"a generation of the user":                func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
+		"a generation of the hub and of the user": func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
+		"a scope of the hub and of the user": func(o *agentmanifest.Options) {
 			o.Scope, o.EnvVars = "s", []corev1.EnvVar{{Name: "AGENT_SCOPE", Value: "theirs"}}
 		},
 		"another setting": func(o *agentmanifest.Options) { o.HostNetwork = !o.HostNetwork },

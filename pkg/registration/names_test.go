@@ -54,7 +54,7 @@ func TestSystemRegistrationNamespace(t *testing.T) {
 
 func TestAnswerSecretNameIsAmbiguous(t *testing.T) {
 	assert.Equal(t, AnswerSecretName("ab", "c"), AnswerSecretName("a", "bc"),
-		"peers compute it so; whoever writes the Secret compares the request")
+		"agents of Fleet compute it so; the hub compares the request that is named in the Secret before it writes it")
 }
 
 func TestOwnedSetIDIsUnambiguous(t *testing.T) {

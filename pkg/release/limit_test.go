@@ -120,7 +120,7 @@ func TestCheckYAML(t *testing.T) {
 		"aliases that repeat a list":       {"a: &x [" + strings.Repeat("1,", 100) + "1]\nb: [" + strings.Repeat("*x,", 10) + "*x]\n", "has more than 1000 nodes"},
 		"aliases of aliases":               {bomb(), "has more than 1000 nodes"},
 		"aliases of a long text":           {"a: &x " + strings.Repeat("x", 100_000) + "\nb: [*x,*x,*x]\n", "has more than 1000 nodes"},
-		"an alias of what it is in":        {"a: &x [*x]\n", "has more than 1000 nodes"},
+		"an alias in its own anchor":       {"a: &x [*x]\n", "has more than 1000 nodes"},
 		"an alias in one line":             {"[&x-1 1,*x-1]", ""},
 		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "cannot be parsed"},
 		"thousands of anchors":             {"- &a0 x\n- |\n" + strings.ReplaceAll(manyAnchors(), "\n", " ") + " *b", ""},

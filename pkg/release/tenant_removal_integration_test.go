@@ -108,7 +108,7 @@ func TestUninstall_tenant(t *testing.T) {
 		assert.Nil(t, found.GetDeletionTimestamp())
 		assert.Empty(t, m.mine())
 	})
-	t.Run("namespaces that they may not delete stay", func(t *testing.T) {
+	t.Run("namespaces that the tenant may not delete stay", func(t *testing.T) {
 		m, f := onMember(t), foreign(t)
 		m.tenant("fleet-default")
 		r := m.request("a.yaml", configMap("a", "k", "one"))
@@ -130,7 +130,7 @@ func TestDeploy_takeOwnershipAsTenant(t *testing.T) {
 	for name, row := range map[string]struct {
 		in      *member
 		allowed bool
-	}{"a release where they may not change Secrets": {f, false}, "a release of their namespace": {m, true}} {
+	}{"a release in a namespace where the tenant may not change Secrets": {f, false}, "a release in the namespace of the tenant": {m, true}} {
 		t.Run(name, func(t *testing.T) {
 			person := row.in.request("b.yaml", configMap("b", "k", "one"))
 			person.Labels, person.ServiceAccountNamespace = map[string]string{"made": "by-a-person"}, "default"

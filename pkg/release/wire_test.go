@@ -56,7 +56,7 @@ var refusedLater = map[string]bool{
 }
 
 // TestWire renders recorded BundleDeployments. The releases have the chart, the values and the objects that were recorded. Two
-// differences are on purpose: plain manifests are not kept in the release a second time, beside its manifest, because a Secret
+// differences are on purpose: plain manifests are not kept in the release a second time, in addition to its manifest, because a Secret
 // has room for 1 MiB; and an error of kustomize appears once, without a second copy that Helm's post-renderer adds.
 func TestWire(t *testing.T) {
 	scenes, err := filepath.Glob("../controllers/bundle/testdata/wire/*.yaml")

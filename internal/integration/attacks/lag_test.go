@@ -20,7 +20,7 @@ func TestImportWhileTheCacheOfSecretsLags(t *testing.T) {
 	hub.Hub(t, wire.Wrap)
 	s := newScene(t, hub, member)
 	s.cluster()
-	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForKubeconfig") // the next wait is reported at once
+	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForKubeconfig") // after the first status, the hub writes the next reason of a wait at once
 	secrets.begin()
 	s.goodSecret()
 	testenv.EventuallyThere(t, hub.Kubernetes.CoreV1().Secrets(s.ns).Get, "import-token-"+object)

@@ -47,12 +47,12 @@ func TestMalformedStatus(t *testing.T) {
 	thief := hub.ClientFor(t, mine.Bearer())
 
 	// Use the REST client: a typed client could not decode the answer.
-	taken := 0
+	accepted := 0
 	write := func(resource, namespace, name, patch string) {
 		err := thief.Fleet.RESTClient().Patch(types.MergePatchType).Namespace(namespace).Resource(resource).Name(name).SubResource("status").
 			Body([]byte(patch)).Do(t.Context()).Error()
 		if err == nil {
-			taken++
+			accepted++
 			return
 		}
 		require.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err), "%s: %v", patch, err)
@@ -63,7 +63,7 @@ func TestMalformedStatus(t *testing.T) {
 	for _, status := range malformedReports {
 		write("bundledeployments", mine.ClusterNamespace(), "own", `{"status":`+status+`}`)
 	}
-	require.Positive(t, taken, "the API server accepted none of them")
+	require.Positive(t, accepted, "the API server accepted none of them")
 
 	s.AwaitWork(t, "while-it-runs")
 	s.Stop(t)

@@ -30,7 +30,7 @@ func TestStopDuringCalls(t *testing.T) {
 			hub.ClusterCondition(t, ns, fmt.Sprintf("silent-%d", i), fleet.ConditionImported, condition)
 		}
 	}
-	imported("Unknown WaitingForKubeconfig") // the next wait is reported at once
+	imported("Unknown WaitingForKubeconfig") // after the first status, the hub writes the next reason of a wait at once
 	hub.WriteSecret(t, ns, "silent", map[string][]byte{registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), silent)})
 	imported("Unknown Importing")
 	began := time.Now()

@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// stock is a cluster that was imported and registered by Fleet's own controllers, as they leave it on the hub.
-type stock struct {
+// fleetCluster is a cluster that was imported and registered by Fleet's own controllers, as they leave it on the hub.
+type fleetCluster struct {
 	*stage
 	cluster                    *fleet.Cluster
 	request                    *fleet.ClusterRegistration
@@ -34,12 +34,13 @@ type stock struct {
 	agentNamespace             string
 }
 
+// unsetEnvHash is what Fleet's hub stores in status.agentEnvVarsHash of a Cluster without agentEnvVars.
 const unsetEnvHash = "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"
 
-// newStock creates the objects while no hub is running.
-func newStock(t *testing.T) *stock {
+// newFleetCluster creates the objects while no hub is running.
+func newFleetCluster(t *testing.T) *fleetCluster {
 	t.Helper()
-	s := &stock{stage: &stage{testenv.EmptyStage(t)}}
+	s := &fleetCluster{stage: &stage{testenv.EmptyStage(t)}}
 	s.Hub.Hub(t).Stop(t) // installs the CRDs and the ClusterRoles, as Fleet's charts do
 	s.agentNamespace = s.Member.Namespace(t)
 	s.makeCluster(t)
@@ -49,7 +50,7 @@ func newStock(t *testing.T) *stock {
 	return s
 }
 
-func (s *stock) makeCluster(t *testing.T) {
+func (s *fleetCluster) makeCluster(t *testing.T) {
 	t.Helper()
 	s.Hub.WriteSecret(t, s.Namespace, "kubeconfig", map[string][]byte{"value": s.Member.Kubeconfig()})
 	s.cluster = s.CreateCluster(t, &fleet.Cluster{
@@ -93,27 +94,27 @@ func managedMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: managedLabel()}
 }
 
-func (s *stock) ownedByCluster() []metav1.OwnerReference {
+func (s *fleetCluster) ownedByCluster() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: s.cluster.Name, UID: s.cluster.UID}}
 }
 
 // wranglerSet applies objects as wrangler's generating handlers do.
-func (s *stock) wranglerSet(t *testing.T, setID string, owner runtime.Object, objects ...runtime.Object) {
+func (s *fleetCluster) wranglerSet(t *testing.T, setID string, owner runtime.Object, objects ...runtime.Object) {
 	t.Helper()
 	base, err := apply.NewForConfig(s.Hub.RESTConfig())
 	require.NoError(t, err)
 	require.NoError(t, base.WithDynamicLookup().WithSetOwnerReference(false, false).WithSetID(setID).WithOwner(owner).ApplyObjects(objects...))
 }
 
-func stockRole(kind, name string) rbacv1.RoleRef {
+func roleRef(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-func stockSubject(namespace, name string) []rbacv1.Subject {
+func subject(namespace, name string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: name}}
 }
 
-func (s *stock) makeToken(t *testing.T) {
+func (s *fleetCluster) makeToken(t *testing.T) {
 	t.Helper()
 	var err error
 	s.token, err = s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Create(t.Context(), &fleet.ClusterRegistrationToken{
@@ -142,7 +143,7 @@ func (s *stock) makeToken(t *testing.T) {
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: managedMeta(s.Namespace, name.SafeConcatName(s.tokenAccount, "to", "role")),
-			Subjects:   stockSubject(s.Namespace, s.tokenAccount), RoleRef: stockRole("Role", role),
+			Subjects:   subject(s.Namespace, s.tokenAccount), RoleRef: roleRef("Role", role),
 		},
 	)
 	s.token.Status.SecretName = s.token.Name
@@ -151,7 +152,7 @@ func (s *stock) makeToken(t *testing.T) {
 }
 
 // legacyToken is the token of a ServiceAccount from a Secret, which does not expire.
-func (s *stock) legacyToken(t *testing.T, namespace, account string) (bearer string) {
+func (s *fleetCluster) legacyToken(t *testing.T, namespace, account string) (bearer string) {
 	t.Helper()
 	core := s.Hub.Kubernetes.CoreV1()
 	owner := testenv.RequireThere(t, core.ServiceAccounts(namespace).Get, account)
@@ -169,7 +170,7 @@ func (s *stock) legacyToken(t *testing.T, namespace, account string) (bearer str
 	return bearer
 }
 
-func (s *stock) makeRequest(t *testing.T) {
+func (s *fleetCluster) makeRequest(t *testing.T) {
 	t.Helper()
 	var err error
 	requests := s.Hub.Fleet.ClusterRegistrations(s.Namespace)
@@ -190,7 +191,7 @@ func (s *stock) makeRequest(t *testing.T) {
 	testenv.Update(t, requests.UpdateStatus, s.request)
 }
 
-func (s *stock) requestAccount() *corev1.ServiceAccount {
+func (s *fleetCluster) requestAccount() *corev1.ServiceAccount {
 	account := &corev1.ServiceAccount{ObjectMeta: managedMeta(s.clusterNamespace, s.account)}
 	account.Annotations = map[string]string{
 		"fleet.cattle.io/cluster":                        s.cluster.Name,
@@ -200,16 +201,16 @@ func (s *stock) requestAccount() *corev1.ServiceAccount {
 	return account
 }
 
-func (s *stock) secretName() string {
+func (s *fleetCluster) secretName() string {
 	return registration.AnswerSecretName(s.request.Spec.ClientID, s.request.Spec.ClientRandom)
 }
 
-func (s *stock) readerName() string { return name.SafeConcatName(s.tokenAccount, "creds") }
+func (s *fleetCluster) readerName() string { return name.SafeConcatName(s.tokenAccount, "creds") }
 
-func (s *stock) contentBinding() string { return name.SafeConcatName(s.request.Name, "content") }
+func (s *fleetCluster) contentBinding() string { return name.SafeConcatName(s.request.Name, "content") }
 
-func (s *stock) requestObjects() []runtime.Object {
-	agent := stockSubject(s.clusterNamespace, s.account)
+func (s *fleetCluster) requestObjects() []runtime.Object {
+	agent := subject(s.clusterNamespace, s.account)
 	secret := &corev1.Secret{
 		ObjectMeta: managedMeta(testenv.RegistrationNamespace, s.secretName()), Type: "fleet.cattle.io/agent-credential",
 		Data: map[string][]byte{
@@ -223,21 +224,21 @@ func (s *stock) requestObjects() []runtime.Object {
 		&rbacv1.Role{ObjectMeta: managedMeta(s.Namespace, s.request.Name), Rules: []rbacv1.PolicyRule{{
 			Verbs: []string{"patch"}, APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"clusters/status"}, ResourceNames: []string{s.cluster.Name},
 		}}},
-		&rbacv1.RoleBinding{ObjectMeta: managedMeta(s.Namespace, s.request.Name), Subjects: agent, RoleRef: stockRole("Role", s.request.Name)},
-		&rbacv1.RoleBinding{ObjectMeta: managedMeta(s.clusterNamespace, s.request.Name), Subjects: agent, RoleRef: stockRole("ClusterRole", "fleet-bundle-deployment")},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: managedMeta("", s.contentBinding()), Subjects: agent, RoleRef: stockRole("ClusterRole", "fleet-content")},
+		&rbacv1.RoleBinding{ObjectMeta: managedMeta(s.Namespace, s.request.Name), Subjects: agent, RoleRef: roleRef("Role", s.request.Name)},
+		&rbacv1.RoleBinding{ObjectMeta: managedMeta(s.clusterNamespace, s.request.Name), Subjects: agent, RoleRef: roleRef("ClusterRole", "fleet-bundle-deployment")},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: managedMeta("", s.contentBinding()), Subjects: agent, RoleRef: roleRef("ClusterRole", "fleet-content")},
 		&rbacv1.Role{ObjectMeta: managedMeta(testenv.RegistrationNamespace, s.readerName()), Rules: []rbacv1.PolicyRule{{
 			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{s.secretName()},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: managedMeta(testenv.RegistrationNamespace, s.readerName()),
-			Subjects:   stockSubject(s.Namespace, s.tokenAccount), RoleRef: stockRole("Role", s.readerName()),
+			Subjects:   subject(s.Namespace, s.tokenAccount), RoleRef: roleRef("Role", s.readerName()),
 		},
 	}
 }
 
 // makeAgent creates the objects that the agent keeps on the member.
-func (s *stock) makeAgent(t *testing.T) {
+func (s *fleetCluster) makeAgent(t *testing.T) {
 	t.Helper()
 	testenv.Create(t, s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Create, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent"},
@@ -246,7 +247,7 @@ func (s *stock) makeAgent(t *testing.T) {
 }
 
 // requireAgentUnharmed checks that the agent keeps its rights and its credential.
-func (s *stock) requireAgentUnharmed(t *testing.T) {
+func (s *fleetCluster) requireAgentUnharmed(t *testing.T) {
 	t.Helper()
 	testenv.RequireMay(t, s.Hub, s.bearer,
 		testenv.To("list", "bundledeployments.fleet.cattle.io", s.clusterNamespace, ""),
@@ -265,7 +266,7 @@ func (s *stock) requireAgentUnharmed(t *testing.T) {
 	assert.Equal(t, s.registrationBearer, s.Hub.Values(t, s.Namespace, s.token.Name).Token)
 }
 
-func (s *stock) requireNotImportedAgain(t *testing.T, before *fleet.Cluster) {
+func (s *fleetCluster) requireNotImportedAgain(t *testing.T, before *fleet.Cluster) {
 	t.Helper()
 	after := s.Cluster(t, s.cluster.Name)
 	assert.Equal(t, before.Spec, after.Spec)
@@ -282,7 +283,7 @@ func (s *stock) requireNotImportedAgain(t *testing.T, before *fleet.Cluster) {
 }
 
 func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
-	s := newStock(t)
+	s := newFleetCluster(t)
 	before := s.Cluster(t, s.cluster.Name)
 	r := &testenv.Recorder{}
 	s.Running = s.Hub.Hub(t, r.Wrap, testenv.WithoutBundles)
@@ -304,7 +305,7 @@ func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
 
 // Fleet's agents may read everything in their cluster namespace, and each has a binding of its own to read Contents.
 func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
-	s := newStock(t)
+	s := newFleetCluster(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
 	rbac := s.Hub.Kubernetes.RbacV1()
@@ -328,7 +329,7 @@ func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
 }
 
 // requireStockRegistrationGone waits until no object is left of the request, and none mentions its ServiceAccount.
-func (s *stock) requireStockRegistrationGone(t *testing.T) {
+func (s *fleetCluster) requireStockRegistrationGone(t *testing.T) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
 		left := take(t, s.Hub).Mentioning(s.account, s.request.Name, s.secretName(), s.readerName())
@@ -337,7 +338,7 @@ func (s *stock) requireStockRegistrationGone(t *testing.T) {
 }
 
 func TestUpgradeFromFleetAndDeleteTheCluster(t *testing.T) {
-	s := newStock(t)
+	s := newFleetCluster(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
 

@@ -156,5 +156,5 @@ func TestEnsureSecretOfAManagementServer(t *testing.T) {
 	h, client := newHandler(account(), foreign)
 	require.ErrorAs(t, h.ensureSecret(t.Context(), "fleet-local"), new(*desiredset.ForeignError))
 	assert.Equal(t, foreign.Data, secretOf(t, client).Data)
-	assert.Len(t, client.Actions(), 2, "nothing is written: each of the two only reads the Secret")
+	assert.Len(t, client.Actions(), 2, "nothing is written: ensureSecret and secretOf each read the Secret")
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 )
 
-// cluster is Cluster local on the API server; without a record, a person created the Cluster.
+// cluster returns Cluster local as the API server has it. record is the annotation in which wrangler stores what it applied last; it is empty if a
+// person created the Cluster.
 func cluster(namespace, record string, labelled map[string]any, spec map[string]any) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster",

@@ -265,7 +265,8 @@ func TestReconcile_groupWithTooManyLabels(t *testing.T) {
 	assert.Equal(t, s.RecheckDelay(), out.After)
 }
 
-// A Schedule of Fleet forbids changes on the Cluster. Fleet's controllers also delete a BundleDeployment then only with its Bundle.
+// A Schedule of Fleet forbids changes on the Cluster. As with Fleet's controllers, the BundleDeployment is deleted then only if its Bundle is
+// deleted.
 func TestReconcile_offSchedule(t *testing.T) {
 	s := newStage(t)
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
@@ -326,7 +327,7 @@ func TestReconcileQuarantinedCluster(t *testing.T) {
 			assert.True(t, out.IsDone())
 			assert.Equal(t, [][]string{nil}, s.rights.secrets, "the agent may read no Secret")
 			s.reconcile(t, clusterNamed("alice"))
-			assert.NotEmpty(t, s.taken(), "the release makes up for it")
+			assert.NotEmpty(t, s.taken(), "what changed during the quarantine is written afterwards")
 		})
 	}
 }
@@ -389,7 +390,7 @@ func TestDesired(t *testing.T) {
 			assert.Equal(t, row.pausedBundle || row.pausedCluster, d.Spec.Paused)
 		})
 	}
-	t.Run("its partition has not begun: as with Fleet's hub, only staged; paused for an agent of Fleet", func(t *testing.T) {
+	t.Run("the rollout has not reached its partition: only the staged fields, as with Fleet's hub; also paused if the agent is Fleet's", func(t *testing.T) {
 		b := bundleWith(func(s *fleet.BundleSpec) { s.DependsOn = []fleet.BundleRef{{Name: "base"}} })
 		v := someVariant("new", "s-new:2")
 		v.options.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
@@ -480,7 +481,7 @@ func TestDesired(t *testing.T) {
 	})
 }
 
-func TestIsFrom(t *testing.T) {
+func TestIsFromWorkspace(t *testing.T) {
 	assert.True(t, isFromWorkspace(deployed(t, toAlice()), "ws"))
 	assert.False(t, isFromWorkspace(deployed(t, toAlice()), "other"))
 	for name, change := range map[string]func(*fleet.BundleDeployment){

@@ -73,7 +73,7 @@ func TestSpecChanges(t *testing.T) {
 	}
 }
 
-// Without the field spec, there is none to which a JSON patch could add.
+// If the object has no field spec, a JSON patch cannot add fields to it, and has to add the whole spec.
 func TestSpecChangesOfNoSpec(t *testing.T) {
 	for name, spec := range map[string]fleet.BundleDeploymentSpec{"whole": {}, "reduced": {CachedDigests: &fleet.SpecDigests{}}} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +107,8 @@ func TestReduceKeepsTheSources(t *testing.T) {
 	assert.Equal(t, *deployment.Spec.CachedDigests, *again.Spec.CachedDigests, "equal specs have equal digests")
 }
 
-// Without the values that older versions of Fleet's hub wrote into the options, nothing could be written to the Secret.
+// Without the values that older versions of Fleet's hub wrote into the options, the hub could not move these values to the Secret with the Helm
+// values.
 func TestReduceKeepsValues(t *testing.T) {
 	spec := someSpec()
 	spec.Options.Helm.Values = &fleet.GenericMap{Data: map[string]any{"a": "b"}}

@@ -193,7 +193,7 @@ func TestReconcile_firstStatusOfARegistration(t *testing.T) {
 		{"a request that is not decided: with its result", undecided, nil, ""},
 		{"a granted request: with the heartbeat", granted, nil, ""},
 		{"a request of an agent of Fleet, whose heartbeat needs a status: at once", ofFleet, nil, fleet.ReasonWaitingForAgent},
-		{"the same where each Cluster has one: with the heartbeat", ofFleet, func(d *deletion) { d.ClustersHaveStatus = true }, ""},
+		{"a request of an agent of Fleet, on a hub where each Cluster has a status: with the heartbeat", ofFleet, func(d *deletion) { d.ClustersHaveStatus = true }, ""},
 		{"the first heartbeat", granted, func(d *deletion) { d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now()) }, fleet.ReasonRegistered},
 		{"a refused request: at once", request("r", 0, corev1.ConditionFalse, fleet.ReasonDenied), nil, fleet.ReasonDenied},
 		{"no decision for ten seconds", undecided, func(d *deletion) {
@@ -277,7 +277,8 @@ func TestEnsureNamespace_once(t *testing.T) {
 	assert.Zero(t, h.ensureNamespace(t.Context(), cluster).After)
 
 	require.NoError(t, seen.Delete(made))
-	pass("get") // the key of the Namespace is known to others, so that it cannot be used again
+	// others have been able to read the key of the Namespace, so the hub does not create it with this key again, and only reads it
+	pass("get")
 }
 
 // A user who may create Namespaces creates that of a Cluster before the hub does, and would own the namespace of its credentials.
@@ -476,7 +477,7 @@ type identities struct {
 }
 
 func (i identities) GetByIndex(indexName, key string) (found []*fleet.Cluster, _ error) {
-	if indexName == index.ClustersByClientID.Name { // it compares the keys itself
+	if indexName == index.ClustersByClientID.Name { // Find of this index compares the keys, so all Clusters can be returned
 		for clientID, name := range i.byID {
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}
 			cluster.Spec.ClientID = clientID

@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// groupOf is a group of the Clusters with the label "env" of one of these values, and with labels of its own number.
+// groupOf returns a ClusterGroup that selects the Clusters whose label "env" has one of these values and that have ownLabels further labels.
 func groupOf(ownLabels int, values ...string) *fleet.ClusterGroup {
 	selector := &metav1.LabelSelector{
 		MatchLabels:      map[string]string{},
@@ -95,7 +95,7 @@ func TestSelectors_noSelector(t *testing.T) {
 	assert.False(t, selector.Matches(labels.Set{}))
 }
 
-// To compile a large selector takes milliseconds. Those of other groups do not wait for that.
+// Compiling a large selector takes milliseconds. The selectors of other groups can be used meanwhile.
 func TestSelectors_ofOthers(t *testing.T) {
 	other := groupOf(0, "prod")
 	other.Name = "other"
@@ -110,7 +110,7 @@ func TestSelectors_ofOthers(t *testing.T) {
 	assert.True(t, selector.Matches(labels.Set{"env": "prod"}))
 }
 
-// A change of the labels is not a new generation, by which the compiled selector is kept.
+// A change of the labels does not change metadata.generation, and Selectors keeps a compiled selector for each generation.
 func TestSelectors_metadataTooLarge(t *testing.T) {
 	var s Selectors
 	group := groupOf(1, "prod")

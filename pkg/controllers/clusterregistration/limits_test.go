@@ -27,12 +27,12 @@ func TestLimits(t *testing.T) {
 		{"too many unconnected: waits", config.BacklogLimits{UnconnectedPerToken: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
 		{"too many unconnected in the namespace: waits", config.BacklogLimits{UnconnectedPerNamespace: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
 		{
-			"and too many wait: refused",
+			"too many unconnected, and too many wait: refused",
 			config.BacklogLimits{UnconnectedPerToken: 1, WaitingPerToken: 1},
 			[]backlog.Phase{backlog.Unconnected, backlog.Waiting},
 			nil, refused, true,
 		},
-		{"too many wait, and this one need not: granted", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting}, nil, granted, false},
+		{"too many wait, and this one does not have to: granted", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting}, nil, granted, false},
 		{
 			"too many wait for a person: refused",
 			config.BacklogLimits{WaitingPerToken: 1},

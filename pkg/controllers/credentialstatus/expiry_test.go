@@ -25,12 +25,12 @@ func TestExpired(t *testing.T) {
 		in        time.Duration
 	}{
 		{"silent, long after", silent, true, &metav1.Time{Time: end}, end.Add(time.Hour), true, 0},
-		{"silent, the moment the clocks can no longer differ", silent, true, &metav1.Time{Time: end}, end.Add(time.Minute), true, 0},
+		{"silent, after the tolerated difference of the clocks", silent, true, &metav1.Time{Time: end}, end.Add(time.Minute), true, 0},
 		{"silent, at the end itself", silent, true, &metav1.Time{Time: end}, end, false, time.Minute},
 		{"silent, before the end", silent, true, &metav1.Time{Time: end}, end.Add(-time.Hour), false, time.Hour + time.Minute},
-		{"heard of: it has renewed it", connected, true, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
-		{"nobody knows yet", corev1.ConditionUnknown, true, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
-		{"installed again since", silent, false, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
+		{"connected: the agent has renewed the credential", connected, true, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
+		{"not known whether it is connected", corev1.ConditionUnknown, true, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
+		{"installed again, and no heartbeat since", silent, false, &metav1.Time{Time: end}, end.Add(time.Hour), false, 0},
 		{"a credential that does not end", silent, true, nil, end.Add(time.Hour), false, 0},
 	} {
 		c := &fleet.Cluster{}

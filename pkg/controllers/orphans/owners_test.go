@@ -122,12 +122,12 @@ func TestOwnerOfCredential(t *testing.T) {
 	}
 	assert.Equal(t, ownerKey{kindCluster, "ws", "member"}, of(func(*corev1.Secret) {}))
 	for name, change := range map[string]func(*corev1.Secret){
-		"no label":           func(s *corev1.Secret) { delete(s.Labels, fleet.ManagedLabel) },
-		"another namespace":  func(s *corev1.Secret) { s.Namespace = "ws" },
-		"another type":       func(s *corev1.Secret) { s.Type = "Opaque" },
-		"no data":            func(s *corev1.Secret) { s.Data = nil },
-		"label of another":   func(s *corev1.Secret) { s.Labels[fleet.ClusterLabel] = "other" },
-		"no label of anyone": func(s *corev1.Secret) { delete(s.Labels, fleet.ClusterLabel) },
+		"no label":                     func(s *corev1.Secret) { delete(s.Labels, fleet.ManagedLabel) },
+		"another namespace":            func(s *corev1.Secret) { s.Namespace = "ws" },
+		"another type":                 func(s *corev1.Secret) { s.Type = "Opaque" },
+		"no data":                      func(s *corev1.Secret) { s.Data = nil },
+		"the label of another Cluster": func(s *corev1.Secret) { s.Labels[fleet.ClusterLabel] = "other" },
+		"no label of a Cluster":        func(s *corev1.Secret) { delete(s.Labels, fleet.ClusterLabel) },
 	} {
 		assert.Equal(t, none, of(change), name)
 	}
@@ -149,8 +149,8 @@ func TestOwnerOfBundle(t *testing.T) {
 		"made by a person": func(b *fleet.Bundle) { b.Annotations = nil },
 		"another set":      func(b *fleet.Bundle) { b.Annotations[apply.LabelID] = "mine" },
 		"another name":     func(b *fleet.Bundle) { b.Name = "fleet-agent-other" },
-		"for nobody":       func(b *fleet.Bundle) { b.Spec.Targets = nil },
-		"for several": func(b *fleet.Bundle) {
+		"no target":        func(b *fleet.Bundle) { b.Spec.Targets = nil },
+		"two targets": func(b *fleet.Bundle) {
 			b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterName: "other"})
 		},
 		"for any Cluster": func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterName = "" },

@@ -20,9 +20,9 @@ func seenAt(minutes int) fleet.AgentStatus {
 	return fleet.AgentStatus{LastSeen: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute)), Namespace: "agent"}
 }
 
-// reportAt returns the report of an agent of this version.
-func reportAt(minutes int) fleet.AgentStatus {
-	agent := seenAt(minutes)
+// reportAt returns the report of an agent of Muster n minutes after noon.
+func reportAt(n int) fleet.AgentStatus {
+	agent := seenAt(n)
 	agent.Version, agent.Instance, agent.CheckinInterval = "v1", "i", &metav1.Duration{Duration: time.Minute}
 	agent.ClockSkew, agent.Registration, agent.PossessionProof = &metav1.Duration{Duration: time.Hour}, "r-1", "r-2"
 	return agent
@@ -78,10 +78,10 @@ func TestTransform(t *testing.T) {
 		{"the fields removed", false, []fleet.AgentStatus{reportAt(1), seenAt(1)}, reportAt(1)},
 		{"removed before the hub started", true, []fleet.AgentStatus{seenAt(1)}, withoutProofs(reportAt(1))},
 		{"a report that the watch missed", false, []fleet.AgentStatus{reportAt(1), seenAt(2)}, reportAt(2)},
-		{"removed again after it", false, []fleet.AgentStatus{reportAt(1), seenAt(2), seenAt(2)}, reportAt(2)},
+		{"the fields are removed again after a missed report", false, []fleet.AgentStatus{reportAt(1), seenAt(2), seenAt(2)}, reportAt(2)},
 		{"two heartbeats of another agent", true, []fleet.AgentStatus{reportAt(1), seenAt(2), seenAt(3)}, seenAt(3)},
-		{"after the start of the hub too", true, []fleet.AgentStatus{seenAt(1), seenAt(2), seenAt(3)}, seenAt(3)},
-		{"then a report again", true, []fleet.AgentStatus{reportAt(1), seenAt(2), seenAt(3), reportAt(4), seenAt(4)}, reportAt(4)},
+		{"two heartbeats of another agent after the start of the hub", true, []fleet.AgentStatus{seenAt(1), seenAt(2), seenAt(3)}, seenAt(3)},
+		{"a report after two heartbeats of another agent", true, []fleet.AgentStatus{reportAt(1), seenAt(2), seenAt(3), reportAt(4), seenAt(4)}, reportAt(4)},
 		{"the agent is installed again", false, []fleet.AgentStatus{reportAt(1), {}, seenAt(2)}, seenAt(2)},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// A user may write the annotation, and the API server checks no quantity in it. One with a large exponent takes minutes and gigabytes to decode.
+// A user may write an annotation of up to 256 KiB. Decoded lists take several times their JSON.
 func TestRestore_large(t *testing.T) {
 	cluster := clusterOf(seenAt(1))
 	for n, want := range map[int]bool{10_000: true, 90_000: false} {
@@ -152,6 +152,8 @@ func TestRestore_longestReport(t *testing.T) {
 	assert.NotNil(t, cluster.Status.Import)
 }
 
+// A user may write the annotation, and the API server checks no quantity in it. A quantity with a large exponent takes minutes and gigabytes to
+// decode.
 func TestRestore_quantities(t *testing.T) {
 	for quantity, restored := range map[string]bool{`"16"`: true, `4`: true, `"64Gi"`: true, `"1e3"`: true, `"1.5e-99999"`: false, `"1e+99999"`: false, `"1e1.5"`: false} {
 		t.Run(quantity, func(t *testing.T) {

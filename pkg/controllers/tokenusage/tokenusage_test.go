@@ -30,7 +30,7 @@ func TestUncounted(t *testing.T) {
 	uncounted.Done(one, []registration.Use{b})
 	uncounted.Done(one, []registration.Use{b})
 	uncounted.Forget(other)
-	assert.Empty(t, uncounted.byToken, "nothing is kept of tokens for which no request asks")
+	assert.Empty(t, uncounted.byToken, "no entry is kept for a token without uncounted uses")
 }
 
 func TestUncountedIsSafeForConcurrentUse(t *testing.T) {

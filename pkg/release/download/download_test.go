@@ -47,7 +47,7 @@ func chartArchiveOf(t *testing.T, name, version, more string, files ...string) [
 	return packed.Bytes()
 }
 
-// server serves files under their paths, and an OCI registry under /v2. If it has an account, it requires that.
+// server serves files under their paths, and an OCI registry under /v2. If it has credentials, it requires them.
 type server struct {
 	*httptest.Server
 	files     map[string][]byte
@@ -204,15 +204,15 @@ func TestChart_redirects(t *testing.T) {
 	}
 	plain, plainToo, encrypted, encryptedToo := start(httptest.NewServer), start(httptest.NewServer), start(httptest.NewTLSServer), start(httptest.NewTLSServer)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})
-	account := ServerAccess{Username: "joe", Password: "secret"}
+	credentials := ServerAccess{Username: "joe", Password: "secret"}
 	for name, row := range map[string]struct {
 		from, to *server
 		access   ServerAccess
-		account  string // that arrives
+		username string // that arrives
 		says     string
 	}{
-		"the same server":                  {from: plain, to: plain, access: account, account: "joe"},
-		"another server":                   {from: plain, to: plainToo, access: account},
+		"the same server":                  {from: plain, to: plain, access: credentials, username: "joe"},
+		"another server":                   {from: plain, to: plainToo, access: credentials},
 		"from TLS":                         {from: encrypted, to: plain, access: ServerAccess{CAs: ca}, says: "/app.tgz would leave TLS"},
 		"to TLS":                           {from: plain, to: encrypted, access: ServerAccess{CAs: ca}},
 		"another server of the authority":  {from: encrypted, to: encryptedToo, access: ServerAccess{CAs: ca}},
@@ -228,7 +228,7 @@ func TestChart_redirects(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			assert.Equal(t, row.account+" /app.tgz", row.to.asked[len(row.to.asked)-1])
+			assert.Equal(t, row.username+" /app.tgz", row.to.asked[len(row.to.asked)-1])
 		})
 	}
 	plain.redirects = map[string]string{"/moved.tgz": plain.URL + "/moved.tgz"}
@@ -285,26 +285,26 @@ func TestChart_dependencies(t *testing.T) {
 	s.files["/app.tgz"], s.files["/local.tgz"] = depends(other.URL), depends("file://../db")
 	s.files["/complete.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies: [{name: db, version: 2.x.x, repository: 'https://nowhere.invalid'}]",
 		"charts/db/Chart.yaml", "apiVersion: v2\nname: db\nversion: 2.0.0\n")
-	account := ServerAccess{Username: "joe", Password: "secret"}
+	credentials := ServerAccess{Username: "joe", Password: "secret"}
 
-	resources, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, account)
+	resources, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, credentials)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"Chart.yaml", "charts/db-0.tgz"}, names(resources))
-	assert.Equal(t, []string{" /index.yaml", " /db.tgz"}, other.asked, "the account is not for another server")
+	assert.Equal(t, []string{" /index.yaml", " /db.tgz"}, other.asked, "the credentials are not for another server")
 
 	other.files["/index.yaml"] = []byte("apiVersion: v1\nentries: {db: [{version: 2.1.0, urls: [db.tgz]}, {version: 3.0.0, urls: [new.tgz]}]}")
 	other.files["/new.tgz"] = chartArchiveOf(t, "db", "3.0.0", "")
 	s.files["/aliases.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies:\n"+
 		"- {name: db, alias: old, version: 2.x.x, repository: '"+other.URL+"'}\n- {name: db, alias: new, version: 3.x.x, repository: '"+other.URL+"'}")
-	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/aliases.tgz"}, account)
+	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/aliases.tgz"}, credentials)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"Chart.yaml", "charts/db-0.tgz", "charts/db-1.tgz"}, names(resources), "each has a file of its own")
 
-	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/complete.tgz"}, account)
+	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/complete.tgz"}, credentials)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"charts/db/Chart.yaml", "Chart.yaml"}, names(resources))
 
-	_, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/local.tgz"}, account)
+	_, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/local.tgz"}, credentials)
 	var unsupported *release.UnsupportedError
 	require.ErrorAs(t, err, &unsupported)
 	assert.ErrorContains(t, err, `chart app depends on db in "file://../db"`)
@@ -442,7 +442,7 @@ func TestServerAccess_tls(t *testing.T) {
 		want   string // the error
 	}{
 		"the CA":                    {map[string]string{"username": "joe", "password": "secret", "cacerts": string(ca)}, "", ""},
-		"an account for agents":     {map[string]string{"username": "x", "password": "y", "agentUsername": "joe", "agentPassword": "secret", "cacerts": string(ca)}, "", ""},
+		"credentials for agents":    {map[string]string{"username": "x", "password": "y", "agentUsername": "joe", "agentPassword": "secret", "cacerts": string(ca)}, "", ""},
 		"any certificate":           {map[string]string{"username": "joe", "password": "secret", "insecureSkipVerify": "true"}, "", ""},
 		"the CA of a proxy":         {map[string]string{"username": "joe", "password": "secret"}, string(ca), ""},
 		"no CA":                     {map[string]string{"username": "joe", "password": "secret"}, "", "certificate signed by unknown authority"},

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,59 +13,59 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// moment is a stage of a registration at which hub or agent is restarted or killed. A registration takes seconds, and a poll can miss a
+// stage is a stage of a registration at which hub or agent is restarted or killed. A registration takes seconds, and a poll can miss a
 // stage. A scene prolongs a stage: it withholds an object or a connection that the next stage needs.
-type moment struct {
+type stage struct {
 	name    string
 	reached func(ctx context.Context, e *enrolled) (bool, error)
 }
 
-var hasNamespace = moment{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
+var hasNamespace = stage{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
 	c, err := e.get(ctx)
 	return err == nil && c.Status.Namespace != "", err
 }}
 
 // The status of the token of an import is written only when an agent registers with it, so it is ready when its values are there.
-var hasToken = moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
+var hasToken = stage{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
 	_, err := e.s.hub.kube.CoreV1().Secrets(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
 	return err == nil, err
 }}
 
-var installed = moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
+var installed = stage{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
 	pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
 	return len(pods) > 0, err
 }}
 
-var runs = moment{"when the agent runs", func(ctx context.Context, e *enrolled) (bool, error) {
+var runs = stage{"when the agent runs", func(ctx context.Context, e *enrolled) (bool, error) {
 	pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
 	return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && pods[0].Status.ContainerStatuses[0].State.Running != nil, err
 }}
 
-var asked = moment{"when the agent has created its request", func(ctx context.Context, e *enrolled) (bool, error) {
+var hasRequest = stage{"when the agent has created its request", func(ctx context.Context, e *enrolled) (bool, error) {
 	requests, err := e.requests(ctx)
 	return len(requests) > 0, err
 }}
 
-var granted = moment{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
+var granted = stage{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
 	requests, err := e.requests(ctx)
 	return len(requests) > 0 && requests[0].Status.Granted, err
 }}
 
-var stored = moment{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
+var stored = stage{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
 	_, err := e.on.kube.CoreV1().Secrets(e.agentNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
 	return err == nil, err
 }}
 
-var heard = moment{"when the first heartbeat has arrived", func(ctx context.Context, e *enrolled) (bool, error) {
+var hasHeartbeat = stage{"when the first heartbeat has arrived", func(ctx context.Context, e *enrolled) (bool, error) {
 	c, err := e.get(ctx)
 	return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
 }}
 
-// at waits for the moment.
-func (e *enrolled) at(m moment) {
+// at waits for the stage.
+func (e *enrolled) at(at stage) {
 	e.s.Helper()
-	e.s.until("the moment "+m.name, func(ctx context.Context) (bool, string) {
-		reached, err := m.reached(ctx, e)
+	e.s.until("the stage "+at.name, func(ctx context.Context) (bool, string) {
+		reached, err := at.reached(ctx, e)
 		if apierrors.IsNotFound(err) {
 			err = nil
 		}
@@ -75,19 +76,19 @@ func (e *enrolled) at(m moment) {
 // cordon prevents new pods from being scheduled, at the latest until the scene ends.
 func (s *scene) cordon(c *cluster) (uncordon func(context.Context) error) {
 	s.Helper()
-	uncordon = func(ctx context.Context) error { return c.setUnschedulable(ctx, "false") }
+	uncordon = func(ctx context.Context) error { return c.setUnschedulable(ctx, false) }
 	s.undo("uncordoning "+c.Name(), uncordon)
-	s.fail(c.setUnschedulable(s.Context(), "true"))
+	s.fail(c.setUnschedulable(s.Context(), true))
 	return uncordon
 }
 
-func (c *cluster) setUnschedulable(ctx context.Context, so string) error {
+func (c *cluster) setUnschedulable(ctx context.Context, unschedulable bool) error {
 	nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	for _, node := range nodes.Items {
-		patch := []byte(`{"spec":{"unschedulable":` + so + `}}`)
+		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
 		if _, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return err
 		}
