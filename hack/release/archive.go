@@ -20,7 +20,7 @@ type entry struct {
 }
 
 // writeArchive writes a .tar, .tar.gz or .zip with the given files, NAME=FILE each. Names are sorted; times, owners and modes do not depend on
-// the files. Programs are muster and files that end in .exe.
+// the files. muster and files that end in .exe get mode 0755, all others 0644.
 func writeArchive(output string, files []string, modified time.Time) error {
 	var entries []entry
 	for _, file := range files {

@@ -1,5 +1,5 @@
-// Package clusternetagent plays an unchanged agent of Clusternet, for tests and the bench: its requests to the hub, their order, and its
-// reactions to what the hub answers. It does not play the election of a leader, and does not deploy Descriptions or HelmReleases.
+// Package clusternetagent simulates an unchanged agent of Clusternet, for tests and the bench: its requests to the hub, their order, and its
+// reactions to what the hub answers. It simulates no leader election, and does not deploy Descriptions or HelmReleases.
 package clusternetagent
 
 import (
@@ -58,7 +58,7 @@ type Options struct {
 	Token  string // --cluster-reg-token
 	// ClusterName is --cluster-reg-name. Empty: a name is generated at each start.
 	ClusterName string
-	// ClusterNamespace is --cluster-reg-namespace, a wish.
+	// ClusterNamespace is --cluster-reg-namespace, which the hub may ignore.
 	ClusterNamespace string
 	// SyncMode is --cluster-sync-mode. Empty: Pull.
 	SyncMode string
@@ -69,11 +69,11 @@ type Options struct {
 
 	// Periods are the pauses of the agent. Zero: DefaultPeriods.
 	Periods Periods
-	// NothingCollected is an agent that has collected no status when its first heartbeat is due.
+	// NothingCollected: the agent has collected no status when its first heartbeat is due.
 	NothingCollected bool
-	// HeartbeatNow, if given, ends the pause before a heartbeat of one of the agents that share it, for each value.
+	// HeartbeatNow, if given, may be shared by several agents. Each value that is sent ends the pause before the next heartbeat of one of them.
 	HeartbeatNow <-chan struct{}
-	// Forge changes the status of each heartbeat before it is sent, as an agent that lies.
+	// Forge changes the status of each heartbeat before it is sent, as a malicious agent would.
 	Forge func(status map[string]any)
 	// Through changes the configuration of each client, such as for a recorder.
 	Through func(*rest.Config) *rest.Config

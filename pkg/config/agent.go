@@ -19,8 +19,8 @@ type Agent struct {
 	ClientID string `json:"clientID,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is the interval at which the agent compares all releases with its cluster, beside the events of their objects, and
-	// looks for releases without a BundleDeployment; 0 means 15 minutes.
+	// GarbageCollectionInterval is the interval at which the agent compares all releases with its cluster, in addition to the comparisons after
+	// events, and looks for releases without a BundleDeployment; 0 means 15 minutes.
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 }
 

@@ -156,7 +156,7 @@ func Superseded(self AgentRequest, others []AgentRequest) []string {
 	return names
 }
 
-// MostUnused is the maximum number of granted requests of one identity, beside the one that is being granted, whose credential no agent
+// MostUnused is the maximum number of granted requests of one identity, in addition to the one that is being granted, whose credential no agent
 // has used.
 const MostUnused = 10
 

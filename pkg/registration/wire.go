@@ -171,7 +171,7 @@ const (
 	SecretTypeBundleValues = "fleet.cattle.io/bundle-values/v1alpha1"
 	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, and with its name.
 	SecretTypeHelmValues = "fleet.cattle.io/bundle-deployment/v1alpha1"
-	// SecretTypeOCI and SecretTypeHelmOp are the types of Secrets with the account for an OCI artifact and for a chart that agents download.
+	// SecretTypeOCI and SecretTypeHelmOp are the types of Secrets with the credentials for an OCI artifact and for a chart that agents download.
 	SecretTypeOCI    = "fleet.cattle.io/bundle-oci-storage/v1alpha1"
 	SecretTypeHelmOp = "fleet.cattle.io/bundle-helmops-access/v1alpha1"
 )

@@ -215,7 +215,7 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 }
 
 // resume prepares an action on a release whose last revision is deployed and signed, and returns its revisions. It also refuses a revision of another
-// owner, even if the options allow to adopt it: Deploy does that, but an action on the revision itself would run the hooks of its owner
+// owner, even if the options allow the adoption: Deploy does that, but an action on the revision itself would run the hooks of its owner
 // with the identity of this request.
 func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
 	op, revisions, err := c.openFor(ctx, r)

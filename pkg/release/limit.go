@@ -40,9 +40,9 @@ type HistoryLimits struct {
 	Nodes int
 	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
 	TrustSigned bool
-	// Large, if not nil, is acquired when a history is larger than Small; its owner releases it after each removal. Small.Values limits the YAML
-	// as well.
+	// Small is the size up to which a history does not need Large. Small.Values is compared with the nodes of YAML as well.
 	Small transport.ResponseLimits
+	// Large, if not nil, is acquired for a larger history. The caller that set it releases it after each removal.
 	Large *transport.Turn
 }
 
@@ -133,7 +133,7 @@ func (s *historySecrets) keep(stored *corev1.Secret, err error) (*corev1.Secret,
 // Delete deletes a Secret.
 func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
 	err := s.SecretInterface.Delete(ctx, name, o)
-	if apierrors.IsNotFound(err) { // another client has deleted it since the List; Helm expects that only from a read
+	if apierrors.IsNotFound(err) { // another client has deleted it since the List; Helm expects NotFound only from a read
 		err = nil
 	}
 	if err == nil {
@@ -227,7 +227,7 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 	return nil
 }
 
-// parsedTexts yields copies of the texts of a revision that Helm may parse as YAML, one at a time to save memory.
+// parsedTexts yields the texts of a revision that Helm may parse as YAML. It copies a manifest only when its turn comes, to save memory.
 func parsedTexts(found release.Releaser) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		r, ok := found.(*helm.Release)
@@ -256,7 +256,7 @@ type YAMLError struct{ why string }
 func (e *YAMLError) Error() string { return "YAML that " + e.why }
 
 // CheckYAML returns a YAMLError if a text has more nodes than the limit. An alias counts as the nodes that it repeats. When the text is parsed,
-// each node takes some 250 bytes, and up to 800, while the text may have two. Most texts need not be parsed for the check: they have few characters
+// each node takes some 250 bytes of memory, up to 800, while it may have only two bytes in the text. Most texts need not be parsed for the check: they have few characters
 // with which a node can begin, and no aliases. Others, such as a ConfigMap with JSON in a string, are parsed document by document, so that the
 // check needs the memory of one document of that many nodes. Any encoding but UTF-8 could hide nodes, and is refused.
 func CheckYAML(text []byte, limit int) error {

@@ -83,7 +83,7 @@ type Timing struct {
 	// Elsewhere is the time that an agent in another namespace gets to report on its BundleDeployment. After that, this agent reports that it
 	// ignores the BundleDeployment.
 	Elsewhere time.Duration
-	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
+	// Depend is the interval at which a BundleDeployment that waits for others is checked, in addition to the checks after their events.
 	Depend time.Duration
 	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see decideRemoval.
 	RemovalRecheck time.Duration

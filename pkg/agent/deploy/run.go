@@ -3,7 +3,8 @@
 //
 // The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
 // record of the deployed releases: an agent that is killed at any point, for example by a change of its own Deployment, continues from them.
-// The status on the hub decides only whether dependsOn is met, and which unlabelled release may be adopted.
+// The status on the hub decides whether dependsOn is met, which unlabelled release may be adopted, whether a revision that is not signed may be
+// kept, and whether a paused BundleDeployment was deployed.
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status

@@ -11,8 +11,8 @@ import (
 )
 
 // sharedNamespace is the namespace in which management servers keep the kubeconfig Secrets of the clusters they created, including
-// clusters they show in another namespace. The namespaces of the hub are not shared: one of them has a kubeconfig of the hub itself,
-// which everybody who may create a Cluster could use.
+// clusters they show in another namespace. The namespaces of the hub are not shared: one of them has the kubeconfig of the hub's own cluster, for
+// which the hub issues a credential, and everybody who may create a Cluster could use it.
 const sharedNamespace = "fleet-default"
 
 // NeedsNoPermission reports whether a Cluster may use every Secret in the namespace of its kubeconfig, without an annotation on the Secret. Otherwise,
@@ -22,7 +22,8 @@ func NeedsNoPermission(cluster *fleet.Cluster) bool {
 	return from == cluster.Namespace || from == sharedNamespace
 }
 
-// MayUse reports whether a Cluster may use this Secret, in whose annotation the owner may list the namespaces that may use it.
+// MayUse reports whether a Cluster may use a kubeconfig Secret. The annotation of the Secret lists the namespaces whose Clusters may use it, or has
+// "*" for all.
 func MayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
 	if NeedsNoPermission(cluster) {
 		return true

@@ -67,7 +67,7 @@ func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHand
 
 // logOf returns a log whose lines have a field with the object that a handler is called for.
 func logOf(object runtime.Object, key string) logrus.FieldLogger {
-	switch object.(type) { // nil for an object that does not exist has a type too
+	switch object.(type) { // if the object does not exist, object is a typed nil
 	case *fleet.Cluster:
 		return logrus.WithField(registration.LogCluster, key)
 	case *fleet.ClusterRegistration:

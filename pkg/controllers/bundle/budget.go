@@ -11,8 +11,8 @@ const (
 	maxTotal     = 64 << 20
 )
 
-// memory counts the bytes in the caches of plans, for each workspace and in total. A workspace that exceeds its limit loses caches of its own.
-// If the total exceeds its limit, the workspace with most bytes does: a tenant with large Bundles costs the others nothing.
+// memory counts the bytes in the caches of plans, for each workspace and in total. It empties caches of a workspace that exceeds its limit. If the
+// total exceeds its limit, it empties caches of the workspace with the most bytes, so a tenant with large Bundles empties no caches of the others.
 type memory struct {
 	maxWorkspace, maxTotal int
 
@@ -112,7 +112,7 @@ func (m *memory) close(c *planCache) {
 	c.isClosed = true
 }
 
-// Estimates of the memory that decoded JSON takes beside its text.
+// Estimates of the memory that decoded JSON takes in addition to its text.
 const (
 	objectSize = 400 // an object, which has room for several fields
 	fieldSize  = 48  // a further field or element

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. A hub that runs
+// Reporter writes a summary of the BundleDeployments that Fleet's own controllers create into the status of their Cluster. A hub that runs
 // beside those controllers uses it in place of the Deployer. It writes exactly what Fleet's own Cluster controller writes, so that the two
 // agree if both work on a Cluster. There is one exception: that controller counts a GitRepo or HelmOp only if it exists, and the Reporter
 // reads neither kind.

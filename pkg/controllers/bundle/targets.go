@@ -124,7 +124,7 @@ func (p *plan) choose(b *fleet.Bundle, m candidate) []int {
 	return p.selected(b, m)
 }
 
-// selected is choose for a Bundle that may have a problem with which its targets are known.
+// selected is choose without the check for a problem. The problem must be one that leaves the targets known, such as missing values.
 func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int) {
 	// An agent's Bundle targets its Cluster by name, and no other Cluster gets the agent: one may have that name as its display name, and the
 	// shortened name of the Bundle may be right for several Clusters with long names.

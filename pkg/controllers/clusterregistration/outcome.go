@@ -62,7 +62,7 @@ func (h *handler) withdraw(ctx context.Context, found *findings, out result.Resu
 	return out
 }
 
-// consequences returns what a refusal has, beside the status: whether the hub revokes what an earlier pass has given to the request, and
+// consequences returns the consequences of a refusal in addition to the status: whether the hub revokes what an earlier pass has given to the request, and
 // whether it tells the agent, which then polls less often. A refusal because of an error or a temporary state has neither.
 func consequences(out result.Result) (revoke, tell bool) {
 	if !out.IsStalled() {

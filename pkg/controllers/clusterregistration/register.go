@@ -77,10 +77,11 @@ type handler struct {
 
 	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
 	written expectations.Expectations
-	// writtenGrants has only the versions with which it granted requests, for longer: until the cache shows one, no other request of the identity is
-	// decided, and the granted one is not maintained.
+	// writtenGrants has, for a longer time, the versions with which this hub granted requests: until the cache shows one, no other request of the
+	// identity is decided, and the granted one is not maintained.
 	writtenGrants expectations.Expectations
-	// grantAttempts has the versions on which a grant was tried and its outcome may be unknown: they block the same requests.
+	// grantAttempts has the versions on which a grant was tried whose outcome may be unknown: like writtenGrants, they block the other requests of the
+	// identity.
 	grantAttempts expectations.Expectations
 	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
 	createdClusters expectations.Expectations
@@ -189,7 +190,8 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 const fewRequests = 20
 
 // onCluster enqueues the requests that depend on a Cluster. A user may send thousands of requests with one clientID, and change the Cluster as fast as
-// the API server accepts it: a change that concerns no decision enqueues none of so many, and others are noted for a pass over the workspace.
+// the API server accepts it: if more than fewRequests depend on the Cluster, a change that concerns no decision enqueues none of them, and any other
+// change is noted for a pass over the workspace.
 func (h *handler) onCluster(before, after *fleet.Cluster) {
 	var keys []types.NamespacedName
 	for _, cluster := range []*fleet.Cluster{before, after} {

@@ -44,7 +44,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	return h.process(ctx, request)
 }
 
-// findings are what decide finds for a request, beside its result.
+// findings are what decide finds for a request, in addition to its result.
 type findings struct {
 	request      *fleet.ClusterRegistration // the latest version
 	status       fleet.ClusterRegistrationStatus

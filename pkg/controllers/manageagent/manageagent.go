@@ -47,7 +47,8 @@ type AgentBundles struct {
 	moved       sync.Map                   // the last move of each Bundle that got another namespace, by the key of its Cluster
 }
 
-// moveInterval is the minimum time between two changes of the namespace that an agent reports. Each makes a Content and has the agent deployed.
+// moveInterval is the minimum time between two changes of the namespace of a Bundle that follow an agent's report. Each change creates a Content, and
+// the agent is deployed again.
 const moveInterval = time.Minute
 
 // Register watches the Bundles of agents, to repair them, and the configuration.
@@ -266,8 +267,9 @@ type move struct {
 	at        time.Time
 }
 
-// limitMoves returns the namespace for the Bundle, and the time after which it may be the reported one if the last change was too recent.
-// It does not apply to an agent that the hub has imported: users who may write the Cluster choose its namespace.
+// limitMoves returns the namespace for the Bundle. If the last change was too recent, that is the earlier namespace, and delay is the time after
+// which the Bundle may get the reported one. There is no limit for an agent that the hub has imported: users who may write the Cluster choose its
+// namespace.
 func (a *AgentBundles) limitMoves(cluster *fleet.Cluster, reported string) (namespace string, delay time.Duration) {
 	found, _ := a.moved.Load(index.Key(cluster.Namespace, cluster.Name))
 	last, _ := found.(move)

@@ -122,7 +122,7 @@ func (a *AgentReports) Transform(object any) (any, error) {
 	switch {
 	case reports(*agent):
 		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
-	case agent.LastSeen.IsZero(): // the hub has removed the agent of its own cluster
+	case agent.LastSeen.IsZero(): // no agent yet, or the hub has cleared status.agent: for another registration, or because it removed the agent
 		delete(a.reports, cluster.UID)
 	case known != nil:
 		if !known.agent.LastSeen.Equal(&agent.LastSeen) {

@@ -35,7 +35,7 @@ const (
 	proxyCAs = "PROXY_CA_BUNDLE"
 )
 
-// ServerAccess has the options and the account for connections to a server.
+// ServerAccess has the options and the credentials for connections to a server.
 type ServerAccess struct {
 	// Username and Password are for basic authentication; empty means none.
 	Username, Password string
@@ -45,8 +45,8 @@ type ServerAccess struct {
 	Insecure, PlainHTTP bool
 }
 
-// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. An account for agents only takes precedence
-// over the general one.
+// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. Credentials for agents only take precedence
+// over the general ones.
 func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	is := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(key string) bool {
@@ -67,7 +67,7 @@ func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	return a, nil
 }
 
-// forURL returns the access to another URL: a repository may name charts and dependencies on any server, but the account and the options are for
+// forURL returns the access to another URL: a repository may name charts and dependencies on any server, but the credentials and the options are for
 // one server. The authorities may have issued the certificates of other servers.
 func (a ServerAccess) forURL(own, other string) ServerAccess {
 	one, err := url.Parse(own)
@@ -161,8 +161,8 @@ func (a ServerAccess) client(host string) (client *http.Client, closeIdle func()
 	}, nil
 }
 
-// checkRedirect is a function for http.Client.CheckRedirect. It refuses a redirect from https to http, and sends no account to another server:
-// without it, the client omits the account only for another host name.
+// checkRedirect is a function for http.Client.CheckRedirect. It refuses a redirect from https to http, and sends no credentials to another server:
+// without it, the client omits the credentials only for another host name.
 func checkRedirect(request *http.Request, before []*http.Request) error {
 	const redirectsMax = 10
 	if len(before) >= redirectsMax {

@@ -225,7 +225,7 @@ type objects[T apiObject] struct {
 	kind   string
 	cached cache.Indexer
 	client func(namespace string) typedClient[T]
-	// overwrite sets the fields of to that the hub owns, beside labels and annotations, to those of the wanted object.
+	// overwrite sets the fields of to that the hub owns, except labels and annotations, to those of the wanted object.
 	overwrite func(to, wanted T)
 }
 
