@@ -67,7 +67,7 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 func conditionText(cluster *fleet.Cluster, kind string) string {
 	c := fleetstatus.Condition(cluster.Status.Conditions, kind)
 	if c.Status == "" {
-		return "it has no condition " + kind
+		return "the Cluster has no condition " + kind
 	}
 	return fmt.Sprintf("condition %s is %s, %s: %s", kind, c.Status, c.Reason, c.Message)
 }

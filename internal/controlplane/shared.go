@@ -108,7 +108,7 @@ func RunTests(m *testing.M) int {
 	}
 	logrus.SetOutput(log)
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(log, nil)))
-	// It is for the processes that the tests start, as in hack/lend.
+	// This variable is for the processes that the tests start, as in hack/lend.
 	if err := os.Setenv("GOMAXPROCS", "1"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -169,7 +169,7 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 	return borrowFor(func(ctx context.Context) (*ControlPlane, func(), error) {
 		if socket := os.Getenv(EnvLender); socket != "" {
 			// The other process reads these. Go caches the results of tests by the variables that the tests themselves read, and a
-			// result on one version of Kubernetes is none on another.
+			// result on one version of Kubernetes is not valid for another.
 			_, _ = os.Getenv(EnvBinaries), os.Getenv(EnvMemberBinaries)
 			return borrowFrom(ctx, socket, name)
 		}

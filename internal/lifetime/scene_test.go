@@ -279,8 +279,8 @@ func (s *scene) requireNothingLeft(t *testing.T, name string) {
 	namespace := registration.ClusterNamespace(s.ns, name)
 	testenv.EventuallyWithin(t, 2*testenv.Patience, func() (bool, string) {
 		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
-		if err == nil {
-			return false, "the Cluster still exists" + conditions(cluster)
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Sprintf("the Cluster still exists (%v)%s", err, conditions(cluster))
 		}
 		_, err = s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), fmt.Sprintf("Namespace %s still exists", namespace)

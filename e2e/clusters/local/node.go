@@ -91,8 +91,8 @@ func (n node) spec() machine.Spec {
 	}
 }
 
-// hiddenFolders are the directories with fixed names that the programs of a node write to. A restart of the node clears them, as a reboot of
-// a real machine clears.
+// hiddenFolders are the directories with fixed names that the programs of a node write to. A restart of the node empties them; a
+// reboot of a real machine empties /run.
 func hiddenFolders() []string { return []string{"/run", "/var/lib", "/var/log"} }
 
 const linkName = "eth0"

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// facts are the inputs of importReason beside the Cluster itself.
+// facts are the inputs of importReason in addition to the Cluster itself.
 type facts struct {
 	agentNamespace string // the namespace in which the agent should run
 	tokenGone      bool   // the import token, with which the agent registers, does not exist

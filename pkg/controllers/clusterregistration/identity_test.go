@@ -186,7 +186,7 @@ func TestSupersede(t *testing.T) {
 	})
 }
 
-func TestMayReenter(t *testing.T) {
+func TestIsClusternetReentry(t *testing.T) {
 	const hub = "system:serviceaccount:cattle-fleet-system:fleet-controller"
 	disconnected := func(cluster *fleet.Cluster, status corev1.ConditionStatus) {
 		cluster.Status.Conditions = fleetstatus.Conditions{{Type: fleet.ConditionConnected, Status: status}}

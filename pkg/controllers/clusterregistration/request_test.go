@@ -36,7 +36,7 @@ func (s *scene) ready() {
 
 func TestGrant(t *testing.T) {
 	const counting = "Unknown CountingUse"
-	told := []string{"create secrets"} // with the reason
+	withReason := []string{"create secrets"} // the answer Secret with the reason of the refusal
 	deny := []config.PolicyRule{{Name: "no", Expression: "token.metadata.name == 'token' && cluster.metadata.name == 'member'", Action: registration.RulingDeny}}
 	for _, row := range []struct {
 		name     string
@@ -53,14 +53,14 @@ func TestGrant(t *testing.T) {
 			newer, _ := s.earlier()
 			newer.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 			s.haveCached(newer)
-		}, "False Superseded", " ", told},
+		}, "False Superseded", " ", withReason},
 		{"the token is gone: refused", func(s *scene) { s.tokens = tokensOf{} }, "False TokenNotFound", " ", nil},
-		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", told},
+		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", withReason},
 		{"a credential waits for its agent: refused", func(s *scene) {
 			request, secret := s.earlier()
 			s.haveCached(request)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
-		}, "False ClientIDInUse", " ", told},
+		}, "False ClientIDInUse", " ", withReason},
 		{"a grant that the cache does not show: decided again", func(s *scene) {
 			request, _ := s.earlier()
 			request.Status.Granted, request.ResourceVersion = false, "5"
@@ -85,7 +85,7 @@ func TestGrant(t *testing.T) {
 		{"admission policies are required and in force: granted", func(s *scene) {
 			s.configure(config.Registration{RequirePolicies: true})
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
-		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", told},
+		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", withReason},
 		{"a person has approved: granted though the identity is held", func(s *scene) {
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
 			s.request.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
@@ -108,7 +108,7 @@ func TestGrant(t *testing.T) {
 			s.configure(config.Registration{LongLivedNamespaces: []string{"fleet-default"}})
 			s.cannotRenew()
 		}, "True Granted", " ", []string{"delete clusterregistrations request-before", "create serviceaccounts", "create secrets"}},
-		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", told},
+		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", withReason},
 		{"the Cluster is in quarantine before the cache shows the rights that it was given: decided again", func(s *scene) {
 			s.cluster.Spec.Quarantined = true
 			s.givenRights.Expect(string(s.request.UID))
@@ -133,7 +133,7 @@ func TestGrant(t *testing.T) {
 		}, counting, " ", nil},
 		{"the token is used up: refused", func(s *scene) {
 			s.request.Status.TokenUID, s.token.Spec.UsageLimit, s.token.Status.Uses = "", ptr.To(int32(1)), 1
-		}, "False TokenUsedUp", " ", told},
+		}, "False TokenUsedUp", " ", withReason},
 		{"the token is used up by this request: granted", func(s *scene) {
 			s.token.Spec.UsageLimit, s.token.Status.Uses = ptr.To(int32(1)), 1
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
@@ -145,11 +145,11 @@ func TestGrant(t *testing.T) {
 		{"the hub created the namespace, and the Cluster has no status: granted", func(s *scene) { s.haveNamespace("key") }, "True Granted", " ", []string{
 			"create serviceaccounts", "create secrets",
 		}},
-		{"the same for an agent of Fleet, whose heartbeat needs a status: waits", func(s *scene) {
+		{"the hub created the namespace for an agent of Fleet, whose heartbeat needs a status of the Cluster: waits", func(s *scene) {
 			s.haveNamespace("key")
 			s.cannotRenew()
 		}, "Unknown WaitingForCluster", " ", nil},
-		{"the same where each Cluster has one: granted", func(s *scene) {
+		{"the hub created the namespace for an agent of Fleet, on a hub where each Cluster has a status: granted", func(s *scene) {
 			s.haveNamespace("key")
 			s.cannotRenew()
 			s.ClustersHaveStatus = true
@@ -188,7 +188,7 @@ func TestGrant(t *testing.T) {
 			asked := s.TokenUsage.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
 			assert.Equal(t, row.want == counting, asked == 1)
 			if out.IsWait() && !out.EventOnWait && out.Reason != fleet.ReasonManagedElsewhere {
-				assert.Positive(t, out.After, "a wait for another controller has a timer beside its event")
+				assert.Positive(t, out.After, "a wait for another controller has a timer in addition to its event")
 			}
 			if row.want == "True Granted" {
 				assert.Equal(t, "uid", d.status.TokenUID)

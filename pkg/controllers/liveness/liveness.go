@@ -3,7 +3,7 @@
 // transitions, for a changed report, and with lastSeen at a slow rate.
 //
 // The flow of a heartbeat is in this file. An agent that renews its Lease arrives at Detector.onRenewal, and an agent that writes the status of its
-// Cluster at Detector.Observe. Detector.Reconcile decides, and Detector.expire brings the Cluster back at the end of a grace period.
+// Cluster at Detector.Observe. Detector.Reconcile decides, and Detector.expire enqueues the Cluster at the end of a grace period.
 package liveness
 
 import (
