@@ -2,6 +2,7 @@ package release
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -12,7 +13,11 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/provider"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 	"sigs.k8s.io/yaml"
@@ -139,7 +144,7 @@ func (c *checkedFiles) ReadFile(name string) ([]byte, error) {
 	}
 	data, err := c.FileSystem.ReadFile(name)
 	if err == nil {
-		c.refused = cmp.Or(c.refused, checkLocal(strings.TrimPrefix(name, kustomizeRoot+"/"), data))
+		c.refused = cmp.Or(c.refused, c.checkLocal(name, data))
 	}
 	if c.refused != nil {
 		return nil, fs.ErrPermission
@@ -150,60 +155,87 @@ func (c *checkedFiles) ReadFile(name string) ([]byte, error) {
 // remote matches the names that kustomize takes for a URL or a git repository.
 var remote = regexp.MustCompile(`(?i)^(git::|https?://|ssh://|file://|github\.com[/:]|[a-z][a-z0-9-]*@)`)
 
-// pathFields are the fields of kustomizations, and of the generators and transformers in them, that name files.
-var pathFields = []string{
-	"resources", "bases", "components", "crds", "configurations", "generators", "transformers", "validators",
-	"patchesStrategicMerge", "path", "paths", "files", "env", "envs",
+// valueFields are the fields of kustomizations, and of the generators and transformers, whose strings may look like a URL and name no file.
+var valueFields = []string{
+	"annotations", "commonAnnotations", "commonLabels", "imageTag", "imageTags", "images", "labels", "literals", "sourceValue", "value",
 }
 
-// checkLocal refuses a kustomization, or a generator or transformer, that names files outside of the Bundle: kustomize would download them without
-// limits, or run git.
-func checkLocal(name string, data []byte) error {
-	documents, err := decodeObjects(data)
-	if err != nil {
-		return nil //nolint:nilerr // kustomize returns an error if it needs the objects
+// checkLocal refuses a kustomization, or the configuration of a generator or transformer, that names files outside of the Bundle: kustomize would
+// download them without limits, or run git, and its HTTP client cannot be replaced. So the check decodes both as kustomize does, which ignores the
+// case of fields and further documents, and refuses a URL in every field that is not a known value. kustomize uses the configurations in a file
+// as they are, but could change those in a folder, which are refused.
+func (c *checkedFiles) checkLocal(name string, data []byte) error {
+	unsupported := func(format string, args ...any) error {
+		why := strings.TrimPrefix(name, kustomizeRoot+"/") + " names " + fmt.Sprintf(format, args...)
+		return &UnsupportedError{Field: "kustomize", Why: why}
 	}
-	for _, d := range documents {
-		if !isKustomization(name) && d.GetAPIVersion() != "builtin" {
-			continue
+	checked := configurations(data)
+	var k types.Kustomization
+	if isKustomization(name) && k.Unmarshal(data) == nil { // otherwise kustomize returns the error
+		for _, configuration := range slices.Concat(k.Generators, k.Transformers, k.Validators) {
+			if c.IsDir(path.Join(path.Dir(name), configuration)) {
+				return unsupported("the folder %s as a generator, transformer or validator; name the files in it", configuration)
+			}
+			checked = append(checked, configurations([]byte(configuration))...) // it may be in place of its file
 		}
-		if found := remotePath(d.Object, false); found != "" {
-			return &UnsupportedError{Field: "kustomize", Why: fmt.Sprintf("%s names %s; put the files into the Bundle", name, found)}
+		text, err := json.Marshal(k)
+		if err != nil {
+			return err
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(text, &fields); err != nil {
+			return err
+		}
+		checked = append(checked, fields)
+	}
+	for _, fields := range checked {
+		if found := remoteFile(fields, ""); found != "" {
+			return unsupported("%s; put the files into the Bundle", found)
 		}
 	}
 	return nil
 }
 
-func isKustomization(name string) bool {
-	return slices.Contains([]string{kustomizationFile, "kustomization.yml", "Kustomization"}, path.Base(name))
+// configurations returns the configurations of kustomize's own generators and transformers in a text.
+func configurations(text []byte) (found []map[string]any) {
+	objects, err := resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()).NewResMapFromBytes(text)
+	if err != nil {
+		return nil // kustomize returns the error if it needs the objects
+	}
+	for _, o := range objects.Resources() {
+		if fields, err := o.Map(); err == nil && o.GetGvk().Version == konfig.BuiltinPluginApiVersion {
+			found = append(found, fields)
+		}
+	}
+	return found
 }
 
-// remotePath returns the first file outside of the Bundle that a value names; "" if there is none.
-func remotePath(value any, isPath bool) string {
+func isKustomization(name string) bool {
+	return slices.Contains(konfig.RecognizedKustomizationFileNames(), path.Base(name))
+}
+
+// remoteFile returns the first file outside of the Bundle that the value of a field may name; "" if there is none.
+func remoteFile(value any, field string) string {
 	switch value := value.(type) {
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) { // the same error in each attempt
-			if found := remotePath(value[key], slices.Contains(pathFields, key)); found != "" {
+			if slices.Contains(valueFields, key) {
+				continue
+			}
+			if found := remoteFile(value[key], key); found != "" {
 				return found
 			}
 		}
 	case []any:
 		for _, item := range value {
-			if found := remotePath(item, isPath); found != "" {
+			if found := remoteFile(item, field); found != "" {
 				return found
 			}
 		}
 	case string:
 		_, file, _ := strings.Cut(value, "=") // the files of a generator may be KEY=FILE
-		if isPath && (remote.MatchString(value) || remote.MatchString(file)) {
+		if remote.MatchString(value) || strings.EqualFold(field, "files") && remote.MatchString(file) {
 			return value
-		}
-		if documents, err := decodeObjects([]byte(value)); isPath && err == nil { // a generator in place of its file
-			for _, d := range documents {
-				if found := remotePath(d.Object, false); found != "" {
-					return found
-				}
-			}
 		}
 	}
 	return ""

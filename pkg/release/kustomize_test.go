@@ -1,7 +1,10 @@
 package release
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -58,7 +61,13 @@ func TestKustomization(t *testing.T) {
 		"a URL that is not used":                 {"", "", []string{"kustomization.yaml", "{resources: [a.yaml], namePrefix: used-}", "a.yaml", a, "other/kustomization.yaml", "resources: ['https://x/a.yaml']"}, "used-a"},
 		"a URL beside a folder":                  {"k", "", []string{"k/kustomization.yaml", "{resources: [a.yaml], namePrefix: used-}", "k/a.yaml", a, "kustomization.yaml", "resources: ['https://x/a.yaml']"}, "used-a"},
 		"a URL that is a value":                  {"", "", []string{"kustomization.yaml", "{resources: [a.yaml], commonAnnotations: {docs: 'https://x'}}", "a.yaml", a}, "a"},
-		"a plugin":                               {"", "", []string{"kustomization.yaml", "generators: [g.yaml]", "g.yaml", "apiVersion: x/v1\nkind: Own\nmetadata: {name: g}\n"}, "external plugins disabled"},
+		"URLs that are values": {"", "", []string{
+			"kustomization.yaml", "resources: [a.yaml]\ntransformers: [t.yaml]\nimages: [{name: x, newName: github.com/o/r}]\nlabels: [{pairs: {mail: a@b.c}}]\n" +
+				"configMapGenerator: [{name: g, literals: ['a=https://x', 'u@h=v'], options: {disableNameSuffixHash: true, annotations: {docs: 'https://x'}}}]\n" +
+				"patches: [{target: {name: a}, patch: \"- op: add\\n  path: /data/docs\\n  value: 'k=https://x'\\n\"}]\n",
+			"a.yaml", a, "t.yaml", "apiVersion: builtin\nkind: AnnotationsTransformer\nmetadata: {name: t}\nannotations: {docs: 'https://x'}\nfieldSpecs: [{path: metadata/annotations, create: true}]\n",
+		}, "a g"},
+		"a plugin": {"", "", []string{"kustomization.yaml", "generators: [g.yaml]", "g.yaml", "apiVersion: x/v1\nkind: Own\nmetadata: {name: g}\n"}, "external plugins disabled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			names, err := kustomized(t, row.folder, row.rendered, row.files...)
@@ -67,6 +76,43 @@ func TestKustomization(t *testing.T) {
 				return
 			}
 			assert.Equal(t, row.want, names)
+		})
+	}
+}
+
+// A build must send no request, whatever kustomize takes for the name of a file: its HTTP client has no limits.
+func TestKustomization_requests(t *testing.T) {
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		_, _ = w.Write([]byte(configMap("loaded", "k", "v")))
+	}))
+	t.Cleanup(server.Close)
+	generator := "apiVersion: builtin\nkind: ConfigMapGenerator\nmetadata: {name: g}\n"
+	a := configMap("a", "k", "v")
+	for name, files := range map[string][]string{
+		"a field":                              {"kustomization.yaml", "resources: [URL]"},
+		"a field in another case":              {"kustomization.yaml", "Resources: [URL]"},
+		"a field of a generator, other case":   {"kustomization.yaml", "configMapGenerator: [{name: x, Files: ['a=URL']}]"},
+		"a generator in a file, other case":    {"kustomization.yaml", "generators: [g.yaml]", "g.yaml", generator + "Files: ['a=URL']\n"},
+		"before a document that is not a map":  {"kustomization.yaml", "resources: ['URL']\n---\n[1]\n"},
+		"a replacement":                        {"kustomization.yaml", "{resources: [a.yaml], replacements: [{path: 'URL'}]}", "a.yaml", a},
+		"a schema":                             {"kustomization.yaml", "{resources: [a.yaml], openapi: {path: 'URL'}}", "a.yaml", a},
+		"a value to add":                       {"kustomization.yaml", "{resources: [a.yaml], transformers: [t.yaml]}", "a.yaml", a, "t.yaml", "apiVersion: builtin\nkind: ValueAddTransformer\nmetadata: {name: t}\ntargetFilePath: URL\n"},
+		"a validator":                          {"kustomization.yaml", "{resources: [a.yaml], validators: [t.yaml]}", "a.yaml", a, "t.yaml", "apiVersion: builtin\nkind: ValueAddTransformer\nmetadata: {name: t}\ntargetFilePath: URL\n"},
+		"a list of generators":                 {"kustomization.yaml", "generators: [g.yaml]", "g.yaml", "apiVersion: v1\nkind: AnyList\nitems: [{apiVersion: builtin, kind: ConfigMapGenerator, metadata: {name: g}, files: ['a=URL']}]\n"},
+		"a generator in a folder, patched":     {"kustomization.yaml", "generators: [g]", "g/g.yaml", generator, "g/kustomization.yaml", "resources: [g.yaml]\npatches: [{target: {name: g}, patch: \"- op: add\\n  path: /files\\n  value: ['a=URL']\\n\"}]\n"},
+		"a generator named as a kustomization": {"kustomization.yaml", "generators: [g/Kustomization]", "g/Kustomization", generator + "files: ['a=URL']\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range files {
+				files[i] = strings.ReplaceAll(files[i], "URL", server.URL+"/x")
+			}
+			requests.Store(0)
+			_, err := kustomized(t, "", "", files...)
+			var unsupported *UnsupportedError
+			require.ErrorAs(t, err, &unsupported)
+			assert.Zero(t, requests.Load())
 		})
 	}
 }
