@@ -87,8 +87,14 @@ func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, r
 	return parseValues(data, source)
 }
 
-func parseValues(data []byte, source string) (map[string]any, error) {
-	values, err := common.ReadValues(data)
+// valuesNodes limits the nodes of the values in one file, ConfigMap or Secret, with what aliases repeat: a user who may write a ConfigMap in one
+// namespace must not exhaust the memory of the agent.
+const valuesNodes = 100_000
+
+func parseValues(data []byte, source string) (values map[string]any, err error) {
+	if err = CheckYAML(data, valuesNodes); err == nil {
+		values, err = common.ReadValues(data)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s contains no valid values: %w", source, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log" //nolint:depguard // the log of Helm
 	"os"
+	"strings"
 	"testing"
 
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -64,6 +65,37 @@ func TestReadValues_ofTheBundle(t *testing.T) {
 	var permanent *InvalidError
 	require.ErrorAs(t, err, &permanent)
 	assert.ErrorContains(t, err, "file v.yaml of the Bundle contains no valid values")
+}
+
+// Decoded, the aliases would take gigabytes.
+func TestReadValues_bomb(t *testing.T) {
+	repeated := "a: &a " + strings.Repeat("x", 200_000) + "\nb: [" + strings.Repeat("*a,", 50_000) + "]\n"
+	lists := "a: [" + strings.Repeat("{},", 300_000) + "]\n"
+	ref := &fleet.KeySelector{Name: "v"}
+	for name, text := range map[string]string{"aliases": repeated, "small values": lists} {
+		meta := metav1.ObjectMeta{Namespace: "apps", Name: "v"}
+		member := kubefake.NewClientset(
+			&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"values.yaml": text}},
+			&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"values.yaml": []byte(text)}},
+		)
+		for source, helm := range map[string]*fleet.HelmOptions{
+			"a ConfigMap": {ValuesFrom: []fleet.ValuesFrom{{ConfigMapKeyRef: ref}}},
+			"a Secret":    {ValuesFrom: []fleet.ValuesFrom{{SecretKeyRef: ref}}},
+			"a file":      {ValuesFiles: []string{"v.yaml"}},
+		} {
+			t.Run(name+" in "+source, func(t *testing.T) {
+				r := Request{Namespace: "apps", Resources: []fleet.BundleResource{{Name: "v.yaml", Content: text}}}
+				r.Options.Helm = helm
+				_, err := readValues(t.Context(), member, r)
+				require.ErrorContains(t, err, "contains no valid values: YAML that has more than 100000 nodes")
+			})
+		}
+	}
+	values, err := parseValues([]byte("a: &a {b: 1}\nc: {<<: *a, d: 2}\n"), "values")
+	require.NoError(t, err)
+	data, err := json.Marshal(values)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"a": {"b": 1}, "c": {"b": 1, "d": 2}}`, string(data), "aliases are allowed")
 }
 
 // Values may come from Secrets, so no value goes to the log.
