@@ -1,14 +1,18 @@
 package release
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"helm.sh/helm/v4/pkg/action"
 	chartapi "helm.sh/helm/v4/pkg/chart"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
@@ -143,18 +147,26 @@ func (s chartSource) checkDependencies(r Request, values map[string]any) error {
 	if missingDependencies(s.chart) == nil {
 		return nil
 	}
-	// Helm removes the disabled dependencies, and changes the chart.
-	enabled, err := makeSource(r)
+	enabled, err := enabledChart(r, values)
 	if err != nil {
 		return err
 	}
-	if err := util.ProcessDependencies(enabled.chart, values); err != nil {
-		return invalid("chart %s: %v", s.chart.Name(), err)
-	}
-	if err := missingDependencies(enabled.chart); err != nil {
+	if err := missingDependencies(enabled); err != nil {
 		return invalid("chart %s is not complete: %v; run helm dependency build before it becomes a Bundle", s.chart.Name(), err)
 	}
 	return nil
+}
+
+// enabledChart returns the chart of a request without the dependencies that the values disable. Helm changes a chart to find them.
+func enabledChart(r Request, values map[string]any) (*chart.Chart, error) {
+	made, err := makeSource(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := util.ProcessDependencies(made.chart, values); err != nil {
+		return nil, invalid("chart %s: %v", made.chart.Name(), err)
+	}
+	return made.chart, nil
 }
 
 func missingDependencies(c *chart.Chart) error {
@@ -177,4 +189,63 @@ func emptyChart(r Request, files []fleet.BundleResource) (*chart.Chart, error) {
 		id = "git-" + r.Commit[:min(commitLength, len(r.Commit))]
 	}
 	return &chart.Chart{Metadata: &chart.Metadata{APIVersion: chart.APIVersionV2, Name: cmp.Or(r.BundleDeployment, r.Name), Version: "v0.0.0+" + id}}, nil
+}
+
+// checkSchemas refuses a chart with a values.schema.json, also that of an enabled dependency, that refers to another file or URL: Helm would read it
+// without limits, with the files and the network of the agent.
+func (s chartSource) checkSchemas(r Request, values map[string]any) error {
+	if r.helm().SkipSchemaValidation || checkSchemas(s.chart) == nil {
+		return nil
+	}
+	enabled, err := enabledChart(r, values)
+	if err != nil {
+		return err
+	}
+	return checkSchemas(enabled)
+}
+
+func checkSchemas(c *chart.Chart) error {
+	if len(c.Schema) > 0 {
+		if err := compileSchema(c.Schema); err != nil {
+			return &UnsupportedError{Field: "values.schema.json", Why: fmt.Sprintf("chart %s: %v; put all of the schema into that file, or set helm.skipSchemaValidation", c.Name(), err)}
+		}
+	}
+	for _, dependency := range c.Dependencies() {
+		if err := checkSchemas(dependency); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compileSchema compiles a schema as Helm does, and returns an error if that fails or needs a file or URL.
+func compileSchema(text []byte) (err error) {
+	defer func() { // as Helm
+		if p := recover(); p != nil {
+			err = fmt.Errorf("unable to validate schema: %v", p)
+		}
+	}()
+	schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	const name = "file:///values.schema.json"
+	compiler := jsonschema.NewCompiler()
+	compiler.UseLoader(noSchemas{})
+	if err := compiler.AddResource(name, schema); err != nil {
+		return err
+	}
+	_, err = compiler.Compile(name)
+	return err
+}
+
+// noSchemas has no schemas but those of URNs, for which Helm has one that admits everything.
+type noSchemas struct{}
+
+// Load returns a schema.
+func (noSchemas) Load(name string) (any, error) {
+	if u, err := url.Parse(name); err == nil && u.Scheme == "urn" {
+		return true, nil
+	}
+	return nil, errors.New("a schema must not refer to other files")
 }

@@ -8,7 +8,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -125,6 +129,63 @@ func TestCheckDependencies(t *testing.T) {
 				return
 			}
 			var refused *InvalidError
+			require.ErrorAs(t, err, &refused)
+			assert.ErrorContains(t, err, row.says)
+		})
+	}
+}
+
+// Helm would read the files and URLs that a schema refers to.
+func TestCheckSchemas(t *testing.T) {
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		_, _ = w.Write([]byte("{}"))
+	}))
+	t.Cleanup(server.Close)
+	file := "file://" + path.Join(t.TempDir(), "schema.json")
+	const local = `{"$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"a": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/a"}, "b": {"$ref": "urn:b"}}}`
+	for name, row := range map[string]struct {
+		schema, ofSubchart, values string
+		skip                       bool
+		says                       string // "" if it is accepted
+	}{
+		"none":                               {"", "", "", false, ""},
+		"its own definitions":                {local, local, "", false, ""},
+		"a draft without a version":          {`{"$schema": "http://json-schema.org/schema#"}`, "", "", false, ""},
+		"a URL":                              {`{"properties": {"a": {"$ref": "` + server.URL + `/a"}}}`, "", "", false, server.URL + "/a"},
+		"a schema of schemas":                {`{"$schema": "` + server.URL + `/b"}`, "", "", false, server.URL + "/b"},
+		"a file":                             {`{"$ref": "` + file + `"}`, "", "", false, file},
+		"a file beside it":                   {`{"$ref": "other.json"}`, "", "", false, "file:///other.json"},
+		"a URL, not validated":               {`{"$ref": "` + server.URL + `/a"}`, "", "", true, ""},
+		"a URL in a subchart":                {"", `{"$ref": "` + server.URL + `/c"}`, "", false, "chart sub: failing loading"},
+		"a URL in a subchart, switched off":  {"", `{"$ref": "` + server.URL + `/c"}`, "sub: {enabled: false}", false, ""},
+		"a text that is no schema":           {`{"type": 1}`, "", "", false, "chart app: "},
+		"a definition that it does not have": {`{"$ref": "#/$defs/none"}`, "", "", false, "chart app: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Name: "app", Resources: files("charts/sub/Chart.yaml")}
+			r.Options.Helm = &fleet.HelmOptions{SkipSchemaValidation: row.skip}
+			r.Resources[0].Content = "apiVersion: v2\nname: sub\nversion: 1.0.0\n"
+			r.Resources = append(r.Resources, fleet.BundleResource{
+				Name: "Chart.yaml", Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: sub, version: 1.0.0, condition: sub.enabled}]\n",
+			})
+			for name, schema := range map[string]string{"values.schema.json": row.schema, "charts/sub/values.schema.json": row.ofSubchart} {
+				if schema != "" {
+					r.Resources = append(r.Resources, fleet.BundleResource{Name: name, Content: schema})
+				}
+			}
+			made, err := makeSource(r)
+			require.NoError(t, err)
+			values, err := parseValues([]byte(row.values), "values")
+			require.NoError(t, err)
+			err = made.checkSchemas(r, values)
+			assert.Zero(t, requests.Load())
+			if row.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var refused *UnsupportedError
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, row.says)
 		})

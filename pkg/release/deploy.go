@@ -147,6 +147,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := source.checkDependencies(r, values); err != nil {
 		return Deployed{}, err
 	}
+	if err := source.checkSchemas(r, values); err != nil {
+		return Deployed{}, err
+	}
 
 	kept, err := op.keepRevision(ctx, r, source, values, last(revisions))
 	if err != nil {

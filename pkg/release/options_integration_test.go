@@ -30,6 +30,11 @@ func TestDeploy_helmOptions(t *testing.T) {
 			with:         fleet.HelmOptions{SkipSchemaValidation: true},
 			failsWithout: "missing property 'image'",
 		},
+		"skipSchemaValidation, and a schema in another file": {
+			files:        []string{"Chart.yaml", chart, "values.schema.json", `{"$ref":"other.json"}`, "templates/a.yaml", configMap("a", "k", "v")},
+			with:         fleet.HelmOptions{SkipSchemaValidation: true},
+			failsWithout: "a schema must not refer to other files",
+		},
 		"disableDNS": {
 			files: []string{
 				"Chart.yaml", chart, "templates/a.yaml",
