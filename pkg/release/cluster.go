@@ -2,6 +2,7 @@ package release
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,9 @@ type cluster struct {
 	schema *schemaCache
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
-	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the same SetHashLabel as in the manifest, are
-	// then removed.
-	onlyMarked string
+	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the SetHashLabel setHash, are then removed; if setHash
+	// is "", with the same label as in the manifest.
+	onlyMarked, setHash string
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -183,7 +184,7 @@ func (c *cluster) deletable(resources kube.ResourceList, release string, accept 
 		}
 		live := info.Object
 		info.Object = desired
-		if c.onlyMarked != "" && objectSetHash(live) != objectSetHash(desired) {
+		if c.onlyMarked != "" && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)) {
 			continue
 		}
 		if c.keepCRDs && isCRD(info) {

@@ -39,9 +39,14 @@ const (
 // markObject marks an object as one of the set of a BundleDeployment.
 func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
 	id := objectSetID(bundleDeployment, scope)
-	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
-	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
+	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: setHash(id)}))
 	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{objectSetIDAnnotation: id}))
+}
+
+// setHash returns the value of SetHashLabel for the annotation objectSetIDAnnotation.
+func setHash(id string) string {
+	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
 }
 
 // objectSetID returns the name of the set of the objects of a BundleDeployment. The agents of a scope share one set, so that an imported agent and an

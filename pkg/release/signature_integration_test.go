@@ -82,6 +82,63 @@ func TestUninstall_notSigned(t *testing.T) {
 	})
 }
 
+// A user who may write Secrets in the namespace of a release stores a revision of a BundleDeployment that does not exist. Its manifest names the
+// objects of the release, with the marks that they have.
+func TestUninstall_forgedOwner(t *testing.T) {
+	scope := "blue"
+	forge := func(m *member, bundleDeployment string) UninstallOptions {
+		m.t.Helper()
+		config, err := Configuration(m.config, m.namespace)
+		require.NoError(m.t, err)
+		found, err := config.Releases.Last("app")
+		require.NoError(m.t, err)
+		forged := found.(*helm.Release)
+		forged.Version++
+		forged.Labels = labels.Merge(forged.Labels, owner.LabelsFor(bundleDeployment, "one"))
+		require.NoError(m.t, config.Releases.Create(forged))
+		options := UninstallOptionsFrom(forged.Labels)
+		options.Scope = &scope
+		return options
+	}
+	deployed := func(t *testing.T, bundleDeployment string) *member {
+		m := onMember(t)
+		m.withHistoryKey()
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Scope, r.BundleDeployment, r.Labels = scope, bundleDeployment, owner.LabelsFor(bundleDeployment, "one")
+		m.deploy(r)
+		return m
+	}
+	drop := func(m *member) {
+		require.NoError(m.t, m.core.CoreV1().Secrets(m.namespace).Delete(m.t.Context(), secretName("app", 1), metav1.DeleteOptions{}))
+	}
+	t.Run("over the revision of the owner: only the forged one is deleted", func(t *testing.T) {
+		m := deployed(t, "app")
+		options := forge(m, "other")
+		require.ErrorIs(t, m.Uninstall(t.Context(), m.namespace, "app", options), errOtherOwner)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Equal(t, 1, m.mine()[0].Version)
+	})
+	t.Run("in place of the revision of the owner: the objects stay", func(t *testing.T) {
+		m := deployed(t, "app")
+		options := forge(m, "other")
+		drop(m)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Empty(t, m.mine())
+	})
+	for name, bundleDeployment := range map[string]string{"of the owner": "app", "of the owner, with a name that labels shorten": strings.Repeat("long-", 20)} {
+		t.Run(name+": the objects are removed", func(t *testing.T) {
+			m := deployed(t, bundleDeployment)
+			options := forge(m, bundleDeployment)
+			drop(m)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Empty(t, m.configMaps())
+			assert.Empty(t, m.mine())
+		})
+	}
+}
+
 func TestUninstall_damaged(t *testing.T) {
 	for name, text := range map[string]string{
 		"a manifest that is not YAML": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,14 @@ type UninstallOptions struct {
 	// Agent and Deployment identify the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
 	// release over, only the history of the former owner is removed. If both are empty, the owner is not checked.
 	Agent, Deployment string
+	// Scope is the scope of the agent, see Request.Scope. If it is nil, the marks in the manifest of a revision that is not signed decide which objects of
+	// the release are removed, not those of the owner.
+	Scope *string
 }
+
+// errOtherOwner is the error of Uninstall if the last revision is not signed, and a signed one has another owner: the signed one says whose objects
+// these are. The revisions that are not signed are then deleted, and another call continues with the rest.
+var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: its Secret was deleted")
 
 // Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
@@ -48,7 +56,7 @@ type UninstallOptions struct {
 // A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	err := c.uninstall(ctx, namespace, name, options)
-	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) {
+	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) || errors.Is(err, errOtherOwner) {
 		return err
 	}
 	forgotten, forgetErr := c.forgetUnsigned(ctx, namespace, name, options)
@@ -79,13 +87,18 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
 	}
+	isOfAnother := func(r *helm.Release) bool { return c.isSigned(r) && !slices.Contains(own, r) }
+	if latest := last(revisions); latest != nil && !c.isSigned(latest) && slices.ContainsFunc(revisions, isOfAnother) {
+		notSigned := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.isSigned(r) })
+		return cmp.Or(op.forget(notSigned), errOtherOwner)
+	}
 	if latest := last(revisions); latest != nil && (!c.isSigned(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
-		return c.uninstallMarked(ctx, namespace, name)
+		return c.uninstallMarked(ctx, namespace, name, options)
 	}
 	if len(revisions) > 0 {
 		err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
-			err = c.uninstallMarked(ctx, namespace, name)
+			err = c.uninstallMarked(ctx, namespace, name, options)
 		}
 	}
 	if err == nil && options.DeleteCopies {
@@ -103,13 +116,21 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
-// uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks.
-func (c *Client) uninstallMarked(ctx context.Context, namespace, name string) error {
+// uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks. The manifest of a
+// revision that is not signed may name objects of other BundleDeployments, with their marks, so only those of the owner are removed.
+func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil || len(revisions) == 0 { // with IgnoreNotFound, Helm would also ignore an error of reading the history
 		return err
 	}
 	op.cluster.onlyMarked = name
+	if latest := last(revisions); options.Scope != nil && options.Deployment != "" && !c.isSigned(latest) {
+		deployment := options.Deployment
+		if full := annotationsOf(latest)[bundleAnnotation]; registration.LabelValue(full) == deployment { // the label has a shortened name
+			deployment = full
+		}
+		op.cluster.setHash = setHash(objectSetID(deployment, *options.Scope))
+	}
 	return op.uninstall(ctx, name, false)
 }
 

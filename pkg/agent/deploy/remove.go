@@ -229,6 +229,7 @@ func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found,
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
 	defer cancelTimeout()
 	options.KeepResources = options.KeepResources || key == d.ownKey
+	options.Scope = &d.Scope
 	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
 		return err
 	}
