@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	helm "helm.sh/helm/v4/pkg/release/v1"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -167,6 +169,27 @@ func TestRun_forgedReleases(t *testing.T) {
 	s.remove("app")
 	s.gone("a")
 	history(0)
+}
+
+// A user who may write Secrets in another namespace stores a revision of the agent's own BundleDeployment, which does not exist. The agent still removes
+// what the hub deletes.
+func TestRun_forgedOwnRelease(t *testing.T) {
+	s := onStage(t)
+	elsewhere := s.Namespace(t)
+	s.run(func(c *deploy.Config) { c.Timing.RemovalRecheck = time.Hour }) // before that, the agent would not remove a release of its own
+	s.put("app", configMap("a", "one"))
+	s.put("other", configMap("b", "one"))
+	s.state("app", fleet.Ready)
+	s.state("other", fleet.Ready)
+	labels := maps.Clone(s.releases()[0].Labels)
+	labels["name"], labels[release.DeploymentLabel] = "own", registration.LabelValue(s.ownBundle())
+	forged := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sh.helm.release.v1.own.v1", Labels: labels}}
+	_, err := s.Kubernetes.CoreV1().Secrets(elsewhere).Create(t.Context(), forged, metav1.CreateOptions{})
+	require.NoError(t, err)
+	asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/" + s.ownBundle()
+	testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.Requests(asks)) > 0, "it does not see the revision" })
+	s.remove("app")
+	s.gone("a")
 }
 
 func (s *stage) forgetHistoryKey() {

@@ -89,7 +89,9 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	if err == nil && !gone {
 		err = errors.New("the watch shows the BundleDeployment as deleted, but the hub still has it")
 	}
-	if f.Managed = len(d.index.of(d.ownKey)) > 0; err == nil && f.Managed {
+	// The release of the agent is in its namespace. Users who may write Secrets in another one must not decide that the agent removes nothing.
+	isOwn := func(f release.Found) bool { return f.Namespace == d.AgentNamespace }
+	if f.Managed = slices.ContainsFunc(d.index.of(d.ownKey), isOwn); err == nil && f.Managed {
 		f.AgentGone, err = d.goneOnHub(ctx, d.ownKey)
 	}
 	f.Confirmed, f.Rejected = err == nil, apierrors.IsUnauthorized(err)
