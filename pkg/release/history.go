@@ -201,6 +201,27 @@ func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
 	return transport.ListWatch(c.meta.Resource(secrets), func(o *metav1.ListOptions) { o.LabelSelector = text })
 }
 
+// revisionLabels are the labels that Found and its users read.
+var revisionLabels = []string{
+	helmOwnerLabel, helmNameLabel, helmVersionLabel, helmStatusLabel, AgentLabel, ClusterLabel, DeploymentLabel, DeploymentIDLabel, ServiceAccountLabel,
+	CopiesLabel, FieldManagerLabel, keepResourcesLabel, deleteNamespaceLabel, deleteCRDsLabel,
+}
+
+// ReduceRevision drops from the metadata that Revisions returns what FoundIn does not read, before a cache keeps it: users who may write Secrets in one
+// namespace could fill the memory.
+func ReduceRevision(object any) (any, error) {
+	secret, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	kept := maps.Clone(secret.Labels)
+	maps.DeleteFunc(kept, func(name, _ string) bool { return !slices.Contains(revisionLabels, name) })
+	secret.ObjectMeta = metav1.ObjectMeta{
+		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion, Labels: kept,
+	}
+	return secret, nil
+}
+
 func ownedByHelm(selector labels.Selector) string {
 	owner, _ := labels.NewRequirement(helmOwnerLabel, selection.Equals, []string{"helm"}) // constants: this cannot fail
 	return selector.Add(*owner).String()

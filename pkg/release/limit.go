@@ -82,23 +82,33 @@ func (s *historySecrets) Get(ctx context.Context, name string, o metav1.GetOptio
 	if err != nil {
 		return nil, err
 	}
-	return secret, s.check(ctx, *secret)
+	return secret, s.check(ctx, &historySize{}, *secret)
 }
+
+// historyPage is the number of revisions that are read at a time. Helm keeps fewer of a release, but users may have stored thousands.
+const historyPage = 10
 
 // List returns Secrets. The first List of an action must select all revisions of the release.
 func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
 	if s.read == nil {
-		list, err := s.SecretInterface.List(ctx, o)
-		if err != nil {
-			return nil, err
+		read, size, page := map[string]*corev1.Secret{}, &historySize{}, o
+		for {
+			page.Limit = historyPage
+			list, err := s.SecretInterface.List(ctx, page)
+			if err != nil {
+				return nil, err
+			}
+			if err := s.check(ctx, size, list.Items...); err != nil {
+				return nil, err
+			}
+			for i := range list.Items {
+				read[list.Items[i].Name] = &list.Items[i]
+			}
+			if page.Continue = list.Continue; page.Continue == "" {
+				break
+			}
 		}
-		if err := s.check(ctx, list.Items...); err != nil {
-			return nil, err
-		}
-		s.read = map[string]*corev1.Secret{}
-		for i := range list.Items {
-			s.read[list.Items[i].Name] = &list.Items[i]
-		}
+		s.read = read
 	}
 	selector, err := labels.Parse(o.LabelSelector)
 	if err != nil {
@@ -142,13 +152,22 @@ func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.Delet
 	return err
 }
 
-// check decompresses the releases as Helm does, and keeps nothing.
-func (s *historySecrets) check(ctx context.Context, secrets ...corev1.Secret) error {
+// historySize is the size of the Secrets of a history that were read so far, as they are and decompressed.
+type historySize struct {
+	stored int64
+	read   transport.SizeCounter
+}
+
+// check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing.
+func (s *historySecrets) check(ctx context.Context, size *historySize, secrets ...corev1.Secret) error {
 	if s.limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
 	}
-	read := transport.SizeCounter{Limits: s.limits.ResponseLimits}
+	size.read.Limits = s.limits.ResponseLimits
 	for i := range secrets {
+		if size.stored += int64(secrets[i].Size()); s.limits.Bytes > 0 && size.stored > s.limits.Bytes {
+			return fmt.Errorf("the history of the Helm release: %w", &transport.TooLargeError{Limits: s.limits.ResponseLimits})
+		}
 		stored := bufio.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(secrets[i].Data["release"])))
 		var content io.Reader = stored
 		if magic, _ := stored.Peek(3); bytes.Equal(magic, []byte{0x1f, 0x8b, 0x08}) {
@@ -159,11 +178,11 @@ func (s *historySecrets) check(ctx context.Context, secrets ...corev1.Secret) er
 			content = unpacked
 		}
 		var tooLarge *transport.TooLargeError
-		if _, err := io.Copy(&read, content); errors.As(err, &tooLarge) {
+		if _, err := io.Copy(&size.read, content); errors.As(err, &tooLarge) {
 			return fmt.Errorf("the history of the Helm release: %w", err)
 		}
 	}
-	if read.Exceeds(s.limits.Small) {
+	if size.read.Exceeds(s.limits.Small) {
 		return s.limits.hold(ctx)
 	}
 	return nil

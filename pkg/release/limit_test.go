@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,7 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -47,6 +51,57 @@ func TestHistorySecrets_deletedByAnother(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), err)
 }
 
+// A user has stored far more revisions than the limits allow. Helm asks for all of them at once.
+func TestHistorySecrets_pages(t *testing.T) {
+	const count = 1000
+	client, pages := fake.NewClientset(), 0
+	client.PrependReactor("list", "secrets", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		options := a.(k8stesting.ListActionImpl).ListOptions
+		at, _ := strconv.Atoi(options.Continue)
+		pages++
+		list := &corev1.SecretList{}
+		for i := at; i < min(at+int(options.Limit), count); i++ {
+			list.Items = append(list.Items, corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s", i), Labels: map[string]string{"name": "app"}}, Data: map[string][]byte{"release": make([]byte, 1000)},
+			})
+		}
+		if next := at + len(list.Items); next < count {
+			list.Continue = fmt.Sprint(next)
+		}
+		return true, list, nil
+	})
+	for limit, want := range map[int64]int{50_000: 5, 10 << 20: count / historyPage} {
+		pages = 0
+		history := &historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), limits: HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: limit}}}
+		list, err := history.List(t.Context(), metav1.ListOptions{LabelSelector: "name=app"})
+		assert.Equal(t, want, pages)
+		if want < count/historyPage {
+			var tooLarge *transport.TooLargeError
+			require.ErrorAs(t, err, &tooLarge, "it reads no further")
+			continue
+		}
+		require.NoError(t, err)
+		assert.Len(t, list.Items, count)
+	}
+}
+
+func TestReduceRevision(t *testing.T) {
+	all := owner.LabelsFor("app", "one")
+	for _, name := range []string{CopiesLabel, FieldManagerLabel, ServiceAccountLabel, keepResourcesLabel, deleteNamespaceLabel, deleteCRDsLabel} {
+		all[name] = "true"
+	}
+	all["owner"], all["name"], all["version"], all["status"] = "helm", "app", "3", "deployed"
+	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "a", ResourceVersion: "7", Labels: maps.Clone(all), Annotations: map[string]string{"large": "x"}, Finalizers: []string{"x/y"},
+	}}
+	secret.Labels["other"], secret.Labels[labelPrefix+"other"] = "x", "x"
+	reduced, err := ReduceRevision(secret)
+	require.NoError(t, err)
+	want := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", ResourceVersion: "7", Labels: all}}
+	assert.Equal(t, want, reduced)
+	assert.Equal(t, Found{Namespace: "ns", Name: "app", Version: 3, Deployed: true, Labels: all}, FoundIn(reduced.(*metav1.PartialObjectMetadata)))
+}
+
 func TestLimitHistory(t *testing.T) {
 	limits := transport.ResponseLimits{Bytes: 1 << 20, Values: 1000}
 	kilobyte := strings.Repeat("x", 1<<10)
@@ -63,6 +118,8 @@ func TestLimitHistory(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"},
 			Data:       map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("[]", 2000))))},
 		}}, true},
+		{"large and no release", []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Data: map[string][]byte{"other": make([]byte, 2<<20)}}}, true},
+		{"large annotations", []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Annotations: map[string]string{"a": strings.Repeat("x", 2<<20)}}}}, true},
 		{"no release", []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Data: map[string][]byte{"release": []byte("?")}}}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -131,7 +131,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	d.bundleDeploymentStore, d.seenVersion = store, informer.LastSyncResourceVersion
 	_, revisions := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: d.releases.Revisions(d.owner.Selector()), ObjectType: &metav1.PartialObjectMetadata{},
-		Handler: d.index.handler(), Transform: withoutManagedFields,
+		Handler: d.index.handler(), Transform: release.ReduceRevision,
 	})
 	running.Go(func() { informer.RunWithContext(ctx) })
 	running.Go(func() { revisions.RunWithContext(ctx) })
