@@ -7,10 +7,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
@@ -212,8 +214,8 @@ func (r *releaseIndex) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, o any) { add(o) }, DeleteFunc: remove}
 }
 
-// objectCache holds the objects of all releases as they are on the cluster. It has one watch for each kind that a release
-// contains, limited to objects that Helm created.
+// objectCache holds the objects of all releases as they are on the cluster, ConfigMaps and Secrets without their data. It has one watch for each kind
+// that a release contains, limited to objects that Helm created.
 type objectCache struct {
 	ctx     context.Context // of the run
 	client  dynamic.Interface
@@ -259,6 +261,10 @@ func (c *objectCache) kind(resource schema.GroupVersionResource) *kindCache {
 		return k
 	}
 	const createdByHelm = release.ManagedByLabel + "=" + release.ManagedByHelm
+	transform := withoutManagedFields
+	if hasOnlyData(resource) {
+		transform = withoutData
+	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: transport.ListWatch(c.client.Resource(resource), func(o *metav1.ListOptions) { o.LabelSelector = createdByHelm }),
 		ObjectType:    &unstructured.Unstructured{},
@@ -267,7 +273,7 @@ func (c *objectCache) kind(resource schema.GroupVersionResource) *kindCache {
 			UpdateFunc: func(before, after any) { c.notify(before); c.notify(after) }, // it may belong to another release now
 			DeleteFunc: c.notify,
 		},
-		Transform: withoutManagedFields,
+		Transform: transform,
 	})
 	k := &kindCache{store: store, synced: controller.HasSynced}
 	c.kinds[resource] = k
@@ -296,4 +302,34 @@ func withoutManagedFields(object any) (any, error) {
 		accessor.SetManagedFields(nil)
 	}
 	return object, nil
+}
+
+// hasOnlyData reports whether a resource is that of ConfigMaps or Secrets. Their data are not needed for a status, and users of the member may store
+// any number of them with the label of Helm.
+func hasOnlyData(resource schema.GroupVersionResource) bool {
+	return resource.Group == corev1.GroupName && (resource.Resource == "configmaps" || resource.Resource == "secrets")
+}
+
+// withoutData keeps of a ConfigMap or Secret what is needed for events, for a status and to detect that it has changed.
+func withoutData(object any) (any, error) {
+	o, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	kept := &unstructured.Unstructured{Object: map[string]any{}}
+	kept.SetGroupVersionKind(o.GroupVersionKind())
+	kept.SetNamespace(o.GetNamespace())
+	kept.SetName(o.GetName())
+	kept.SetUID(o.GetUID())
+	kept.SetResourceVersion(o.GetResourceVersion())
+	kept.SetCreationTimestamp(o.GetCreationTimestamp())
+	kept.SetDeletionTimestamp(o.GetDeletionTimestamp())
+	annotations := map[string]string{}
+	for _, name := range []string{release.NameAnnotation, release.NamespaceAnnotation} {
+		if value := o.GetAnnotations()[name]; value != "" && len(value) <= validation.DNS1123SubdomainMaxLength {
+			annotations[name] = value
+		}
+	}
+	kept.SetAnnotations(annotations)
+	return kept, nil
 }

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -230,5 +232,30 @@ func TestIsRestored(t *testing.T) {
 		"the answer of a proxy has no version": {known, 0, true}, // the quorum list refuses it
 	} {
 		assert.Equal(t, row.want, isRestored(row.recorded, row.current), name)
+	}
+}
+
+func TestWithoutData(t *testing.T) {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "data": map[string]any{"k": "dg=="}, "immutable": true,
+		"metadata": map[string]any{
+			"namespace": "apps", "name": "s", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-02T03:04:05Z", "labels": map[string]any{"a": "b"},
+			"annotations": map[string]any{release.NameAnnotation: "app", release.NamespaceAnnotation: strings.Repeat("x", 300), "large": "x"},
+		},
+	}}
+	kept, err := withoutData(o)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]any{
+		"apiVersion": "v1", "kind": "Secret",
+		"metadata": map[string]any{
+			"namespace": "apps", "name": "s", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-02T03:04:05Z",
+			"annotations": map[string]any{release.NameAnnotation: "app"},
+		},
+	}, kept.(*unstructured.Unstructured).Object)
+	for resource, want := range map[schema.GroupVersionResource]bool{
+		{Version: "v1", Resource: "secrets"}: true, {Version: "v1", Resource: "configmaps"}: true, {Version: "v1", Resource: "services"}: false,
+		{Group: "example.com", Version: "v1", Resource: "secrets"}: false,
+	} {
+		assert.Equal(t, want, hasOnlyData(resource), resource)
 	}
 }

@@ -81,6 +81,9 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 			after.objects[id] = old
 			continue
 		}
+		if hasOnlyData(o.Resource) {
+			live = nil // Compare reads it: the cache has it without its data
+		}
 		difference, err := d.releases.Compare(ctx, o, live, tolerances)
 		switch {
 		case err == nil:
