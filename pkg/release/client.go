@@ -39,7 +39,6 @@ import (
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -134,7 +133,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config.KubeClient = op.cluster
 	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history}
 	if c.key != nil {
-		history = signedSecrets{history, c.key, namespace, map[string]bool{}, map[string]types.UID{}}
+		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
 	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }

@@ -119,7 +119,7 @@ func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 		return nil // it stays unsigned, and is never parsed
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{signatureAnnotation: signature(key, f.Namespace, secret.UID, secret)},
+		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{signatureAnnotation: signature(key, f.Namespace, secret)},
 	}})
 	if err != nil {
 		return err
@@ -139,10 +139,9 @@ func (c *Client) isSigned(kept helmrelease.Releaser) bool {
 	return c.key == nil || ok && r.Labels[signedLabel] == labelTrue
 }
 
-// signature computes the HMAC of the Secret of a revision: of its namespace, name and UID, its content, and the labels that an agent reads, except
-// AgentLabel, which changes when the agent moves to another namespace. With the UID, a copy of a Secret that was deleted is not signed: it would
-// have a release removed again, with its hooks, after others have made objects with the names in it.
-func signature(key []byte, namespace string, uid types.UID, secret *corev1.Secret) string {
+// signature computes the HMAC of the Secret of a revision: of its namespace and name, its content, and the labels that an agent reads, except
+// AgentLabel, which changes when the agent moves to another namespace.
+func signature(key []byte, namespace string, secret *corev1.Secret) string {
 	signed := map[string]string{}
 	for name, value := range secret.Labels {
 		isRead := strings.HasPrefix(name, labelPrefix) && name != AgentLabel && name != signedLabel
@@ -150,16 +149,14 @@ func signature(key []byte, namespace string, uid types.UID, secret *corev1.Secre
 			signed[name] = value
 		}
 	}
-	text, _ := json.Marshal([]any{namespace, secret.Name, uid, signed, secret.Data["release"]}) // cannot fail
+	text, _ := json.Marshal([]any{namespace, secret.Name, signed, secret.Data["release"]}) // cannot fail
 	mac := hmac.New(sha256.New, key)
 	mac.Write(text)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// hasSignature reports whether a Secret is signed. One that is being deleted is not: a user could keep it with a finalizer, as a copy of itself.
 func hasSignature(key []byte, secret *corev1.Secret) bool {
-	return secret.DeletionTimestamp == nil &&
-		hmac.Equal([]byte(secret.Annotations[signatureAnnotation]), []byte(signature(key, secret.Namespace, secret.UID, secret)))
+	return hmac.Equal([]byte(secret.Annotations[signatureAnnotation]), []byte(signature(key, secret.Namespace, secret)))
 }
 
 // MoveSignature returns the annotations that sign a revision for the agent that adopts it, or nil if the earlier agent has not signed it.
@@ -170,7 +167,7 @@ func MoveSignature(revision, earlierKey, laterKey *corev1.Secret) map[string]str
 	if len(earlier) < keyLength || len(later) < keyLength || !hasSignature(earlier, revision) {
 		return nil
 	}
-	return map[string]string{signatureAnnotation: signature(later, revision.Namespace, revision.UID, revision)}
+	return map[string]string{signatureAnnotation: signature(later, revision.Namespace, revision)}
 }
 
 // signedPredecessors returns the releases in r.Predecessors whose revision is signed, and the one that the status of the BundleDeployment records: an
@@ -273,8 +270,7 @@ type signedSecrets struct {
 	corev1client.SecretInterface
 	key       []byte
 	namespace string
-	created   map[string]bool      // by name
-	uids      map[string]types.UID // of the Secrets that the action has read or created, by name
+	created   map[string]bool // by name
 }
 
 // Get returns a Secret.
@@ -298,7 +294,6 @@ func (s signedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.
 }
 
 func (s signedSecrets) label(secret *corev1.Secret) {
-	s.uids[secret.Name] = secret.UID
 	secret.Labels = maps.Clone(secret.Labels)
 	delete(secret.Labels, signedLabel)
 	if hasSignature(s.key, secret) {
@@ -306,23 +301,23 @@ func (s signedSecrets) label(secret *corev1.Secret) {
 	}
 }
 
-// Create creates a Secret, and then signs it: the API server chooses its UID. If the action ends in between, it has not changed any object yet.
+// Create creates a Secret.
 func (s signedSecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
-	delete(secret.Labels, signedLabel)
-	stored, err := s.SecretInterface.Create(ctx, secret, o)
-	if err != nil {
-		return stored, err
-	}
-	s.created[stored.Name], s.uids[stored.Name] = true, stored.UID
-	return s.Update(ctx, stored, metav1.UpdateOptions{FieldManager: o.FieldManager})
+	s.created[secret.Name] = true
+	s.sign(secret)
+	return s.SecretInterface.Create(ctx, secret, o)
 }
 
 // Update changes a Secret.
 func (s signedSecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	s.sign(secret)
+	return s.SecretInterface.Update(ctx, secret, o)
+}
+
+func (s signedSecrets) sign(secret *corev1.Secret) {
 	isOurs := s.created[secret.Name] || secret.Labels[signedLabel] == labelTrue
 	delete(secret.Labels, signedLabel)
 	if isOurs {
-		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, signatureAnnotation, signature(s.key, s.namespace, s.uids[secret.Name], secret))
+		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, signatureAnnotation, signature(s.key, s.namespace, secret))
 	}
-	return s.SecretInterface.Update(ctx, secret, o)
 }

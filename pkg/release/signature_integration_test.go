@@ -1,7 +1,6 @@
 package release
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -137,47 +135,6 @@ func TestUninstall_forgedOwner(t *testing.T) {
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 			assert.Empty(t, m.configMaps())
 			assert.Empty(t, m.mine())
-		})
-	}
-}
-
-// A user who may read and write Secrets in the namespace keeps the Secret of a release that is removed.
-func TestUninstall_replayed(t *testing.T) {
-	for name, isCopy := range map[string]bool{"a copy": true, "with a finalizer": false} {
-		t.Run(name, func(t *testing.T) {
-			var beforeDeletion func()
-			m, f := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-				if now := beforeDeletion; now != nil && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/secrets/"+secretName("app", 1)) {
-					beforeDeletion = nil
-					now()
-				}
-				return next.RoundTrip(r)
-			})), foreign(t)
-			m.withHistoryKey()
-			m.deploy(m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "post-delete")))
-			options, secrets := m.removal(m.namespace), m.core.CoreV1().Secrets(m.namespace)
-			if !isCopy { // until the agent changes the Secret
-				beforeDeletion = func() {
-					patch := []byte(`{"metadata":{"finalizers":["example.com/keep"]}}`)
-					_, err := secrets.Patch(context.Background(), secretName("app", 1), types.MergePatchType, patch, metav1.PatchOptions{})
-					assert.NoError(t, err)
-				}
-			}
-			saved, err := secrets.Get(t.Context(), secretName("app", 1), metav1.GetOptions{})
-			require.NoError(t, err)
-			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
-			assert.Equal(t, []string{"hook", "theirs"}, f.configMaps())
-			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "hook", metav1.DeleteOptions{}))
-			if isCopy {
-				saved.ResourceVersion, saved.UID = "", ""
-				m.store(saved)
-			}
-			_, err = m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
-			require.NoError(t, err)
-			require.Len(t, m.mine(), 1)
-			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
-			assert.Equal(t, []string{"a"}, m.configMaps(), "an object without marks stays")
-			assert.Equal(t, []string{"theirs"}, f.configMaps(), "no hook runs")
 		})
 	}
 }
