@@ -77,9 +77,10 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 			return missing, nil
 		}
 	}
+	found := live // with its replicas, which removeForeignFields removes from both copies
 	live, applied = live.DeepCopy(), applied.DeepCopy()
 	for _, compared := range []*unstructured.Unstructured{live, applied} {
-		removeForeignFields(compared, o.Desired, tolerances.Release, live)
+		removeForeignFields(compared, o.Desired, tolerances.Release, found)
 	}
 	return difference(live, applied, tolerances.Patches)
 }

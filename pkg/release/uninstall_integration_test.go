@@ -143,6 +143,38 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A HorizontalPodAutoscaler of the release may change the replicas of a Deployment, within its bounds.
+func TestCompare_autoscaled(t *testing.T) {
+	for name, row := range map[string]struct {
+		fields, beyond string // of the spec of the Deployment; beyond is the patch with 6 replicas
+	}{
+		"a release with replicas":    {"replicas: 2, ", `{"spec":{"replicas":2}}`},
+		"a release without replicas": {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			d := m.deploy(m.request("web.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n"+
+				"spec: {"+row.fields+"selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}}\n",
+				"scaler.yaml", "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n"+
+					"spec: {minReplicas: 1, maxReplicas: 5, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}\n"))
+			at := slices.IndexFunc(d.Objects, func(o Object) bool { return o.Desired.GetKind() == "Deployment" })
+			compare := func() string {
+				t.Helper()
+				found, err := m.Compare(t.Context(), d.Objects[at], nil, Tolerances{Release: d.Objects})
+				require.NoError(t, err)
+				return found.Patch
+			}
+			assert.Empty(t, compare())
+			for replicas, want := range map[string]string{"4": "", "6": row.beyond} {
+				_, err := m.core.AppsV1().Deployments(m.namespace).Patch(t.Context(), "web", types.MergePatchType,
+					[]byte(`{"spec":{"replicas":`+replicas+`}}`), metav1.PatchOptions{FieldManager: "scaler"}, "scale")
+				require.NoError(t, err)
+				assert.Equal(t, want, compare(), "%s replicas", replicas)
+			}
+		})
+	}
+}
+
 func TestCorrect_fails(t *testing.T) {
 	m := onMember(t)
 	m.withHistoryKey()
