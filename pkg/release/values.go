@@ -3,6 +3,7 @@ package release
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -32,7 +33,11 @@ func readValues(ctx context.Context, member kubernetes.Interface, r Request) (ma
 		layers = append(layers, layer)
 	}
 	if values := r.helm().Values; values != nil {
-		layers = append(layers, values.DeepCopy().Data)
+		layer, err := asHelmReads(values)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
 	}
 	layers = append(layers, (&fleet.GenericMap{Data: r.Values}).DeepCopy().Data) // mergeValues changes it
 	for _, from := range r.helm().ValuesFrom {
@@ -99,6 +104,17 @@ func parseValues(data []byte, source string) (values map[string]any, err error) 
 		return nil, fmt.Errorf("%s contains no valid values: %w", source, err)
 	}
 	return values, nil
+}
+
+// asHelmReads returns the values as Helm reads the same values from a file: with all numbers as float64, as they are in the other layers. Templates
+// show the difference, for example in the text of a large number.
+func asHelmReads(values *fleet.GenericMap) (map[string]any, error) {
+	data, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	layer := map[string]any{}
+	return layer, json.Unmarshal(data, &layer)
 }
 
 // mergeValues merges layers; later ones win. Helm's own function of this kind logs values that it overrides, which may come from a Secret.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/chart/common"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,6 +55,36 @@ func TestReadValues(t *testing.T) {
 			require.NoError(t, err)
 			assert.JSONEq(t, row.want, string(data))
 			assert.Equal(t, map[string]any{"from": "request", "in": map[string]any{"r": 1}}, r.Values, "the request stays as it is")
+		})
+	}
+}
+
+// A number has the same type as if Helm read it from a file of values, whatever its source: with another type, templates render another text.
+func TestReadValues_numbers(t *testing.T) {
+	const text = `{"large":12345678901,"larger":9007199254740993,"whole":5,"negative":-3,"fraction":1.5,"in":{"list":[1,{"n":2}]}}`
+	want, err := common.ReadValues([]byte(text))
+	require.NoError(t, err)
+	member := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "c"}, Data: map[string]string{"values.yaml": text}})
+	for name, change := range map[string]func(*Request){
+		"a file of the Bundle": func(r *Request) {
+			r.Resources, r.Options.Helm.ValuesFiles = []fleet.BundleResource{{Name: "v.yaml", Content: text}}, []string{"v.yaml"}
+		},
+		"the options": func(r *Request) {
+			r.Options.Helm.Values = &fleet.GenericMap{}
+			require.NoError(t, json.Unmarshal([]byte(text), r.Options.Helm.Values))
+		},
+		"the Secret of the BundleDeployment": func(r *Request) { require.NoError(t, json.Unmarshal([]byte(text), &r.Values)) },
+		"helm.valuesFrom": func(r *Request) {
+			r.Options.Helm.ValuesFrom = []fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Name: "c"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Namespace: "apps"}
+			r.Options.Helm = &fleet.HelmOptions{}
+			change(&r)
+			values, err := readValues(t.Context(), member, r)
+			require.NoError(t, err)
+			assert.Equal(t, map[string]any(want), values)
 		})
 	}
 }
