@@ -85,6 +85,15 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	return difference(live, applied, tolerances.Patches)
 }
 
+// Read reads an object of a release from the cluster, without its managed fields; nil if it does not exist.
+func (c *Client) Read(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+	live, err := c.get(ctx, o)
+	if live != nil {
+		live.SetManagedFields(nil)
+	}
+	return live, err
+}
+
 // sameSet reports whether an object still has the SetHashLabel with which it was deployed. Earlier agents deployed objects without one.
 func sameSet(desired, live *unstructured.Unstructured) bool {
 	set := desired.GetLabels()[SetHashLabel]
@@ -239,7 +248,8 @@ func toleratesMissing(o *unstructured.Unstructured, patches []fleet.ComparePatch
 }
 
 // applyComparePatch returns the fields of the object with the JSON pointers removed and the operations applied, and leaves the
-// original unchanged. The value of an operation is JSON, or else the text itself.
+// original unchanged. The value of an operation is JSON, or else the text itself. An operation that does not apply to the object, such as the
+// replacement of a field that it lacks, changes nothing and does not prevent the others.
 func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[string]any, error) {
 	var operations []map[string]any
 	if pointersConcern(p, o) {
@@ -266,22 +276,24 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 	if len(operations) == 0 {
 		return o.Object, nil
 	}
-	data, err := json.Marshal(operations)
-	if err != nil {
-		return nil, err
-	}
-	patch, err := jsonpatch.DecodePatch(data)
-	if err != nil {
-		return nil, err
-	}
 	document, err := json.Marshal(o.Object)
 	if err != nil {
 		return nil, err
 	}
 	options := jsonpatch.NewApplyOptions()
 	options.AllowMissingPathOnRemove, options.EnsurePathExistsOnAdd = true, true
-	if document, err = patch.ApplyWithOptions(document, options); err != nil {
-		return nil, err
+	for _, operation := range operations {
+		data, err := json.Marshal([]any{operation})
+		if err != nil {
+			return nil, err
+		}
+		patch, err := jsonpatch.DecodePatch(data)
+		if err != nil {
+			return nil, err
+		}
+		if patched, err := patch.ApplyWithOptions(document, options); err == nil {
+			document = patched
+		}
 	}
 	changed := map[string]any{}
 	return changed, json.Unmarshal(document, &changed)
