@@ -59,7 +59,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 				return nil, err
 			}
 		}
-		access.Insecure = access.Insecure || op.InsecureSkipTLSVerify
+		access.Insecure = op.InsecureSkipTLSVerify // also over the Secret: the spec decides
 		if len(access.CAs) == 0 {
 			access.CAs = op.CABundle
 		}

@@ -141,10 +141,12 @@ func TestRun_helmOpCertificate(t *testing.T) {
 	other, err := pki.NewAuthority("other", time.Now())
 	require.NoError(t, err)
 	s.secret("other", map[string]string{"cacerts": string(other.Pair.Cert)})
+	s.secret("careless", map[string]string{"insecureSkipVerify": "true"})
 	for name, row := range map[string]struct {
 		options map[string]any
 		want    string // condition Deployed
 	}{
+		"careless": {map[string]any{"helmOpSecretName": "careless"}, "False Error: "}, // the spec decides
 		"none":     {map[string]any{}, "False Error: "},
 		"bundle":   {map[string]any{"helmOpCABundle": authority}, "True"},
 		"insecure": {map[string]any{"helmOpInsecureSkipTLSVerify": true}, "True"},
