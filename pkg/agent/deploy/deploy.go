@@ -30,7 +30,10 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	}
 
-	// Decide from the caches and from what this run remembers.
+	// Decide from the caches and from what this run remembers, as far as it is not outdated.
+	if bd != nil {
+		d.dropOutdatedDrift(key, bd, state)
+	}
 	f := d.facts(key, bd, state)
 	action := decide(f)
 	switch action {

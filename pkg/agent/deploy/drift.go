@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -16,6 +17,8 @@ import (
 // drift is the result of comparing a release with the cluster.
 type drift struct {
 	objects map[string]comparison // by objectID; nil before the first comparison
+	// patches are the ComparePatches of the comparison.
+	patches []fleet.ComparePatch
 	// err is why some objects could not be compared; "" if all were.
 	err string
 	// recompare has all objects compared, even those that have not changed since the last comparison.
@@ -68,11 +71,8 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
 		return // reconcile enqueues the key again when they are known
 	}
-	tolerances := release.Tolerances{Release: deployed.Objects}
-	if bd.Spec.Options.Diff != nil {
-		tolerances.Patches = bd.Spec.Options.Diff.ComparePatches
-	}
-	after := drift{objects: map[string]comparison{}}
+	tolerances := release.Tolerances{Release: deployed.Objects, Patches: comparePatches(bd)}
+	after := drift{objects: map[string]comparison{}, patches: tolerances.Patches}
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)
 		old, known := before.objects[id]
@@ -109,6 +109,25 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		d.drifts.AddAfter(key, d.Timing.RetryMax)
 	}
 	d.queue.Add(key)
+}
+
+// comparePatches returns the ComparePatches in the options of a BundleDeployment.
+func comparePatches(bd *fleet.BundleDeployment) []fleet.ComparePatch {
+	if bd.Spec.Options.Diff == nil {
+		return nil
+	}
+	return bd.Spec.Options.Diff.ComparePatches
+}
+
+// dropOutdatedDrift drops the result of a comparison with other ComparePatches and enqueues another one. The hub changes them without another
+// deployment ID. Until then, no difference is reported, or undone, that they may tolerate.
+func (d *reconciler) dropOutdatedDrift(key string, bd *fleet.BundleDeployment, state *deploymentState) {
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	if state.drift.compared() && !equality.Semantic.DeepEqual(state.drift.patches, comparePatches(bd)) {
+		state.drift = drift{}
+		d.drifts.Add(key)
+	}
 }
 
 func objectID(o release.Object) string {

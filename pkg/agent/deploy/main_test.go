@@ -159,6 +159,16 @@ func (s *stage) putFiles(name string, files []fleet.BundleResource, change ...fu
 	require.NoError(s.t, err)
 }
 
+func (s *stage) update(name string, change func(*fleet.BundleDeployment)) {
+	s.t.Helper()
+	require.NoError(s.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+		bd := s.get(name)
+		change(bd)
+		_, err := s.Fleet.BundleDeployments(s.hub).Update(context.Background(), bd, metav1.UpdateOptions{})
+		return err
+	}))
+}
+
 // still waits until the agent has sent no request for a while.
 func (s *stage) still() {
 	s.t.Helper()

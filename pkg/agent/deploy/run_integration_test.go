@@ -121,6 +121,30 @@ func TestRun_removedWhileStopped(t *testing.T) {
 	}
 }
 
+// The hub changes the comparePatches without another deployment ID.
+func TestRun_changedComparePatches(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.change("theirs")
+	s.state("app", fleet.Modified)
+	tolerate := &fleet.DiffOptions{ComparePatches: []fleet.ComparePatch{{APIVersion: "v1", Kind: "ConfigMap", JSONPointers: []string{"/data"}}}}
+	s.update("app", func(bd *fleet.BundleDeployment) { bd.Spec.Options.Diff = tolerate })
+	s.state("app", fleet.Ready)
+	s.update("app", func(bd *fleet.BundleDeployment) { bd.Spec.Options.Diff = nil })
+	s.state("app", fleet.Modified)
+
+	// A correction does not undo what the same change tolerates.
+	s.update("app", func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.Diff, bd.Spec.CorrectDrift = tolerate, &fleet.CorrectDrift{Enabled: true}
+	})
+	s.state("app", fleet.Ready)
+	s.still()
+	s.value("a", "theirs")
+	assert.Equal(t, s.target+"/app:1", s.get("app").Status.Release)
+}
+
 func TestRun_clusterDeletedOnHub(t *testing.T) {
 	s := onStage(t)
 	s.run(func(c *deploy.Config) {
