@@ -101,12 +101,14 @@ type removalFacts struct {
 	Kept bool
 	// DelayNotPassed means that Timing.RemovalDelay has not passed since the BundleDeployment disappeared.
 	DelayNotPassed bool
-	// HubChanged means that the hub was restored from a backup or is another one, and that it is not recorded yet which releases stay.
+	// HubChanged means that the hub was restored from a backup, may be another one, or has created its objects anew, and that it is not recorded yet which
+	// releases stay, see restored.go.
 	HubChanged bool
 
 	// Asked means that the hub was asked. The facts below are not known before that.
 	Asked bool
-	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone and, if Managed, whether that of the agent is.
+	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone and, if Managed or recorded, whether that of the agent
+	// is, and that it is not another one than the recorded one.
 	Confirmed bool
 	// Rejected means that it has rejected the credential of the agent instead.
 	Rejected bool
@@ -148,7 +150,7 @@ func decideRemoval(f removalFacts) removalAction {
 	// While the namespace of the Cluster is deleted, its objects disappear one by one, and the agent's own BundleDeployment may be the last.
 	case f.DelayNotPassed:
 		return waitForDelay
-	// The hub was restored or is another one, and that is not recorded yet: record first which releases stay.
+	// The hub was restored or may be another one, and that is not recorded yet: record first which releases stay.
 	case f.HubChanged:
 		return recordKept
 	// The watch alone is no proof: the hub is asked.

@@ -22,6 +22,14 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
+	// The hub has created the agent's own BundleDeployment anew: record which releases stay before another BundleDeployment is deleted on purpose.
+	if key == d.ownKey && bd != nil {
+		if err := d.keepIfAnew(ctx, bd); err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+	}
+
 	// Adopt the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
 	if bd != nil && !d.isElsewhere(key, bd) {
 		if err := d.adopt(ctx, key, bd, state); err != nil {

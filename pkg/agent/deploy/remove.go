@@ -85,14 +85,20 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 // an error if the hub does not confirm that the first one is gone.
 func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploymentState, f removalFacts) (removalFacts, error) {
 	f.Asked = true
-	gone, err := d.goneOnHub(ctx, key)
-	if err == nil && !gone {
+	live, err := d.onHub(ctx, key)
+	if err == nil && live != nil {
 		err = errors.New("the watch shows the BundleDeployment as deleted, but the hub still has it")
 	}
 	// The release of the agent is in its namespace. Users who may write Secrets in another one must not decide that the agent removes nothing.
 	isOwn := func(f release.Found) bool { return f.Namespace == d.AgentNamespace }
-	if f.Managed = slices.ContainsFunc(d.index.of(d.ownKey), isOwn); err == nil && f.Managed {
-		f.AgentGone, err = d.goneOnHub(ctx, d.ownKey)
+	f.Managed = slices.ContainsFunc(d.index.of(d.ownKey), isOwn)
+	if recorded := d.recordedOwn(); err == nil && (f.Managed || recorded != "") {
+		var own *fleet.BundleDeployment
+		own, err = d.onHub(ctx, d.ownKey)
+		f.AgentGone = own == nil
+		if own != nil && recorded != "" && own.UID != recorded {
+			err = errors.New("the hub has created the agent's own BundleDeployment anew, and the watch does not show it yet")
+		}
 	}
 	f.Confirmed, f.Rejected = err == nil, apierrors.IsUnauthorized(err)
 
@@ -104,25 +110,30 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	return f, err
 }
 
-// goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between
-// may answer 404 as well while it restarts.
-func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
+// onHub returns the BundleDeployment of a key that the hub has, nil if it is gone or being deleted. Only the answer of its API server counts: a proxy
+// in between may answer 404 as well while it restarts.
+func (d *reconciler) onHub(ctx context.Context, key string) (*fleet.BundleDeployment, error) {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, key, metav1.GetOptions{})
 	switch d.endIfRejected(err); {
-	case err == nil:
-		return bd.DeletionTimestamp != nil, nil
-	case !isNotFoundByName(err, key):
-		return false, fmt.Errorf("asking the hub whether BundleDeployment %s/%s is gone: %w", d.Namespace, key, err)
-	case len(key) < validation.LabelValueMaxLength:
-		return true, nil
+	case err != nil && !isNotFoundByName(err, key):
+		return nil, fmt.Errorf("asking the hub whether BundleDeployment %s/%s is gone: %w", d.Namespace, key, err)
+	case err != nil && len(key) < validation.LabelValueMaxLength:
+		return nil, nil
+	case err != nil: // the key may be of a name that was too long for a label
+		list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		at := slices.IndexFunc(list.Items, func(bd fleet.BundleDeployment) bool { return registration.LabelValue(bd.Name) == key })
+		if at < 0 {
+			return nil, nil
+		}
+		bd = &list.Items[at]
 	}
-	// The key may be a name that was too long for a label.
-	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
-	if err != nil {
-		return false, err
+	if bd.DeletionTimestamp != nil {
+		return nil, nil
 	}
-	at := slices.IndexFunc(list.Items, func(bd fleet.BundleDeployment) bool { return registration.LabelValue(bd.Name) == key })
-	return at < 0 || list.Items[at].DeletionTimestamp != nil, nil
+	return bd, nil
 }
 
 // isNotFoundByName reports whether an API server answered that it has no object of that name. It repeats the name, unlike

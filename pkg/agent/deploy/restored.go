@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,14 +30,18 @@ import (
 // the agent records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has
 // uninstalled the releases.
 //
-// The agent does the same after it has registered at another hub, that is another management cluster, which may not have the Bundles yet. A new
-// address or CA of the same hub looks like another hub, so the releases that are missing then stay as well.
+// The agent does the same in three further cases in which the hub may not have the Bundles yet:
+//   - The agent has registered at another hub, that is another management cluster. A new address or CA of the same hub looks like another hub.
+//   - The agent's own BundleDeployment has another UID: the hub has created it anew, because its objects were deleted and restored, for example with
+//     their CustomResourceDefinition or their namespace. Those of the agents are the first to be back.
+//   - Nothing is recorded although there are releases: the Secret with the record was deleted.
 //
 // Without --bump-revision, the agent detects the restore only if it reads from the hub before the resourceVersion has passed the recorded one.
 type hubRecord struct {
 	sync.Mutex
 	hub     string           // "" if none is recorded
 	version uint64           // 0 if none is recorded
+	own     types.UID        // of the agent's own BundleDeployment; "" if it did not exist
 	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
 }
 
@@ -46,14 +51,21 @@ type hubRecord struct {
 const maxAdvance = 500_000_000
 
 // The annotations of Secret registration.HistoryKeySecret with the highest resourceVersion of the hub that the agent has seen, and with
-// Config.HubID at that time. registration.KeptAnnotation is beside them.
+// Config.HubID and the UID of the agent's own BundleDeployment at that time. registration.KeptAnnotation is beside them.
 const (
 	hubVersionAnnotation = "muster.fleet.cattle.io/hub-resource-version"
 	hubIDAnnotation      = "muster.fleet.cattle.io/hub-id"
+	hubOwnUIDAnnotation  = "muster.fleet.cattle.io/hub-agent-uid"
 )
 
 // isOther reports whether the record is of another hub.
 func (r *hubRecord) isOther(hub string) bool { return r.hub != "" && r.hub != hub }
+
+// isEmpty reports whether nothing is recorded.
+func (r *hubRecord) isEmpty() bool { return r.hub == "" && r.version == 0 }
+
+// isAnew reports whether the agent's own BundleDeployment, which has this UID, is another one than the recorded one. "" means that it does not exist.
+func (r *hubRecord) isAnew(own types.UID) bool { return r.own != "" && own != "" && r.own != own }
 
 func isRestored(recorded, current uint64) bool {
 	return recorded != 0 && (current < recorded || isBumped(recorded, current))
@@ -68,14 +80,15 @@ func (d *reconciler) readRecord(ctx context.Context) error {
 		return fmt.Errorf("reading the recorded resourceVersion of the hub: %w", err)
 	}
 	d.record.hub, d.record.version = secret.Annotations[hubIDAnnotation], number(secret.Annotations[hubVersionAnnotation])
+	d.record.own = types.UID(secret.Annotations[hubOwnUIDAnnotation])
 	d.record.kept = registration.KeptDeployments(secret)
 	return nil
 }
 
 // writeRecord is called with the lock held.
-func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.Set[string]) error {
+func (d *reconciler) writeRecord(ctx context.Context, version uint64, own types.UID, kept sets.Set[string]) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		hubIDAnnotation: d.HubID, hubVersionAnnotation: strconv.FormatUint(version, 10),
+		hubIDAnnotation: d.HubID, hubVersionAnnotation: strconv.FormatUint(version, 10), hubOwnUIDAnnotation: string(own),
 		registration.KeptAnnotation: strings.Join(sets.List(kept), " "),
 	}}})
 	if err != nil {
@@ -86,22 +99,22 @@ func (d *reconciler) writeRecord(ctx context.Context, version uint64, kept sets.
 	if err != nil && !apierrors.IsNotFound(err) { // a deleted Secret is created again at the next start
 		return fmt.Errorf("recording the resourceVersion of the hub: %w", err)
 	}
-	d.record.hub, d.record.version, d.record.kept = d.HubID, version, kept
+	d.record.hub, d.record.version, d.record.own, d.record.kept = d.HubID, version, own, kept
 	return nil
 }
 
-// recordVersion records the resourceVersion of the last list or event, or that of an object if it is higher. If the hub is another one, or the version
-// is much higher than the recorded one, the releases whose BundleDeployment is missing are kept first. A lower version is not recorded: keepIfRestored
-// finds it.
+// recordVersion records the resourceVersion of the last list or event, or that of an object if it is higher. If the hub may be another one, or the
+// version is much higher than the recorded one, the releases whose BundleDeployment is missing are kept first. A lower version is not recorded:
+// keepIfRestored finds it.
 func (d *reconciler) recordVersion(ctx context.Context, ofObject string) error {
 	d.record.Lock()
 	defer d.record.Unlock()
-	version := max(number(d.seenVersion()), number(ofObject))
+	version, own := max(number(d.seenVersion()), number(ofObject)), cmp.Or(d.record.own, d.ownUID())
 	switch {
-	case d.record.isOther(d.HubID) || isBumped(d.record.version, version):
+	case d.mayBeOtherHub() || isBumped(d.record.version, version):
 		return d.keepMissing(ctx) // with a later record, the restore would not be detected any more
-	case version > d.record.version:
-		return d.writeRecord(ctx, version, d.record.kept)
+	case version > d.record.version || own != d.record.own:
+		return d.writeRecord(ctx, max(version, d.record.version), own, d.record.kept)
 	}
 	return nil
 }
@@ -128,8 +141,8 @@ func (d *reconciler) checkForRestore(ctx context.Context) {
 	d.reportKept()
 }
 
-// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored or is another one. decideRemoval requires that before a
-// release is removed.
+// keepIfRestored keeps the releases whose BundleDeployment is missing, if the hub was restored or may be another one. decideRemoval requires that
+// before a release is removed.
 func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	d.record.Lock()
 	defer d.record.Unlock()
@@ -139,28 +152,48 @@ func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	return nil
 }
 
-// keepMissing asks the hub whether it was restored, unless it is another one, and records the missing BundleDeployments with the resourceVersion of
-// the hub. It is called with the lock held.
+// keepIfAnew keeps the releases whose BundleDeployment is missing, if the agent's own BundleDeployment is another one than the recorded one.
+func (d *reconciler) keepIfAnew(ctx context.Context, own *fleet.BundleDeployment) error {
+	d.record.Lock()
+	defer d.record.Unlock()
+	if d.record.isAnew(own.UID) {
+		return d.keepMissing(ctx)
+	}
+	return nil
+}
+
+// keepMissing lists the BundleDeployments on the hub, to confirm what the watch showed, and records which are missing, with the resourceVersion of the
+// hub. It is called with the lock held.
 func (d *reconciler) keepMissing(ctx context.Context) error {
 	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("asking the hub whether it was restored from a backup: %w", err)
 	}
-	recorded, current := d.record.version, number(list.ResourceVersion)
+	recorded, current, own := d.record.version, number(list.ResourceVersion), types.UID("")
+	missing := sets.New(d.index.keys()...).Insert(d.states.keys()...).Delete(d.ownKey)
+	for _, bd := range list.Items {
+		key := registration.LabelValue(bd.Name)
+		if missing.Delete(key); key == d.ownKey {
+			own = bd.UID
+		}
+	}
 	switch {
 	case d.record.isOther(d.HubID):
 		d.Log.Warn("The agent is connected to another hub, or to a new address of its hub. Releases without a BundleDeployment stay")
 	case isRestored(recorded, current):
 		d.Log.Warnf("The hub was restored from a backup: its resourceVersion was %d and is %d. Releases without a BundleDeployment stay", recorded, current)
+	case d.record.isAnew(own):
+		d.Log.Warn("The hub has created the agent's own BundleDeployment anew: its objects were deleted. Releases without a BundleDeployment stay")
+	case d.record.isEmpty():
+		d.Log.Warnf("Secret %s/%s has no record of the hub, although there are releases. Those without a BundleDeployment stay",
+			d.AgentNamespace, registration.HistoryKeySecret)
+	case d.record.isAnew(d.ownUID()):
+		return errors.New("the watch shows the agent's own BundleDeployment with another UID than the hub has: waiting until both agree")
 	default:
 		// One of several API servers is behind the others, or has not been restarted since the restore.
 		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), current)
 	}
-	missing := sets.New(d.index.keys()...).Insert(d.states.keys()...).Delete(d.ownKey)
-	for _, bd := range list.Items {
-		missing.Delete(registration.LabelValue(bd.Name))
-	}
-	if err := d.writeRecord(ctx, current, d.record.kept.Union(missing)); err != nil {
+	if err := d.writeRecord(ctx, current, own, d.record.kept.Union(missing)); err != nil {
 		return err
 	}
 	for _, name := range d.reportKept() {
@@ -178,6 +211,13 @@ func (d *reconciler) isKept(key string) bool {
 	return d.record.kept.Has(key)
 }
 
+// recordedOwn returns the recorded UID of the agent's own BundleDeployment, "" if none is recorded.
+func (d *reconciler) recordedOwn() types.UID {
+	d.record.Lock()
+	defer d.record.Unlock()
+	return d.record.own
+}
+
 // keptOrChanged reports whether the releases of a missing BundleDeployment stay, and whether keepIfRestored has to decide that. It reads both at
 // once: while it does not hold the lock, another worker may record the releases that stay.
 func (d *reconciler) keptOrChanged(key string) (isKept, hasChanged bool) {
@@ -186,9 +226,24 @@ func (d *reconciler) keptOrChanged(key string) (isKept, hasChanged bool) {
 	return d.record.kept.Has(key), d.hubChanged()
 }
 
-// hubChanged reports whether the hub was restored from a backup or is another one, as far as the watch shows. It is called with the lock held.
+// hubChanged reports whether the hub was restored from a backup or may be another one, as far as the watch shows. It is called with the lock held.
 func (d *reconciler) hubChanged() bool {
-	return d.record.isOther(d.HubID) || isRestored(d.record.version, number(d.seenVersion()))
+	return d.mayBeOtherHub() || isRestored(d.record.version, number(d.seenVersion()))
+}
+
+// mayBeOtherHub reports whether the record is of another hub or of objects that the hub has created anew, or whether there are releases and no record.
+// It is called with the lock held.
+func (d *reconciler) mayBeOtherHub() bool {
+	isUnrecorded := d.record.isEmpty() && slices.ContainsFunc(d.index.keys(), func(key string) bool { return key != d.ownKey })
+	return d.record.isOther(d.HubID) || d.record.isAnew(d.ownUID()) || isUnrecorded
+}
+
+// ownUID returns the UID of the agent's own BundleDeployment in the cache, "" if there is none.
+func (d *reconciler) ownUID() types.UID {
+	if bd := d.bundleDeployment(d.ownKey); bd != nil {
+		return bd.UID
+	}
+	return ""
 }
 
 // endKept ends the protection of the releases of a BundleDeployment that exists again, so that its deletion removes them, or of one whose
@@ -197,10 +252,10 @@ func (d *reconciler) endKept(ctx context.Context, key, ofObject string) error {
 	d.record.Lock()
 	defer d.record.Unlock()
 	version := max(d.record.version, number(ofObject))
-	if d.record.isOther(d.HubID) || isBumped(d.record.version, version) {
+	if d.mayBeOtherHub() || isBumped(d.record.version, version) {
 		return errors.New("the hub is another one or was restored from a backup again: waiting for its list of BundleDeployments")
 	}
-	if err := d.writeRecord(ctx, version, d.record.kept.Difference(sets.New(key))); err != nil {
+	if err := d.writeRecord(ctx, version, d.record.own, d.record.kept.Difference(sets.New(key))); err != nil {
 		return err
 	}
 	d.reportKept()
@@ -209,11 +264,11 @@ func (d *reconciler) endKept(ctx context.Context, key, ofObject string) error {
 
 // endKeptIfBack ends the protection of releases whose BundleDeployment exists again. It asks the hub, because the cache may be older than the restore.
 func (d *reconciler) endKeptIfBack(ctx context.Context, key string, bd *fleet.BundleDeployment) error {
-	gone, err := d.goneOnHub(ctx, key)
+	live, err := d.onHub(ctx, key)
 	if err != nil {
 		return err
 	}
-	if gone {
+	if live == nil {
 		return errors.New("the watch shows a BundleDeployment that the hub does not have")
 	}
 	if err := d.keepIfRestored(ctx); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -171,6 +172,27 @@ func TestRun_anotherHub(t *testing.T) {
 	s.value("missing", "two")
 	kept.require(t)
 	assert.True(t, failed.Load())
+	require.NoError(t, stop())
+}
+
+// An agent whose record is lost knows nothing of the hub: the hub may have been restored, or may be another one.
+func TestRun_withoutARecord(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	for _, name := range []string{"there", "missing"} { // there is no BundleDeployment of the agent
+		s.put(name, configMap(name, "one"))
+		s.state(name, fleet.Ready)
+	}
+	require.NoError(t, stop())
+	s.remove("missing")
+	secrets := s.Kubernetes.CoreV1().Secrets(s.agent)
+	require.NoError(t, secrets.Delete(t.Context(), registration.HistoryKeySecret, metav1.DeleteOptions{}))
+	kept := &keptReleases{}
+	stop = s.run(kept.receive)
+	kept.require(t, s.target+"/missing")
+	s.value("missing", "one")
+	s.remove("there")
+	s.gone("there")
 	require.NoError(t, stop())
 }
 

@@ -147,9 +147,10 @@ func TestRun_changedComparePatches(t *testing.T) {
 
 func TestRun_clusterDeletedOnHub(t *testing.T) {
 	s := onStage(t)
+	kept := &keptReleases{}
 	s.run(func(c *deploy.Config) {
 		c.Timing.RemovalDelay, c.Timing.RemovalRecheck = 3*time.Second, 200*time.Millisecond
-	})
+	}, kept.receive)
 	s.put("app", configMap("a", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.state("app", fleet.Ready)
@@ -162,7 +163,14 @@ func TestRun_clusterDeletedOnHub(t *testing.T) {
 	assert.Len(t, s.releases(), 2, "nor is the history removed")
 	assert.Empty(t, s.member.Requests("DELETE"))
 
+	// The hub creates the BundleDeployments anew, that of the agent first: whether the others follow is not known.
 	s.put(s.ownBundle(), configMap("agent", "one"))
+	kept.require(t, s.target+"/app")
+	s.value("a", "one")
+	s.put("app", configMap("a", "one"))
+	kept.require(t)
+	s.state("app", fleet.Ready)
+	s.remove("app")
 	s.gone("a")
 }
 

@@ -19,8 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -159,7 +161,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 	d.handler = &handler{
 		Context: &app.Context{
 			Clock: d.clock, Config: config.NewStore(hub), FarewellGrace: grace, Metrics: metrics.New(nil), FleetClient: d.fleet.FleetV1alpha1(),
-			SystemNamespace: "cattle-fleet-system", Events: d.events,
+			SystemNamespace: "cattle-fleet-system", Events: d.events, Metadata: withKind(nil, noon.Add(-time.Hour)),
 			Kubernetes: fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
@@ -169,6 +171,24 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 		subReconcilers: SubReconcilers{Import: d.importer},
 	}
 	return d
+}
+
+// forbidding refuses to answer.
+func forbidding(client *metadatafake.FakeMetadataClient) *metadatafake.FakeMetadataClient {
+	client.PrependReactor("get", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "customresourcedefinitions"}, clustersKind, nil)
+	})
+	return client
+}
+
+// withKind returns a client of an API server with the CustomResourceDefinition of Clusters. If deleted is not nil, it is being deleted since then.
+func withKind(deleted *metav1.Time, created time.Time) *metadatafake.FakeMetadataClient {
+	scheme := metadatafake.NewTestScheme()
+	metav1.AddMetaToScheme(scheme)
+	return metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: clustersKind, DeletionTimestamp: deleted, CreationTimestamp: metav1.NewTime(created)},
+	})
 }
 
 // queue is the queue of Clusters.
@@ -254,6 +274,42 @@ func TestFinalize_member(t *testing.T) {
 			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: "+row.reported)
 		})
 	}
+	t.Run("the kind of Clusters is deleted", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		client := withKind(&metav1.Time{Time: noon}, noon.Add(-time.Hour))
+		d.Metadata = client
+		assert.True(t, d.finalized(t))
+		assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: KindDeleted: ")
+		assert.Empty(t, d.patches(), "the agent is not asked")
+		assert.Zero(t, d.importer.passes)
+		d.finalized(t)
+		assert.Len(t, client.Actions(), 1, "it is asked once a second")
+	})
+	for name, row := range map[string]struct {
+		client *metadatafake.FakeMetadataClient
+		asked  bool // the agent
+	}{
+		"the kind of Clusters is gone":                                 {client: metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())},
+		"the kind of Clusters was created again after the deletion":    {client: withKind(nil, noon.Add(time.Second))},
+		"the kind of Clusters stays":                                   {client: withKind(nil, noon.Add(-time.Hour)), asked: true},
+		"the hub has no right to know whether the kind of Clusters is": {client: forbidding(withKind(&metav1.Time{Time: noon}, noon)), asked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.Metadata = row.client
+			assert.Equal(t, !row.asked, d.finalized(t))
+			assert.Equal(t, row.asked, len(d.patches()) > 0)
+		})
+	}
+	t.Run("it is not known whether the kind of Clusters is deleted", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		client := withKind(nil, noon.Add(-time.Hour))
+		client.PrependReactor("get", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errCause })
+		d.Metadata = client
+		_, err := d.finalize(t.Context(), d.cluster)
+		require.ErrorIs(t, err, errCause)
+		assert.Empty(t, d.patches())
+	})
 	t.Run("the hub is stopped before it removes the finalizer", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		agentFails(d)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -355,11 +356,43 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 			return false
 		}
 	}
+	if a.bootstrap == nil && a.isOfOtherHub(cluster) {
+		return false
+	}
 	if a.credential != nil {
 		return a.credential[registration.CredentialWorkspace] == cluster.Namespace &&
 			a.credential[registration.CredentialClusterName] == cluster.Name
 	}
 	return a.clientID != "" && a.clientID == cluster.Spec.ClientID
+}
+
+// isOfOtherHub reports whether the agent has a credential for another hub, which has a Cluster of the same name: a hub that was made anew from the
+// objects of this one, with the same members. Its Cluster has another UID, so that the credential has another registration key. The key of a Cluster of
+// this hub differs only between an import and the registration that follows; the address of the hub is the same then. A hub that was restored from a
+// backup of etcd has the same UIDs and keys, so this does not distinguish it.
+func (a installedAgent) isOfOtherHub(cluster *fleet.Cluster) bool {
+	last, key := cluster.Status.Import, a.credential[registration.BootstrapRegistrationKey]
+	if last == nil || last.RegistrationKey == "" || key == "" || key == last.RegistrationKey {
+		return false
+	}
+	text := []byte(a.credential[registration.CredentialKubeconfig])
+	if registration.RefuseAliases(text) != nil {
+		return false
+	}
+	kubeconfig, err := clientcmd.Load(text)
+	if err != nil {
+		return false
+	}
+	known := []string{cluster.Status.APIServerURL}
+	if hub := cluster.Status.Agent.Hub; hub != nil {
+		known = append(known, hub.APIServerURL)
+	}
+	for _, endpoint := range kubeconfig.Clusters {
+		if !slices.Contains(known, endpoint.Server) {
+			return true
+		}
+	}
+	return false
 }
 
 // data returns the data of a Secret or ConfigMap, nil if it does not exist.

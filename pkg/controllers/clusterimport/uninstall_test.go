@@ -23,19 +23,30 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 func deletedCluster() *fleet.Cluster {
 	return &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "m", UID: "uid"},
 		Spec:       fleet.ClusterSpec{ClientID: "client", KubeConfigSecret: "kubeconfig"},
-		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{RegistrationKey: "digest/0", AgentNamespace: system}},
+		Status: fleet.ClusterStatus{
+			APIServerURL: "https://hub", Agent: fleet.AgentStatus{Hub: &fleet.AgentHub{APIServerURL: "https://present"}},
+			Import: &fleet.ImportStatus{RegistrationKey: "digest/0", AgentNamespace: system},
+		},
 	}
 }
 
 func TestInstalledAgent_belongsTo(t *testing.T) {
 	credential := func(namespace, name string) map[string]string {
 		return map[string]string{registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name}
+	}
+	registered := func(server, key string) map[string]string { // with a Cluster of the same name
+		kubeconfig, err := transport.Kubeconfig(server, nil, "token", "ns")
+		require.NoError(t, err)
+		data := credential("ws", "m")
+		data[registration.CredentialKubeconfig], data[registration.BootstrapRegistrationKey] = string(kubeconfig), key
+		return data
 	}
 	bootstrap := func(namespace, token, key string) map[string]string {
 		return map[string]string{
@@ -58,6 +69,13 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		{"bootstrap Secret with our recorded registration", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
 		{"bootstrap Secret of another Cluster", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
 		{"bootstrap Secret of another namespace", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
+		{"credential of a new hub with a Cluster of this name", installedAgent{exists: true, credential: registered("https://new-hub", "other/0")}, false},
+		{"credential of this hub from another registration", installedAgent{exists: true, credential: registered("https://hub", "other/0")}, true},
+		{"credential of this hub with its present address", installedAgent{exists: true, credential: registered("https://present", "other/0")}, true},
+		{"our credential with another address of this hub", installedAgent{exists: true, credential: registered("https://new-address", "digest/0")}, true},
+		{"our bootstrap Secret, and the credential of another hub", installedAgent{
+			exists: true, credential: registered("https://new-hub", "other/0"), bootstrap: bootstrap("ws", "import-token-m", "digest/0"),
+		}, true},
 		{"empty bootstrap Secret", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
 	} {
 		assert.Equal(t, row.ours, row.agent.belongsTo(deletedCluster()), row.name)

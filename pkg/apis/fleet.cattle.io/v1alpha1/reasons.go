@@ -277,6 +277,8 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonFarewellFailed (False): something could not be removed yet.
 	ReasonFarewellFailed = "FarewellFailed"
+	// ReasonKindDeleted (False): the CustomResourceDefinition of Clusters is being deleted, so the hub removes nothing from the members.
+	ReasonKindDeleted = "KindDeleted"
 )
 
 // EventLeftOnMember is the reason of the event about a deleted Cluster on whose member objects may be left, because neither the agent nor the hub
