@@ -113,6 +113,8 @@ type Context struct {
 	NamespaceKeys namespacekey.Keys
 	// RequestsDeletedWithCluster are the requests that were deleted because their Cluster was finalized.
 	RequestsDeletedWithCluster finalizing.RequestsDeletedWithCluster
+
+	serverClock serverClock
 }
 
 // Admission reports whether the admission policies are in force on the API server of the hub.

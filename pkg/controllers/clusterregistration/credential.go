@@ -45,7 +45,7 @@ func (h *handler) ensureCredential(
 		if secret == nil {
 			return out
 		}
-		if _, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
+		if err = h.createAnswer(ctx, secret); err == nil {
 			h.createdAnswers.Expect(string(request.UID))
 			return done
 		} else if !apierrors.IsAlreadyExists(err) {
@@ -75,14 +75,31 @@ func (h *handler) ensureCredential(
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
+// createAnswer creates an answer Secret, and the registration namespace if somebody has deleted that.
+func (h *handler) createAnswer(ctx context.Context, secret *corev1.Secret) error {
+	secrets := h.Kubernetes.CoreV1().Secrets(secret.Namespace)
+	_, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		if err = writes.EnsureNamespace(ctx, h.Kubernetes, secret.Namespace); err == nil {
+			_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+		}
+	}
+	return err
+}
+
 // maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for answerLifetime. Once the agent uses the credential, from a Secret of its own, the hub
-// deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it.
-func (h *handler) maintainCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
+// deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it. A Secret that
+// another client has deleted is created again.
+func (h *handler) maintainCredential(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
+) result.Result {
 	existing, err := h.cachedSecret(request)
 	switch {
 	case err != nil:
 		return failed(err)
+	case existing == nil && h.lostAnswers.IsExpected(string(request.UID)):
+		return h.replaceLostAnswer(ctx, request, cluster, token)
 	case existing == nil || !isFor(existing, request):
 		return done
 	case isInUse(request, cluster):
@@ -91,6 +108,7 @@ func (h *handler) maintainCredential(ctx context.Context, request *fleet.Cluster
 		}
 		return done
 	}
+	h.lostAnswers.Observed(string(request.UID))
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil || claims.Expires.IsZero() {
 		return done
@@ -101,6 +119,22 @@ func (h *handler) maintainCredential(ctx context.Context, request *fleet.Cluster
 	}
 	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event enqueues it when the new token is half over
 	return h.reissueCredential(ctx, request, cluster, existing)
+}
+
+// replaceLostAnswer creates the answer Secret of a granted request again, if the agent has not used the credential and the Secret was deleted by
+// another client, or with the registration namespace, or was too old when a quarantine ended: the agent may still poll for it. The hub does not
+// replace a Secret that it has deleted after answerLifetime.
+func (h *handler) replaceLostAnswer(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
+) result.Result {
+	if token == nil || cluster.Spec.Quarantined || isInUse(request, cluster) {
+		return done
+	}
+	if out := h.ensureCredential(ctx, request, cluster, nil); !out.IsDone() {
+		return out
+	}
+	h.lostAnswers.Observed(string(request.UID))
+	return h.addReader(ctx, request, token)
 }
 
 func (h *handler) reissueCredential(
@@ -205,6 +239,14 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}
+	now, err := h.ServerNow(ctx)
+	if err != nil {
+		return secret, err
+	}
+	if left := secret.CreationTimestamp.Add(answerLifetime).Sub(now); left > 0 { // the clock of the hub is ahead
+		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
+		return secret, nil
+	}
 	key := requestKeyOf(secret)
 	request, err := h.requests.Get(key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
@@ -241,6 +283,7 @@ func (h *handler) withdrawReader(ctx context.Context, request *fleet.ClusterRegi
 }
 
 func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {
+	h.deletedAnswers.Expect(string(secret.UID))
 	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting answer Secret %s/%s: %w", secret.Namespace, secret.Name, err)

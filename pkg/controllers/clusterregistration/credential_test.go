@@ -5,13 +5,18 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubetesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -139,7 +144,7 @@ func TestRefreshCredential(t *testing.T) {
 			if row.used {
 				s.cluster.Status.Agent.Registration = s.request.Name
 			}
-			require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone())
+			require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
 			assert.Equal(t, row.after, s.delays[requestKey.String()])
 			latest, err := s.kube.CoreV1().Secrets(secret.Namespace).Get(t.Context(), secret.Name, metav1.GetOptions{})
 			if row.used {
@@ -168,16 +173,16 @@ func TestRefreshCredential(t *testing.T) {
 			s.server(secret)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			breaks(s)
-			out := s.maintainCredential(t.Context(), s.request, s.cluster)
+			out := s.maintainCredential(t.Context(), s.request, s.cluster, s.token)
 			require.Error(t, out.Err)
 			assert.NotContains(t, out.Err.Error(), string(secret.Data["token"]))
 		})
 	}
 	t.Run("nothing to refresh", func(t *testing.T) {
 		s := newScene(t)
-		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone(), "the Secret has expired")
+		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone(), "the Secret has expired")
 		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "nothing that can be read")}}
-		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster).IsDone())
+		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
 	})
 }
 
@@ -252,6 +257,128 @@ func TestExpireCredential(t *testing.T) {
 	}
 }
 
+// The clock of the hub may be ahead of the one of the API server, by which the Secret was created.
+func TestExpireCredential_byTheClockOfTheAPIServer(t *testing.T) {
+	s := newScene(t)
+	clock := s.Clock.(*clocktesting.FakeClock)
+	const ahead = 2 * time.Hour
+	serverNow := func() metav1.Time { return metav1.NewTime(clock.Now().Add(-ahead)) }
+	secret := s.credentialOf(s.request, "bearer")
+	secret.CreationTimestamp = serverNow()
+	s.server(secret)
+	var failure error
+	s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: serverNow()}}, failure
+	})
+	secrets := &secretQueue{}
+	s.Core = coreQueues{secrets: secrets}
+	_, err := s.deleteOldAnswer("", secret)
+	require.NoError(t, err)
+	assert.Empty(t, s.writes(), "its agent may be polling for it")
+	assert.Equal(t, answerLifetime, secrets.after)
+
+	clock.Step(answerLifetime)
+	failure = errTest
+	_, err = s.deleteOldAnswer("", secret)
+	require.ErrorIs(t, err, errTest)
+	assert.Empty(t, s.writes())
+	failure = nil
+	_, err = s.deleteOldAnswer("", secret)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"delete secrets " + secret.Name}, s.writes())
+}
+
+type coreQueues struct {
+	corecontrollers.Interface
+	secrets *secretQueue
+}
+
+func (c coreQueues) Secret() corecontrollers.SecretController { return c.secrets }
+
+type secretQueue struct {
+	corecontrollers.SecretController
+	after time.Duration
+}
+
+func (q *secretQueue) EnqueueAfter(_, _ string, after time.Duration) { q.after = after }
+
+func TestReplaceLostAnswer(t *testing.T) {
+	deleted := func(s *scene, secret *corev1.Secret) { s.observeAnswer(secret, nil) }
+	for _, row := range []struct {
+		name     string
+		happens  func(*scene, *corev1.Secret)
+		replaced bool
+	}{
+		{"deleted by another client", deleted, true},
+		{"quarantine ended", func(s *scene, _ *corev1.Secret) {
+			account := s.account()
+			account.Annotations = map[string]string{
+				apply.LabelGVK: requestKind.String(), apply.LabelNamespace: requestKey.Namespace, apply.LabelName: requestKey.Name,
+			}
+			s.accounts = accountsOf{all: []*corev1.ServiceAccount{account}}
+			quarantined := s.cluster.DeepCopy()
+			quarantined.Spec.Quarantined = true
+			s.dependentsOfQuarantine(quarantined, s.cluster)
+		}, true},
+		{"deleted by this hub", func(s *scene, secret *corev1.Secret) {
+			require.NoError(t, s.deleteSecret(t.Context(), secret))
+			deleted(s, secret)
+		}, false},
+		{"the agent uses the credential", func(s *scene, secret *corev1.Secret) {
+			deleted(s, secret)
+			s.cluster.Status.Agent.Registration = s.request.Name
+		}, false},
+		{"in quarantine", func(s *scene, secret *corev1.Secret) {
+			deleted(s, secret)
+			s.cluster.Spec.Quarantined = true
+		}, false},
+		{"without a token", func(s *scene, secret *corev1.Secret) {
+			deleted(s, secret)
+			s.token = nil
+		}, false},
+		{"no hub has seen the deletion", func(*scene, *corev1.Secret) {}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			s.request.Status.Granted = true
+			secret := s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
+			secret.UID = "secret"
+			s.server()
+			row.happens(s, secret)
+			s.kube.ClearActions()
+			for range 2 { // the second pass comes before the cache shows the new Secret
+				require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
+			}
+			var want []string
+			if row.replaced {
+				want = []string{"create secrets"}
+			}
+			assert.Equal(t, want, s.writes())
+			roles, err := s.kube.RbacV1().Roles(s.RegistrationNamespace()).List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, row.replaced, len(roles.Items) == 1, "the right to read it")
+		})
+	}
+}
+
+func TestCreateAnswer_inADeletedNamespace(t *testing.T) {
+	for name, create := range map[string]func(*scene) error{
+		"a credential": func(s *scene) error { return s.ensureCredential(t.Context(), s.request, s.cluster, nil).Err },
+		"a refusal":    func(s *scene) error { return s.refuse(t, inUse).Err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.server()
+			s.kube.PrependReactor("create", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+				_, err := s.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("namespaces"), "", action.GetNamespace())
+				return err != nil, nil, err
+			})
+			require.NoError(t, create(s))
+			assert.Equal(t, []string{"create secrets", "create namespaces", "create secrets"}, s.writes())
+		})
+	}
+}
+
 // After the deletion, a request of another workspace may get a Secret of that name.
 func TestDeleteAnswer_withdrawsTheRightToReadItFirst(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, s *scene, secret *corev1.Secret) error{
@@ -262,7 +389,7 @@ func TestDeleteAnswer_withdrawsTheRightToReadItFirst(t *testing.T) {
 		},
 		"the agent uses it": func(t *testing.T, s *scene, _ *corev1.Secret) error {
 			s.cluster.Status.Agent.Registration = s.request.Name
-			return s.maintainCredential(t.Context(), s.request, s.cluster).Err
+			return s.maintainCredential(t.Context(), s.request, s.cluster, s.token).Err
 		},
 		"it was a refusal, and the request waits again": func(t *testing.T, s *scene, _ *corev1.Secret) error {
 			s.secrets = secretsOf{all: []*corev1.Secret{s.refusalSecret(s.request, inUse)}}

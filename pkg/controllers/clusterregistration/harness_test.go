@@ -107,7 +107,7 @@ func newScene(t *testing.T) *scene {
 	}
 	s.changes = &enqueue.Changes[changedDependencies]{Queue: s.queue, MarkAll: (*changedDependencies).markAll}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
-	s.createdAnswers.Clock = clock
+	s.createdAnswers.Clock, s.deletedAnswers.Clock, s.lostAnswers.Clock = clock, clock, clock
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
 	s.Backlog = backlog.New(s.requests, s.clusters, clock, s.OriginPolicies)
 	s.server(s.request, s.cluster)
@@ -135,6 +135,9 @@ func (s *scene) server(objects ...runtime.Object) {
 		s.issued = append(s.issued, life)
 		request.Status = authenticationv1.TokenRequestStatus{Token: bearer("uid", noon, noon.Add(life)), ExpirationTimestamp: metav1.NewTime(noon.Add(life))}
 		return true, request, nil
+	})
+	s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{}, nil // an API server that does not say its time
 	})
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
 	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
@@ -211,7 +214,7 @@ func (s *scene) fails(verb, resource string, err error) {
 // writes returns verb, resource and name of each write to the API servers, except those of Roles and their bindings.
 func (s *scene) writes() (all []string) {
 	for _, action := range append(s.fleet.Actions(), s.kube.Actions()...) {
-		if action.GetVerb() != "get" && action.GetSubresource() == "" && action.GetResource().Group != rbacv1.GroupName {
+		if action.GetVerb() != "get" && action.GetSubresource() == "" && action.GetResource().Resource != "selfsubjectreviews" && action.GetResource().Group != rbacv1.GroupName {
 			name := ""
 			if named, ok := action.(interface{ GetName() string }); ok && action.GetVerb() != "create" {
 				name = " " + named.GetName()

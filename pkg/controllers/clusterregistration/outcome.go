@@ -171,7 +171,7 @@ func (h *handler) reconcileRefusal(ctx context.Context, found *findings, tell bo
 	refusal, secrets := h.refusalSecret(request, out), h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace())
 	switch {
 	case existing == nil:
-		_, err = secrets.Create(ctx, refusal, metav1.CreateOptions{})
+		err = h.createAnswer(ctx, refusal)
 		if apierrors.IsAlreadyExists(err) { // of an earlier pass, or of another request
 			if existing, err = secrets.Get(ctx, refusal.Name, metav1.GetOptions{}); err == nil && !isFor(existing, request) {
 				return h.withdrawReader(ctx, request)

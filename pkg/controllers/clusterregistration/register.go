@@ -87,6 +87,9 @@ type handler struct {
 	createdClusters expectations.Expectations
 	// createdAnswers has the UIDs of requests whose answer Secret with a credential the cache may lack.
 	createdAnswers expectations.Expectations
+	// deletedAnswers has the UIDs of answer Secrets that this hub has deleted, and lostAnswers those of requests whose answer Secret is missing although
+	// the agent may still poll for it: see replaceLostAnswer.
+	deletedAnswers, lostAnswers expectations.Expectations
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
@@ -117,6 +120,8 @@ func Register(ctx context.Context, c *app.Context) {
 		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		createdAnswers:  expectations.Expectations{Clock: c.Clock},
+		deletedAnswers:  expectations.Expectations{Clock: c.Clock, Timeout: answerLifetime},
+		lostAnswers:     expectations.Expectations{Clock: c.Clock, Timeout: answerLifetime},
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
 	h.uninstalling = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
@@ -263,8 +268,8 @@ func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types
 }
 
 // dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when the Cluster is put into
-// quarantine or released: a pass then withdraws the rights of its agent or restores them. No other change of a Cluster's spec enqueues a
-// granted request.
+// quarantine or released: a pass then withdraws the rights of its agent or restores them, and the answer Secret that the agent could not read. No
+// other change of a Cluster's spec enqueues a granted request.
 func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []types.NamespacedName) {
 	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
 		return nil
@@ -272,6 +277,11 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 	accounts, _ := index.AccountsByNamespace.Find(h.accounts, clusterNamespace(after)) // fails only without the index
 	for _, account := range accounts {
 		keys = append(keys, requestOf(account)...)
+	}
+	for _, key := range keys {
+		if request, err := h.requests.Get(key.Namespace, key.Name); err == nil && !after.Spec.Quarantined {
+			h.lostAnswers.Expect(string(request.UID))
+		}
 	}
 	return keys
 }
@@ -362,10 +372,16 @@ func (h *handler) requestOfAccountToken(secret *corev1.Secret) []types.Namespace
 	return h.requestOfManaged(account)
 }
 
-// observeAnswer ends the expectation that the cache lacks the answer Secret of a request.
+// observeAnswer ends the expectation that the cache lacks the answer Secret of a request. It notes a Secret that another client has deleted.
 func (h *handler) observeAnswer(before, after *corev1.Secret) {
 	if answered := h.answeredBy(cmp.Or(after, before)); answered != nil {
 		h.createdAnswers.Observed(string(answered.UID))
+		if after == nil && !h.deletedAnswers.IsExpected(string(before.UID)) {
+			h.lostAnswers.Expect(string(answered.UID))
+		}
+	}
+	if after == nil {
+		h.deletedAnswers.Observed(string(before.UID))
 	}
 }
 

@@ -335,7 +335,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 	}
 
 	if registration.Renews(request) {
-		if out := h.maintainCredential(ctx, request, cluster); !out.IsDone() {
+		if out := h.maintainCredential(ctx, request, cluster, token); !out.IsDone() {
 			return out
 		}
 		sameClientID, err := h.sameClientID(request)

@@ -1,0 +1,47 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// serverClock has the difference between the clocks of the API server and the hub.
+type serverClock struct {
+	mutex sync.Mutex
+	asked time.Time // by the clock of the hub; zero before the first answer
+	ahead time.Duration
+}
+
+// serverClockFor is how long a measured difference is used.
+const serverClockFor = time.Minute
+
+// ServerNow returns the time of the API server's clock, by which objects are created and tokens expire. Before the hub deletes an object because of
+// its age, it asks for this time: its own clock may be hours ahead. It asks once a minute at most.
+func (c *Context) ServerNow(ctx context.Context) (time.Time, error) {
+	s := &c.serverClock
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	now := c.Clock.Now()
+	if since := now.Sub(s.asked); since >= 0 && since < serverClockFor {
+		return now.Add(s.ahead), nil
+	}
+	// The API server answers with an object that it has created, and stores nothing.
+	review, err := c.Kubernetes.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && review.CreationTimestamp.IsZero(): // an API server that is too old does not say it
+		s.ahead = 0
+	case err != nil:
+		return time.Time{}, fmt.Errorf("asking the API server for its time: %w", err)
+	default:
+		now = c.Clock.Now()
+		s.ahead = review.CreationTimestamp.Sub(now)
+	}
+	s.asked = now
+	return now.Add(s.ahead), nil
+}
