@@ -462,7 +462,7 @@ func (d *Deployer) isUntargeted(
 	}
 	liveBundle, err := resource("bundles").Get(ctx, bundle.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && liveBundle.DeletionTimestamp != nil:
+	case writes.IsMissing(err) || err == nil && liveBundle.DeletionTimestamp != nil:
 		return true, 0, nil
 	case err != nil:
 		return failed(err)

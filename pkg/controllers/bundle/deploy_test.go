@@ -212,6 +212,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	}{
 		"the Bundle is not in the cache yet":     {nil, []metav1.Object{toAlice()}, nil, []string{"confirm app"}, false},
 		"the Bundle targets the Cluster now":     {[]metav1.Object{elsewhere}, []metav1.Object{newer}, nil, []string{"confirm app"}, false},
+		"the kind is not served":                 {nil, nil, map[string]error{"confirm": errNoKind}, []string{"confirm app"}, false},
 		"the API server does not answer":         {nil, nil, map[string]error{"confirm": errInternal}, []string{"confirm app"}, false},
 		"the Bundle targets another Cluster":     {[]metav1.Object{elsewhere}, nil, nil, toCluster, true},
 		"the Cluster has a label now":            {[]metav1.Object{ofLabel}, []metav1.Object{labelled}, nil, toCluster, false},

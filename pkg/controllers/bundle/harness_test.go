@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,7 @@ var (
 	errExists   = apierrors.NewAlreadyExists(schema.GroupResource{}, "app")
 	errConflict = apierrors.NewConflict(schema.GroupResource{}, "app", errInternal)
 	errNotFound = apierrors.NewNotFound(schema.GroupResource{}, "app")
+	errNoKind   = apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "app", "404 page not found", 0, true)
 )
 
 // stage is a Deployer whose caches the test fills, and whose requests and queue entries it reads.

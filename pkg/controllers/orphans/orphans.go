@@ -223,7 +223,7 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	switch {
 	case err == nil:
 		return true, nil
-	case !isMissing(err):
+	case !writes.IsMissing(err):
 		return false, fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, err)
 	}
 	// An agent that is asked to uninstall itself needs the rights of its request.
@@ -243,10 +243,4 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	c.Metrics.OrphansCollected.WithLabelValues(k.name).Inc()
 	logrus.Infof("Deleted %s %s/%s, because %s %s/%s does not exist", k.name, m.GetNamespace(), m.GetName(), o.kind, o.namespace, o.name)
 	return true, nil
-}
-
-// isMissing distinguishes "there is no such object" from "there is no such kind", which has the same status code: without the
-// CustomResourceDefinition each Cluster would seem to be missing.
-func isMissing(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

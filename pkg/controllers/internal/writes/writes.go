@@ -101,3 +101,9 @@ func EnsureNamespace(ctx context.Context, client kubernetes.Interface, name stri
 	}
 	return nil
 }
+
+// IsMissing distinguishes "there is no such object" from "there is no such kind", which has the same status code: without the
+// CustomResourceDefinition each Cluster would seem to be missing.
+func IsMissing(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
