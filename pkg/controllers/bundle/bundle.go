@@ -3,12 +3,14 @@ package bundle
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -94,11 +96,17 @@ const parallelDeletes = 16
 // uninstallPoll is the interval at which the deleted Bundle of an agent is processed while the agent uninstalls itself.
 const uninstallPoll = 10 * time.Second
 
-// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone.
-func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, error) {
+// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that
+// prevents it.
+func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest *fleet.Bundle, err error) {
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
 		return b, nil
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.reportUndeleted(ctx, b, err))
+		}
+	}()
 	left, err := d.deploymentsOfBundle(keyOf(b))
 	if err != nil {
 		return b, err
@@ -125,19 +133,36 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 		}
 	}
 
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelDeletes)
 	for _, deployment := range unused {
 		if deployment.DeletionTimestamp == nil {
 			group.Go(func() error {
-				if ctx.Err() != nil {
-					return ctx.Err()
+				if groupCtx.Err() != nil {
+					return groupCtx.Err()
 				}
-				return d.delete(ctx, deployment)
+				return d.delete(groupCtx, deployment)
 			})
 		}
 	}
 	return b, group.Wait() // the event of the last deletion enqueues the Bundle
+}
+
+// reportUndeleted writes the error that keeps a Bundle from being deleted into its condition Ready.
+func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause error) error {
+	before := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: b.Status}
+	after := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: *b.Status.DeepCopy()}
+	out := result.Retry(fleet.ReasonError, fmt.Errorf("the Bundle cannot be deleted yet: %w", cause))
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, d.Clock.Now())
+	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
+	if err == nil && changed {
+		d.writtenBundles.Wrote(latest)
+		transition.Record(d.Events, latest)
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }
 
 // withoutUninstalling leaves out the BundleDeployments of Clusters whose agents have to uninstall themselves.

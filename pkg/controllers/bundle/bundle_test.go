@@ -3,6 +3,7 @@ package bundle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 )
 
 // settled returns a Bundle to alice that was handled before noon.
@@ -148,8 +150,11 @@ func TestOnBundleFinalizes(t *testing.T) {
 	s.errors = map[string]error{"delete": errInternal}
 	_, err := s.onBundle("ws/app", b)
 	require.ErrorIs(t, err, errInternal)
+	requests := strings.Join(s.taken(), "\n")
+	assert.Contains(t, requests, "patch Bundle app [status]")
+	assert.Contains(t, requests, "etcd is unavailable", "condition Ready says why the Bundle stays")
 	s.errors = nil
-	s.taken()
+	s.writtenBundles = expectations.New(s.clock) // the cache shows it
 	s.handle(t, b)
 	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays")
 	s.lost(t, d)
