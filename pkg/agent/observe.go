@@ -89,6 +89,9 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.mustStop = running != nil && !running.use.Matches(o.stored); o.mustStop {
 		return o, nil
 	}
+	if running != nil {
+		o.stored = o.stored.WithToken(running.use.Stored().Token) // the stored one may have expired while the renewed one could not be stored
+	}
 
 	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.
 	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.HubConfigDigest); o.other != nil {

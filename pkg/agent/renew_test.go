@@ -350,8 +350,42 @@ func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r.eventually(r.isWatching, "the watches have begun")
 	r.deleteSecret(registration.CredentialSecret)
 	r.waitForLog("Until then the agent goes on with the credential in its memory") // at once, not only when the credential expires
-	r.advanceUntil(func() bool { return r.countLogs("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
+	r.advanceUntil(func() bool { return r.countLogs("in which the new token must be stored: it does not exist") > 1 }, "it was noticed")
 	assert.Nil(t, r.secret(registration.CredentialSecret))
 	asked := r.requests()
 	assert.Equal(t, 1, asked, "the token it has by now is kept for the next try")
+}
+
+// The member refuses writes of Secrets, for example because its etcd is full, for longer than the stored credential is valid.
+func TestRenewWithoutStoring(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.config.CheckinInterval = 30 * day // only changes cause a heartbeat
+	expires := func(token string) time.Time {
+		claims, err := credential.Inspect(credential.Token(token))
+		assert.NoError(t, err)
+		return claims.Expires
+	}
+	r.hub.fault = func(req *http.Request) (int, string) {
+		if token := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "); r.clock.FakeClock.Now().After(expires(token)) {
+			return 401, status401
+		}
+		return 0, ""
+	}
+	var writable atomic.Bool
+	r.failMember("update", writable.Load, apierrors.NewInternalError(assert.AnError), false)
+	r.start()
+	for r.clock.Now().Before(noon.Add(3 * day)) {
+		r.eventually(func() bool { return r.clock.Waiters() == 2 }, "the renewal and the heartbeat wait")
+		r.clock.Step(time.Hour)
+	}
+	assert.Equal(t, r.token, r.storedToken(), "nothing was stored")
+	assert.Equal(t, noon.Add(day), r.lastHeartbeat().CredentialExpires.UTC(), "the stored credential, with which the agent would be restarted")
+	assert.Greater(t, r.requests(), 3, "renewed with tokens that were not stored")
+	assert.Contains(t, r.eventOf("CredentialExpiring").Message, "but loses it when it is restarted")
+
+	writable.Store(true)
+	r.advanceUntil(func() bool { return r.eventOf("CredentialRenewed") != nil }, "stored")
+	assert.True(t, expires(r.storedToken()).After(noon.Add(3*day)), "the newest token")
+	assert.EqualValues(t, 1, r.deployRuns.Load(), "the work goes on")
+	assert.Zero(t, r.countLogs("The work with the stored credential has ended"))
 }

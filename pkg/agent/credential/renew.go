@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,12 +24,15 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	reasonExpiring = "CredentialExpiring" // renewals have failed for half of the time from the renewal to the expiry
-	reasonRenewed  = "CredentialRenewed"  // after CredentialExpiring: the credential was renewed
+	reasonExpiring = "CredentialExpiring" // renewals have failed for half of the time from the renewal to the expiry of the stored credential
+	reasonRenewed  = "CredentialRenewed"  // after CredentialExpiring: the credential was renewed and stored
 )
 
 // ErrReplaced means that another credential is stored now; the agent must use that one.
 var ErrReplaced = errors.New("another credential is stored")
+
+// errDeleted means that Secret fleet-agent does not exist.
+var errDeleted = errors.New("it does not exist")
 
 // Renewer renews the credential in use before it expires.
 type Renewer struct {
@@ -77,13 +81,16 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 // longestPause limits one pause before a renewal, because a timer does not advance while the machine is suspended.
 const longestPause = 5 * time.Minute
 
-// renew requests a new token, verifies that it works, stores it and then uses it. It retries until all of that has succeeded.
-func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken) error {
-	pauses := r.Timing.RetryRenewal(current.Lifetime())
-	requested, token, warned := current.Lifetime(), "", false
+// renew requests a new token, verifies that it works, uses it and stores it. It retries until all of that has succeeded. While the new token cannot
+// be stored, the agent works with it and requests the next one when it is due: the member may refuse writes of Secrets for longer than the stored
+// token is valid. If Secret fleet-agent was deleted, which asks the agent to register again, the agent keeps its token until that expires.
+func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) error {
+	pauses := r.Timing.RetryRenewal(stored.Lifetime())
+	current, requested, warned := stored, stored.Lifetime(), false
+	token, due := "", time.Time{} // a new token that works, and when the next one must be requested
 	for ctx.Err() == nil {
 		var err error
-		if token == "" { // a token that works is kept when storing it fails
+		if token == "" || token == use.Stored().Token && !use.hubTime(r.Clock.Now()).Before(due) {
 			var issued string
 			if issued, err = r.requestToken(ctx, use, current, requested); isLifetimeRefused(err) {
 				requested = shorterLifetime(requested, current, use.hubTime(r.Clock.Now()))
@@ -92,21 +99,24 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken)
 			}
 			if err == nil {
 				token = issued
+				current, _ = inspect(token)
+				requested, due = current.Lifetime(), current.renewAt(r.Timing.RenewFraction)
 			}
 		}
-		if err == nil {
+		if token != "" {
 			use.storing(token)
-			err = r.storeToken(ctx, use, token)
-		}
-		if err == nil {
-			use.useToken(token)
-			text := "The credential for the hub was renewed; it expires at " + use.Expires().UTC().Format(time.RFC3339)
-			r.Log.Info(text)
-			if warned {
-				r.Event(ctx, corev1.EventTypeNormal, reasonRenewed, text)
+			storeErr := r.storeToken(ctx, use, token)
+			if storeErr == nil {
+				use.useStored(token)
+				text := "The credential for the hub was renewed; it expires at " + use.Expires().UTC().Format(time.RFC3339)
+				r.Log.Info(text)
+				if warned {
+					r.Event(ctx, corev1.EventTypeNormal, reasonRenewed, text)
+				}
+				r.Renewed()
+				return nil
 			}
-			r.Renewed()
-			return nil
+			err = errors.Join(err, storeErr)
 		}
 		if errors.Is(err, ErrReplaced) {
 			return err
@@ -114,10 +124,16 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, current renewableToken)
 		if ctx.Err() != nil {
 			return nil
 		}
+		if token != "" && !errors.Is(err, errDeleted) {
+			use.useToken(token)
+		}
 		pause := pauses.Step()
-		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", current.Expires.UTC().Format(time.RFC3339), err)
+		text := fmt.Sprintf("The stored credential for the hub, which expires at %s, could not be renewed: %v", stored.Expires.UTC().Format(time.RFC3339), err)
+		if token != "" && token == use.Stored().Token {
+			text += fmt.Sprintf(". The agent works with a new one until %s, but loses it when it is restarted", current.Expires.UTC().Format(time.RFC3339))
+		}
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
-		if !warned && !use.hubTime(r.Clock.Now()).Before(current.warnFrom(r.Timing.RenewFraction)) {
+		if !warned && !use.hubTime(r.Clock.Now()).Before(stored.warnFrom(r.Timing.RenewFraction)) {
 			warned = true
 			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
 		}
@@ -157,7 +173,7 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 	case err != nil:
 		return err
 	case secret == nil:
-		return fmt.Errorf("Secret %s/%s, in which the new token must be stored, does not exist", r.Member.Namespace, registration.CredentialSecret)
+		return fmt.Errorf("Secret %s/%s, in which the new token must be stored: %w", r.Member.Namespace, registration.CredentialSecret, errDeleted)
 	}
 	stored, err := Parse(secret)
 	switch {
@@ -203,14 +219,14 @@ type InUse struct {
 
 	mutex sync.Mutex
 	token string
-	// otherToken is the next token while a renewal stores it, and afterwards the previous one: a reader of the Secret may find
-	// either.
-	otherToken string
+	// written are the tokens that a reader of the Secret may find: the first is the stored one, and the others are those that renewals have tried to
+	// store since. After a renewal it is the new one and the previous one.
+	written []string
 }
 
 // NewInUse returns the stored credential in use on conn.
 func NewInUse(conn *hubclient.Connection, stored *Stored) *InUse {
-	return &InUse{Conn: conn, stored: stored, token: stored.Token}
+	return &InUse{Conn: conn, stored: stored, token: stored.Token, written: []string{stored.Token}}
 }
 
 // Stored returns the credential with the current token.
@@ -220,21 +236,20 @@ func (u *InUse) Stored() *Stored {
 	return u.stored.WithToken(u.token)
 }
 
-// Matches reports whether a credential that was read from the Secret is this one. The tokens before and after a renewal both match.
+// Matches reports whether a credential that was read from the Secret is this one. The tokens before and after a renewal both match, and those that a
+// renewal has tried to store.
 func (u *InUse) Matches(found *Stored) bool {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	for _, token := range []string{u.token, u.otherToken} {
-		if token != "" && found.Same(u.stored.WithToken(token).Access) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.written, func(token string) bool { return found.Same(u.stored.WithToken(token).Access) })
 }
 
-// Expires returns the end of the current token; nil if the agent does not renew it.
+// Expires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but
+// it cannot work again after a restart.
 func (u *InUse) Expires() *metav1.Time {
-	expires, renewable := Expiry(u.Stored().Token)
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	expires, renewable := Expiry(u.written[0])
 	if !renewable {
 		return nil
 	}
@@ -253,15 +268,25 @@ func (u *InUse) hubTime(now time.Time) time.Time {
 func (u *InUse) storing(token string) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	u.otherToken = token
+	if !slices.Contains(u.written, token) {
+		u.written = append(u.written, token)
+	}
 }
 
-// useToken makes Conn send another token from the next request on.
+// useToken makes Conn send another token from the next request on, which is not stored yet.
 func (u *InUse) useToken(token string) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	u.token, u.otherToken = token, u.token
+	u.token = token
 	u.Conn.UseToken(token)
+}
+
+// useStored makes Conn send another token from the next request on, which is stored.
+func (u *InUse) useStored(token string) {
+	u.useToken(token)
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.written = []string{token, u.written[0]}
 }
 
 // longestRenewable is the longest lifetime of a token that is renewed. A hub issues a longer token only to an agent that has not announced that

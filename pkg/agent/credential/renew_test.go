@@ -95,7 +95,7 @@ func TestInUseMatches(t *testing.T) {
 	assert.False(t, use.Matches(first.WithToken("next")))
 	use.storing("next")
 	assert.True(t, use.Matches(first.WithToken("next")), "while it is being stored")
-	use.useToken("next")
+	use.useStored("next")
 	assert.Equal(t, "next", use.Stored().Token)
 	assert.True(t, use.Matches(first), "for a reader that read the Secret a moment ago")
 	elsewhere := first.WithToken("next")
