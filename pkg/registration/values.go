@@ -46,6 +46,22 @@ func DecodeValues(data []byte) (Values, error) {
 	return v, nil
 }
 
+// Limits of DecodeLimitedValues, beside what the certificates of the hub take.
+const (
+	maxValuesSize  = 64 << 10
+	maxValuesNodes = 1000
+)
+
+// DecodeLimitedValues reads a values file that users may have written: the decoder takes up to 800 bytes for each character of a text such as
+// [{},{}]. The file may have more than the limits by what the CA of the hub takes, which the hub has written there itself.
+func DecodeLimitedValues(data, hubCA []byte) (Values, error) {
+	const encoded = 4 // bytes of YAML for a byte of the CA, at most: an escaped one
+	if len(data) > maxValuesSize+encoded*len(hubCA) || MostNodes(data) > maxValuesNodes+MostNodes(hubCA) {
+		return Values{}, fmt.Errorf("the values are larger than those of a token")
+	}
+	return DecodeValues(data)
+}
+
 // HoldsValuesOf reports whether a Secret was made for the values of this token. A token of the same name that was deleted may have left one.
 func HoldsValuesOf(secret *corev1.Secret, token *fleet.ClusterRegistrationToken) bool {
 	return secret.Type == SecretTypeValues && slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool {

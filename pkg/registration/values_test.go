@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,6 +47,41 @@ func TestDecodeEmptyValues(t *testing.T) {
 		require.NoError(t, err, data)
 		assert.Equal(t, Values{}, values)
 	}
+}
+
+// The decoder would take hundreds of bytes for each element.
+func TestDecodeLimitedValues(t *testing.T) {
+	const size = 1 << 20
+	for name, text := range map[string]string{
+		"maps":       "[" + strings.Repeat("{},", size/3) + "]",
+		"lists":      "token: [" + strings.Repeat("[],", size/3) + "]",
+		"lines":      strings.Repeat("-\n", size/2),
+		"keys":       "{" + strings.Repeat("a,", size/2) + "}",
+		"an anchor":  "a: &a [" + strings.Repeat("{},", size/3) + "]",
+		"one string": "token: " + strings.Repeat("a", size),
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := []byte(text)
+			allocations := testing.AllocsPerRun(1, func() {
+				_, err := DecodeLimitedValues(data, nil)
+				assert.EqualError(t, err, "the values are larger than those of a token")
+			})
+			assert.Less(t, allocations, 100.0)
+		})
+	}
+
+	t.Run("the CA of the hub is not limited", func(t *testing.T) {
+		values := someValues
+		certificate := "# Issuer: CN=x, O=y\r\n-----BEGIN CERTIFICATE-----\r\n" + strings.Repeat("YWJj", 400) + "\n-----END CERTIFICATE-----\n"
+		values.APIServerCA = strings.Repeat(certificate, 1000)
+		data, err := EncodeValues(values)
+		require.NoError(t, err)
+		decoded, err := DecodeLimitedValues(data, []byte(values.APIServerCA))
+		require.NoError(t, err)
+		assert.Equal(t, values, decoded)
+		_, err = DecodeLimitedValues(data, nil)
+		require.Error(t, err)
+	})
 }
 
 // FuzzDecodeValues requires that nothing panics, and that values that were decoded are decoded again to the same values.

@@ -266,7 +266,7 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 	case !registration.HoldsValuesOf(secret, token):
 		return nil, waiting
 	}
-	decoded, err := registration.DecodeValues(secret.Data[registration.ValuesKey])
+	decoded, err := registration.DecodeLimitedValues(secret.Data[registration.ValuesKey], i.Config.Get().APIServerCA)
 	if err != nil || decoded.Token == "" {
 		return nil, waiting
 	}

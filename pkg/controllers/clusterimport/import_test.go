@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // fresh is a Cluster that is to be imported.
@@ -318,6 +320,13 @@ func TestReconcile_notStarted(t *testing.T) {
 		{
 			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
 			change: func(h *harness, _ *fleet.Cluster) { h.leaveOut("import-token-c", nil) },
+		},
+		{
+			name: "Secret with values that are too large", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) {
+				text := "token: t\nother: [" + strings.Repeat("{},", 1000) + "]\n"
+				h.leaveOut("import-token-c", map[string][]byte{registration.ValuesKey: []byte(text)})
+			},
 		},
 		{
 			name: "image pull Secret missing", reason: fleet.ReasonPullSecretMissing, says: system + "/pull", status: corev1.ConditionFalse, after: time.Minute,

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
@@ -78,17 +79,7 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
 	switch {
 	case existing == nil:
-		secret := &corev1.Secret{
-			ObjectMeta: desiredset.Managed(token.Namespace, token.Name),
-			Type:       registration.SecretTypeValues,
-			Data:       map[string][]byte{registration.ValuesKey: values},
-		}
-		secret.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
-		}}
-		if secret, err = client.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
-			h.createdSecrets.Expect(string(secret.UID))
-		}
+		return h.createValues(ctx, token, values)
 	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
 		// The cache has only what the hub reads of a Secret. Labels and annotations of others stay.
 		var changed *corev1.Secret
@@ -96,8 +87,31 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 			return err
 		}
 		changed.ResourceVersion = existing.ResourceVersion
+		if ptr.Deref(changed.Immutable, false) { // a user has made it so, and the API server refuses each update
+			stored := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID, ResourceVersion: &existing.ResourceVersion}}
+			if err = client.Delete(ctx, token.Name, stored); err != nil {
+				return err
+			}
+			return h.createValues(ctx, token, values)
+		}
 		changed.Data = map[string][]byte{registration.ValuesKey: values}
 		_, err = client.Update(ctx, changed, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+func (h *handler) createValues(ctx context.Context, token *fleet.ClusterRegistrationToken, values []byte) error {
+	secret := &corev1.Secret{
+		ObjectMeta: desiredset.Managed(token.Namespace, token.Name),
+		Type:       registration.SecretTypeValues,
+		Data:       map[string][]byte{registration.ValuesKey: values},
+	}
+	secret.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
+	}}
+	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Create(ctx, secret, metav1.CreateOptions{})
+	if err == nil {
+		h.createdSecrets.Expect(string(secret.UID))
 	}
 	return err
 }
@@ -153,7 +167,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	if existing == nil {
 		return "", false
 	}
-	values, err := h.rendered.decode(keyOf(token), existing.Data[registration.ValuesKey])
+	values, err := h.rendered.decode(keyOf(token), existing.Data[registration.ValuesKey], h.Config.Get().APIServerCA)
 	if err != nil {
 		return "", false
 	}
@@ -219,13 +233,13 @@ func (r valuesCache) encode(token types.NamespacedName, values registration.Valu
 	return data, err
 }
 
-// decode returns the result of registration.DecodeValues, from the cache if encode made this file. It adds nothing to the cache: encode must
+// decode returns the result of registration.DecodeLimitedValues, from the cache if encode made this file. It adds nothing to the cache: encode must
 // not return a file that a person wrote.
-func (r valuesCache) decode(token types.NamespacedName, data []byte) (registration.Values, error) {
+func (r valuesCache) decode(token types.NamespacedName, data, hubCA []byte) (registration.Values, error) {
 	if last, ok := r.last(token); ok && bytes.Equal(last.data, data) {
 		return last.values, nil
 	}
-	return registration.DecodeValues(data)
+	return registration.DecodeLimitedValues(data, hubCA)
 }
 
 // forget removes the file of a deleted token: it contains a secret.

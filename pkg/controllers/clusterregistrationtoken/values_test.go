@@ -3,6 +3,7 @@ package clusterregistrationtoken
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -95,6 +97,27 @@ func TestEnsureValues(t *testing.T) {
 		assert.Equal(t, after, again)
 		before = after
 	})
+	t.Run("a user has made it immutable: it is replaced", func(t *testing.T) {
+		immutable := before.DeepCopy()
+		immutable.Immutable, immutable.Data = ptr.To(true), map[string][]byte{registration.ValuesKey: []byte(strings.Repeat("[{},{}],", 1000))}
+		_, err := secrets.Update(t.Context(), immutable, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		cached := emptyIndexer()
+		require.NoError(t, cached.Add(immutable))
+		h.secrets = generic.NewCache[*corev1.Secret](cached, schema.GroupResource{})
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Nil(t, after.Immutable)
+		values, err := registration.DecodeValues(after.Data[registration.ValuesKey])
+		require.NoError(t, err)
+		assert.NotEmpty(t, values.Token)
+		assert.True(t, registration.HoldsValuesOf(after, token))
+		before = after
+		reduced := after.DeepCopy()
+		reduced.Data = nil
+		require.NoError(t, cached.Update(reduced))
+	})
 	t.Run("the event of its creation: no further pass", func(t *testing.T) {
 		tokens := emptyIndexer()
 		require.NoError(t, tokens.Add(token))
@@ -167,7 +190,7 @@ func TestValuesCache(t *testing.T) {
 		"token: b\n":                  {Token: "b"},
 		"# by hand\n" + string(first): valuesOf("a"),
 	} {
-		read, err := r.decode(key, []byte(text))
+		read, err := r.decode(key, []byte(text), nil)
 		require.NoError(t, err)
 		assert.Equal(t, want, read)
 	}
