@@ -11,6 +11,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -382,6 +383,28 @@ func TestPrune_many(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, accounts.prune(ctx, set, nil))
+}
+
+// What waits for a finalizer is not deleted again, but a Lease loses the finalizers that its agent has added.
+func TestPrune_beingDeleted(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	set, err := marksOf("set", owner)
+	require.NoError(t, err)
+	now := metav1.Now()
+	metadata := func() metav1.ObjectMeta {
+		m := metav1.ObjectMeta{
+			Namespace: "other", Name: "waits", DeletionTimestamp: &now, Finalizers: []string{"example.com/x"}, Labels: map[string]string{managed: "true"},
+		}
+		set.mark(&m)
+		return m
+	}
+	_, err = s.server.CoreV1().ServiceAccounts("other").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metadata()}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = s.server.CoordinationV1().Leases("other").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metadata()}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.sync(t)
+	require.NoError(t, s.Ensure(t.Context(), "set", owner))
+	assert.Equal(t, []string{"patch leases"}, s.requests())
 }
 
 func TestAdd(t *testing.T) {
