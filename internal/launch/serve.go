@@ -17,13 +17,25 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// serve serves HTTP at an address until ctx ends. An address that cannot be listened on is an error.
-func serve(ctx context.Context, what, address string, handler http.Handler) error {
+// Limits for clients, of which none authenticates.
+const (
+	// maxScrapes limits the scrapes at the same time: each holds all series of the process in memory.
+	maxScrapes = 4
+	// scrapeTimeout limits how long a client that reads slowly takes one of them.
+	scrapeTimeout = time.Minute
+	probeTimeout  = 10 * time.Second
+	// idleTimeout is longer than most intervals of scrapes, which use their connection again.
+	idleTimeout = 2 * time.Minute
+)
+
+// serve serves HTTP at an address until ctx ends. An address that cannot be listened on is an error. A response takes writeTimeout at most, 0 for
+// any time. The number of connections is not limited: clients that open many could then keep the probes of the kubelet out.
+func serve(ctx context.Context, what, address string, handler http.Handler, writeTimeout time.Duration) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("%s at %s: %w", what, address, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -77,7 +89,7 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 	if address == "" {
 		return nil
 	}
-	return serve(ctx, "health checks", address, h)
+	return serve(ctx, "health checks", address, h, probeTimeout)
 }
 
 // ServeHTTP answers one probe.
@@ -106,8 +118,8 @@ func Metrics(ctx context.Context, address string) (prometheus.Registerer, error)
 		return registry, nil
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return registry, serve(ctx, "metrics", address, mux)
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	return registry, serve(ctx, "metrics", address, mux, scrapeTimeout)
 }
 
 // MetricsFlag returns the flag for the address of Metrics.
@@ -135,5 +147,5 @@ func Profiles(ctx context.Context, address string) error {
 	mux.HandleFunc("/debug/pprof/", pprof.Index) // heap, goroutine, allocs and others
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return serve(ctx, "profiles", address, mux)
+	return serve(ctx, "profiles", address, mux, 0)
 }

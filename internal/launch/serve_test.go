@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +113,37 @@ func TestMetrics(t *testing.T) {
 		}
 		return err != nil
 	}, 2*time.Minute, 20*time.Millisecond)
+}
+
+func TestMetrics_parallelScrapes(t *testing.T) {
+	address := unusedAddress(t)
+	registerer, err := Metrics(t.Context(), address)
+	require.NoError(t, err)
+	begun, end := make(chan struct{}, maxScrapes), make(chan struct{})
+	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "muster_test"}, func() float64 {
+		begun <- struct{}{}
+		<-end
+		return 1
+	}))
+	scrape := func() int {
+		answer, err := http.Get("http://" + address + "/metrics")
+		if !assert.NoError(t, err) {
+			return 0
+		}
+		assert.NoError(t, answer.Body.Close())
+		return answer.StatusCode
+	}
+	var scrapes sync.WaitGroup
+	for range maxScrapes {
+		scrapes.Go(func() { assert.Equal(t, http.StatusOK, scrape()) })
+	}
+	for range maxScrapes {
+		<-begun
+	}
+	assert.Equal(t, http.StatusServiceUnavailable, scrape())
+	close(end)
+	scrapes.Wait()
+	assert.Equal(t, http.StatusOK, scrape())
 }
 
 func TestProfiles(t *testing.T) {

@@ -90,8 +90,17 @@ func (h *handler) secretData() (map[string][]byte, error) {
 	}, err
 }
 
+// maxKubeconfigNodes limits the YAML of a kubeconfig of Fleet's hub, which has some twenty nodes.
+const maxKubeconfigNodes = 1000
+
+// tokenOf returns the token of the kubeconfig that Fleet's hub wrote. Users who may write Secrets in the namespace may have written another
+// one: it is examined before it is parsed, because a YAML alias can make it thousands of times as large.
 func tokenOf(secret *corev1.Secret) credential.Token {
-	parsed, err := clientcmd.Load(secret.Data[registration.KubeconfigValue])
+	data := secret.Data[registration.KubeconfigValue]
+	if registration.MostNodes(data) > maxKubeconfigNodes || registration.RefuseAliases(data) != nil {
+		return ""
+	}
+	parsed, err := clientcmd.Load(data)
 	if err != nil || parsed.AuthInfos[transport.KubeconfigUser] == nil {
 		return ""
 	}

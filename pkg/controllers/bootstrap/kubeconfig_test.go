@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -89,6 +90,11 @@ func secretOf(t *testing.T, client *fake.Clientset) *corev1.Secret {
 func TestEnsureSecret(t *testing.T) {
 	const bootstrap = "fleet-controller-bootstrap"
 	valid := tokenFor(t, system, bootstrap, "first")
+	with := func(text string) *corev1.Secret { // with this text, which would be parsed to a map, in the kubeconfig
+		secret := ofFleet(t, valid)
+		secret.Data["value"] = append(secret.Data["value"], text...)
+		return secret
+	}
 	for title, row := range map[string]struct {
 		objects []runtime.Object
 		revoked bool
@@ -100,6 +106,8 @@ func TestEnsureSecret(t *testing.T) {
 		"a token of another ServiceAccount":            {objects: []runtime.Object{account(), ofFleet(t, tokenFor(t, system, "fleet-controller", "first"))}},
 		"a token of another namespace":                 {objects: []runtime.Object{account(), ofFleet(t, tokenFor(t, "elsewhere", bootstrap, "first"))}},
 		"a token that is not of a ServiceAccount":      {objects: []runtime.Object{account(), ofFleet(t, "opaque")}},
+		"a valid token, and an alias":                  {objects: []runtime.Object{account(), with("extensions: &a []\npreferences: {extensions: *a}\n")}},
+		"a valid token, and thousands of elements":     {objects: []runtime.Object{account(), with("extensions: [" + strings.Repeat("{},", 2000) + "]\n")}},
 		"no token, as an embedding program may use it": {objects: []runtime.Object{account(), ofFleet(t, "")}},
 	} {
 		t.Run(title, func(t *testing.T) {
