@@ -201,32 +201,50 @@ func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster
 // registrations applies to them.
 const unregisteredByCreator = "muster.fleet.cattle.io/unregistered-by-creator"
 
+// allCreators stands for every creator in that index; it is the name of no user.
+const allCreators = "*"
+
+// mostUnregistered limits these requests of all creators: a user who may create and delete tokens has any number of ServiceAccounts.
+const mostUnregistered = 10 * registration.MostRefused
+
+// notCreated begins the message of a request for which the API server refuses a ClusterRegistration.
+const notCreated = fleet.ReasonError + ": creating ClusterRegistration "
+
 func creatorOfUnregistered(request *v1beta1.ClusterRegistrationRequest) ([]string, error) {
 	reason, _, _ := strings.Cut(request.Status.ErrorMessage, ":")
 	switch reason {
 	case fleet.ReasonPolicyMissing, fleet.ReasonOriginUnknown, fleet.ReasonTokenNotFound:
-		return []string{request.Annotations[fleet.CreatorAnnotation]}, nil
+	default:
+		if !strings.HasPrefix(request.Status.ErrorMessage, notCreated) {
+			return nil, nil
+		}
 	}
-	return nil, nil
+	return []string{request.Annotations[fleet.CreatorAnnotation], allCreators}, nil
 }
 
-// limitUnregistered deletes the oldest of these requests if their creator has more than registration.MostRefused. Where the API server records no
-// creators, all requests share the limit.
+// limitUnregistered deletes the oldest of these requests if their creator has more than registration.MostRefused, or all creators have more than
+// mostUnregistered. Where the API server records no creators, all requests share the smaller limit.
 func (h *handler) limitUnregistered(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) error {
 	creators, _ := creatorOfUnregistered(request)
-	if len(creators) == 0 {
-		return nil
-	}
-	all, err := h.requests.GetByIndex(unregisteredByCreator, creators[0])
-	if err != nil || len(all) <= registration.MostRefused {
-		return err
-	}
-	slices.SortFunc(all, func(a, b *v1beta1.ClusterRegistrationRequest) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
-	})
-	for _, old := range all[registration.MostRefused:] {
-		if err := h.remove(ctx, old); err != nil {
+	for _, creator := range creators {
+		limit := registration.MostRefused
+		if creator == allCreators {
+			limit = mostUnregistered
+		}
+		all, err := h.requests.GetByIndex(unregisteredByCreator, creator)
+		if err != nil {
 			return err
+		}
+		if len(all) <= limit {
+			continue
+		}
+		slices.SortFunc(all, func(a, b *v1beta1.ClusterRegistrationRequest) int {
+			return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
+		})
+		for _, old := range all[limit:] {
+			if err := h.remove(ctx, old); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -368,6 +386,11 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 		},
 	}
 	_, err = h.FleetClient.ClusterRegistrations(r.Namespace).Create(ctx, r, metav1.CreateOptions{})
+	if apierrors.IsForbidden(err) { // by a quota; the message says so, and counts the request for limitUnregistered
+		out := waits(fmt.Sprintf("%s%s/%s: %v", notCreated, r.Namespace, r.Name, err))
+		out.after = h.RecheckDelay()
+		return out
+	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return failed(fmt.Errorf("creating ClusterRegistration %s/%s: %w", r.Namespace, r.Name, err))
 	}
