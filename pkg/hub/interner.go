@@ -106,7 +106,8 @@ func isSameVersion(before, object any) bool {
 	return b != nil && o != nil && b.GetUID() == o.GetUID() && b.GetResourceVersion() == o.GetResourceVersion()
 }
 
-// intern removes managedFields, which are half of a small object, and interns the strings that objects share. Labels and annotations that the
+// intern removes managedFields, which are half of a small object, and generateName, which nothing reads after the creation and which an update may
+// set to a text of any length. It interns the strings that objects share. Labels and annotations that the
 // cached version of the object has too are taken from there: other objects share these strings for longer than the entries of the interner live.
 func (w *interner) intern(before, object any) any {
 	accessor, err := meta.Accessor(object)
@@ -120,6 +121,7 @@ func (w *interner) intern(before, object any) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	accessor.SetManagedFields(nil)
+	accessor.SetGenerateName("")
 	accessor.SetNamespace(w.string(old.GetNamespace()))
 	accessor.SetName(w.string(old.GetName()))
 	accessor.SetLabels(w.stringMap(old.GetLabels(), accessor.GetLabels()))

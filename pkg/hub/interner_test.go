@@ -13,6 +13,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
+	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -60,6 +62,16 @@ func TestIntern(t *testing.T) {
 			assert.Equal(t, object, w.intern(nil, object))
 		}
 		assert.Equal(t, "no object", w.intern(nil, "no object"))
+	})
+	t.Run("no object keeps generateName, whose length the API server does not limit in an update", func(t *testing.T) {
+		generated := metav1.ObjectMeta{GenerateName: "x"}
+		for _, object := range []metav1.Object{
+			&coordinationv1.Lease{ObjectMeta: generated}, &rbacv1.Role{ObjectMeta: generated}, &fleet.Cluster{ObjectMeta: generated},
+			&fleet.ClusterRegistrationToken{ObjectMeta: generated}, &clusternet.ManagedCluster{ObjectMeta: generated},
+			&clusternet.ClusterRegistrationRequest{ObjectMeta: generated},
+		} {
+			assert.Empty(t, newInterner().intern(nil, object).(metav1.Object).GetGenerateName(), "%T", object)
+		}
 	})
 	t.Run("equal strings and maps are in memory once", func(t *testing.T) {
 		w := newInterner()

@@ -96,14 +96,19 @@ func reduceMetadata(m metav1.Object) {
 	m.SetFinalizers(nil)
 	m.SetSelfLink("")
 	if owners := m.GetOwnerReferences(); len(owners) > 0 {
-		kept := make([]metav1.OwnerReference, min(len(owners), maxOwners))
-		copy(kept, owners)
-		for i := range kept {
-			o := &kept[i]
-			o.APIVersion, o.Kind, o.Name, o.UID = short(o.APIVersion), short(o.Kind), short(o.Name), types.UID(short(string(o.UID)))
-		}
-		m.SetOwnerReferences(kept)
+		m.SetOwnerReferences(shortOwners(owners))
 	}
+}
+
+// shortOwners returns the first owners, with texts that are cut.
+func shortOwners(owners []metav1.OwnerReference) []metav1.OwnerReference {
+	kept := make([]metav1.OwnerReference, min(len(owners), maxOwners))
+	copy(kept, owners)
+	for i := range kept {
+		o := &kept[i]
+		o.APIVersion, o.Kind, o.Name, o.UID = short(o.APIVersion), short(o.Kind), short(o.Name), types.UID(short(string(o.UID)))
+	}
+	return kept
 }
 
 // dataRead returns the data of an answer Secret and of a Secret with the values of a token, if it is not too large. Of the kubeconfig of the

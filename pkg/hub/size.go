@@ -3,6 +3,7 @@ package hub
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,10 @@ type agentFields struct {
 	pullSecrets *[]corev1.LocalObjectReference
 }
 
-// withSmallMetadata returns a transform that also drops the labels and annotations of an object of a user if they take too much memory.
+// maxClientID limits the bytes of a clientID and a clientRandom. The definitions of the kinds limit both to 4096 characters, but not those of Fleet.
+const maxClientID = 4 * registration.MaxClientIDLength
+
+// withSmallMetadata returns a transform that also drops metadata of an object of a user that takes too much memory.
 func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 	return func(object any) (any, error) {
 		dropped := false
@@ -47,6 +51,11 @@ func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 			if sizeOfMap(o.Spec.ClusterLabels) > registration.MaxLabelsMemory {
 				o.Spec.ClusterLabels, dropped = nil, true
 			}
+			for _, text := range []*string{&o.Spec.ClientID, &o.Spec.ClientRandom} {
+				if len(*text) > maxClientID {
+					*text, dropped = "", true
+				}
+			}
 			o.Spec.TooLarge = o.Spec.TooLarge || dropped
 		}
 		if first == nil {
@@ -56,8 +65,8 @@ func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 	}
 }
 
-// limitMetadata reports whether it has dropped labels or annotations. It keeps those of the hub and of other controllers of the fleet, unless a user has
-// added too many of these as well: they say, for example, that the hub ignores the object.
+// limitMetadata reports whether it has dropped labels, annotations, finalizers or owners. It keeps labels, annotations and finalizers of the hub and
+// of other controllers of the fleet, unless a user has added too many of these as well: they say, for example, that the hub ignores the object.
 func limitMetadata(object metav1.Object) (dropped bool) {
 	reduce := func(all map[string]string, limit int) map[string]string {
 		if sizeOfMap(all) <= limit {
@@ -73,6 +82,18 @@ func limitMetadata(object metav1.Object) (dropped bool) {
 	}
 	object.SetLabels(reduce(object.GetLabels(), registration.MaxLabelsMemory))
 	object.SetAnnotations(reduce(object.GetAnnotations(), registration.MaxAnnotationsMemory))
+	if exceeds(object.GetFinalizers(), registration.MaxLabelsMemory) {
+		dropped = true
+		ofFleet := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return !strings.Contains(f, "cattle.io/") })
+		if exceeds(slices.Clip(slices.Clone(ofFleet)), registration.MaxLabelsMemory) {
+			ofFleet = nil
+		}
+		object.SetFinalizers(append([]string(nil), ofFleet...))
+	}
+	if exceeds(object.GetOwnerReferences(), registration.MaxLabelsMemory) {
+		dropped = true
+		object.SetOwnerReferences(shortOwners(object.GetOwnerReferences()))
+	}
 	return dropped
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,6 +130,13 @@ func TestWithSmallMetadata(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, kept, again)
 
+			object.SetFinalizers(append(slices.Collect(maps.Keys(manyLabels(""))), "fleet.cattle.io/f"))
+			object.SetOwnerReferences(make([]metav1.OwnerReference, 10_000))
+			_, err = reduce(object)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"fleet.cattle.io/f"}, object.GetFinalizers())
+			assert.Len(t, object.GetOwnerReferences(), maxOwners)
+
 			object.SetAnnotations(manyLabels("fleet.cattle.io/"))
 			_, err = reduce(object)
 			require.NoError(t, err)
@@ -153,4 +161,18 @@ func TestWithSmallMetadata_clusterLabels(t *testing.T) {
 	kept, err := withSmallMetadata(nil)(request)
 	require.NoError(t, err)
 	assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "c", TooLarge: true}}, kept)
+}
+
+// The definitions of Fleet do not limit them.
+func TestWithSmallMetadata_clientID(t *testing.T) {
+	large := strings.Repeat("x", maxClientID+1)
+	for _, spec := range []fleet.ClusterRegistrationSpec{{ClientID: large}, {ClientRandom: large}} {
+		kept, err := withSmallMetadata(nil)(&fleet.ClusterRegistration{Spec: spec})
+		require.NoError(t, err)
+		assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{TooLarge: true}}, kept)
+	}
+	spec := fleet.ClusterRegistrationSpec{ClientID: large[1:], ClientRandom: large[1:]}
+	kept, err := withSmallMetadata(nil)(&fleet.ClusterRegistration{Spec: spec})
+	require.NoError(t, err)
+	assert.Equal(t, &fleet.ClusterRegistration{Spec: spec}, kept)
 }

@@ -26,8 +26,8 @@ const (
 	MaxAnnotationsMemory = 320 << 10
 )
 
-// MetadataTooLarge explains that an object exceeds these limits.
-var MetadataTooLarge = fmt.Sprintf("metadata.labels takes more than %d KiB of the hub's memory, or metadata.annotations more than %d KiB; remove some of them",
+// MetadataTooLarge explains that an object exceeds these limits. That of labels also applies to finalizers and to owners.
+var MetadataTooLarge = fmt.Sprintf("metadata.labels takes more than %d KiB of the hub's memory, as may finalizers or ownerReferences, or metadata.annotations more than %d KiB; remove some of them",
 	MaxLabelsMemory>>10, MaxAnnotationsMemory>>10)
 
 // AllowedLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys

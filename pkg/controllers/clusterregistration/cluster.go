@@ -20,7 +20,7 @@ import (
 func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fleet.Cluster, create string, out result.Result) {
 	if request.Spec.TooLarge {
 		return nil, "", result.Stalled(fleet.ReasonTooLarge, fmt.Sprintf(
-			"spec.clusterLabels takes more than %d KiB of the hub's memory, or %s; give the agent fewer labels", registration.MaxLabelsMemory>>10, registration.MetadataTooLarge))
+			"spec.clusterLabels takes more than %d KiB of the hub's memory, or spec.clientID or spec.clientRandom has more than 16 KiB, or %s; give the agent fewer labels", registration.MaxLabelsMemory>>10, registration.MetadataTooLarge))
 	}
 	clientID := request.Spec.ClientID
 	candidates, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))

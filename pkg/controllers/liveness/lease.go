@@ -54,7 +54,7 @@ func Reduce(object any) (any, error) {
 	if _, ok := clusterOf(lease); !ok {
 		delete(lease.Annotations, registration.LeaseReport)
 	}
-	lease.OwnerReferences = nil
+	lease.OwnerReferences, lease.GenerateName = nil, ""
 	lease.Spec.Strategy, lease.Spec.PreferredHolder = nil, nil
 	if holder := lease.Spec.HolderIdentity; holder != nil && len(*holder) > maxInstance {
 		lease.Spec.HolderIdentity = nil

@@ -616,7 +616,7 @@ func TestReduce(t *testing.T) {
 	lease.Annotations["other"], lease.Annotations[registration.LeaseProof] = "x", strings.Repeat("x", maxRequestName+1)
 	lease.Spec.HolderIdentity = ptr.To(strings.Repeat("x", maxInstance+1))
 	lease.Spec.Strategy, lease.Spec.PreferredHolder = ptr.To(coordinationv1.OldestEmulationVersion), ptr.To(strings.Repeat("x", 1<<18))
-	lease.OwnerReferences = []metav1.OwnerReference{{}}
+	lease.OwnerReferences, lease.GenerateName = []metav1.OwnerReference{{}}, strings.Repeat("x", 1<<18)
 	lease.Finalizers = []string{"a", "b"}
 	reduced, err := Reduce(lease)
 	require.NoError(t, err)
@@ -628,6 +628,7 @@ func TestReduce(t *testing.T) {
 	assert.Nil(t, got.Spec.Strategy)
 	assert.Nil(t, got.Spec.PreferredHolder)
 	assert.Empty(t, got.OwnerReferences)
+	assert.Empty(t, got.GenerateName)
 	assert.NotEmpty(t, got.Finalizers, "the hub has to remove them")
 
 	other := d.renewedLease("a-uid", oneReport)
