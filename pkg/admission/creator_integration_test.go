@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -120,6 +121,23 @@ func TestCreatorPolicy(t *testing.T) {
 		_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
 			[]byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
 		assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	})
+	s.run("the size of a request is limited, whoever creates it", func(t *testing.T, s *scene) {
+		for says, change := range map[string]func(*fleet.ClusterRegistration){
+			"at most 16 finalizers and 16 owners": func(r *fleet.ClusterRegistration) {
+				r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: types.UID(strings.Repeat("u", 1000))}}
+			},
+			"at most 16 finalizers": func(r *fleet.ClusterRegistration) {
+				for n := range 17 {
+					r.Finalizers = append(r.Finalizers, fmt.Sprint("example.com/", n))
+				}
+			},
+		} {
+			request := s.request(nil)
+			change(request)
+			_, err := s.admin.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			requireRefused(t, err, says)
+		}
 	})
 	// Policy fleet-registration-request: an owner or a finalizer could block the deletion of the Cluster or of the request.
 	s.run("a request of an agent blocks no deletion", func(t *testing.T, s *scene) {

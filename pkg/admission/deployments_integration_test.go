@@ -74,13 +74,16 @@ const (
 func tooLarge() map[string]struct{ status, refusal string } {
 	long := strings.Repeat(quarterKilobyte, 600) // 150 kB
 	const (
-		others    = "at most 131072 characters apart from its resources"
-		resources = "status.resources of a BundleDeployment may have at most 262144 characters"
+		others    = "at most 131072 bytes apart from its resources"
+		resources = "status.resources of a BundleDeployment may have at most 262144 bytes"
 		nesting   = "at most 128 values, and be nested at most five deep"
 		flat      = "at most 4096 objects, without lists and objects in them"
 	)
 	return map[string]struct{ status, refusal string }{
-		"a message":            {`{"conditions":[{"type":"Ready","status":"False","message":"` + long + `"}]}`, others + ", and this one has 15"},
+		"a message": {`{"conditions":[{"type":"Ready","status":"False","message":"` + long + `"}]}`, others + ", and this one has 15"},
+		"a message of four-byte characters": {
+			`{"conditions":[{"type":"Ready","status":"False","message":"` + strings.Repeat("\U0001F600", 40_000) + `"}]}`, others + ", and this one has 16",
+		},
 		"many conditions":      {`{"conditions":` + repeated(128, `{"type":"Ready","status":"False","message":"`+quarterKilobyte[:64]+strings.Repeat(quarterKilobyte, 5)+`"}`) + `}`, others},
 		"nonReadyStatus":       {`{"nonReadyStatus":[{"name":"x","summary":{"message":["` + long + `"]}}]}`, ": nonReadyStatus 15"},
 		"modifiedStatus":       {`{"modifiedStatus":[{"name":"x","patch":"` + long + `"}]}`, ": modifiedStatus 15"},

@@ -68,6 +68,11 @@ func TestManagedFieldsOfAgents(t *testing.T) {
 			require.NoError(t, write(strings.Replace(row.fields, `"x"`, `"y"`, 1)), "an agent goes on")
 		})
 	}
+	t.Run("a generated name", func(t *testing.T) {
+		_, err := lease.kubernetes.CoordinationV1().Leases(namespace).Patch(t.Context(), "renews", types.MergePatchType,
+			[]byte(`{"metadata":{"generateName":"x"}}`), metav1.PatchOptions{})
+		requireRefused(t, err, "only its report in the metadata of its Lease")
+	})
 	t.Run("a list of managers in a patch", func(t *testing.T) {
 		leases := s.admin.kubernetes.CoordinationV1().Leases(namespace)
 		renew := func(manager, fields string) error {

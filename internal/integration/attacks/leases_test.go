@@ -62,6 +62,7 @@ func TestHostileLease(t *testing.T) {
 
 			for what, metadata := range map[string]string{
 				"a finalizer":                              `"finalizers":["example.com/x"]`,
+				"a generated name":                         `"generateName":"` + strings.Repeat("x", 1_000_000) + `"`,
 				"the label of the hub":                     `"labels":{"fleet.cattle.io/managed":null}`,
 				"the Cluster of the victim":                `"annotations":{"` + fleet.ClusterAnnotation + `":"` + victim.Request.Status.ClusterName + `"}`,
 				"an annotation that the hub does not read": `"annotations":{"x":"y"}`,

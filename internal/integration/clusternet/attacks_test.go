@@ -126,6 +126,11 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 						[]byte(`{"metadata":{"labels":{"`+v1beta1.ClusterIDLabel+`":"`+victim.id()+`"}}}`), metav1.PatchOptions{DryRun: dry})
 					return err
 				},
+				"write a generated name": func() error {
+					_, err := own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.MergePatchType,
+						[]byte(`{"metadata":{"generateName":"x"}}`), metav1.PatchOptions{DryRun: dry})
+					return err
+				},
 				"add any number of managers": func() (err error) {
 					for n := 0; n < 30 && err == nil; n++ {
 						_, err = own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.ApplyPatchType, []byte(

@@ -65,7 +65,7 @@ func Restore(cluster *fleet.Cluster) {
 	}
 }
 
-// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 characters, of six bytes each at most in JSON. Decoded
+// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 bytes, which are six times as many at most in JSON. Decoded
 // lists take five times their JSON.
 const maxDocument = 192 << 10
 
