@@ -73,7 +73,7 @@ func TestRestartWritesNothing(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	r := &testenv.Recorder{}
-	s := &stage{testenv.NewStage(t, r.Wrap)}
+	s := &stage{testenv.NewStage(t, testenv.DefaultDelays, r.Wrap)} // with a short delay of repairs, a late cache would cause another request
 	values := s.Token(t, "tok")
 	r.Settle(t)
 
