@@ -53,7 +53,6 @@ func Quick() *timing.Durations {
 		RejectionPause:  5 * time.Millisecond,
 		RejectionSpread: 10 * time.Millisecond,
 		HelmWait:        300 * time.Millisecond,
-		KeepRequest:     24 * time.Hour,
 		RenewFraction:   2.0 / 3,
 		RefusedFirst:    5 * time.Millisecond,
 		RefusedMax:      50 * time.Millisecond,

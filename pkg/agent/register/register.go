@@ -303,15 +303,13 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 	}
 }
 
-// giveUp ends an attempt that was not answered in time. The request is kept if it is probably still waiting: with a new request
+// giveUp ends an attempt that was not answered in time. The request is kept if it is certain that it is still waiting: with a new request
 // each time, a person would see several requests of this agent, and only the approval of the last one would help. The request is deleted
-// if the hub may have granted it and deleted the credential before the agent read it, if its labels are outdated, or after Timing.KeepRequest: another
-// client may have deleted the credential.
+// if the hub may have granted it and deleted the credential before the agent read it, or if its labels are outdated.
 func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *fleet.ClusterRegistration, missing string) error {
 	err := fmt.Errorf("the hub did not grant ClusterRegistration %s/%s within %s (%s); its conditions on the hub say why: "+
 		"kubectl get clusterregistrations.fleet.cattle.io -n %[1]s %[2]s -o yaml", object.Namespace, object.Name, r.Timing.Registration, missing)
-	since, complete := r.tracker.observed(request.name)
-	if !complete || r.Clock.Now().Sub(since) >= r.Timing.KeepRequest || r.labelsChanged(ctx, request) {
+	if _, complete := r.tracker.observed(request.name); !complete || r.labelsChanged(ctx, request) {
 		err = errors.Join(err, DeletePendingRequest(ctx, r.Member))
 	}
 	return err

@@ -244,29 +244,6 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 	})
 }
 
-// Another client may have deleted the answer to a request that the hub has granted.
-func TestAwaitGivesUpARequestAfterADay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, in, request, object := newAttempt(t, "id", settings("{}"))
-		r.Member.Core.(*kubefake.Clientset).Tracker().Add(request.secret(agenttest.Namespace))
-		request.labelsDigest = digestOf(nil)
-		hub := &hubclient.Connection{Core: kubefake.NewClientset()}
-		began := time.Now()
-		r.tracker.sent(request.name, began)
-		for {
-			_, err := r.await(t.Context(), hub, in, request, object)
-			require.ErrorContains(t, err, "did not grant")
-			pending, err := r.Member.Secret(t.Context(), registration.PendingSecret)
-			require.NoError(t, err)
-			if pending == nil {
-				break
-			}
-			require.Less(t, time.Since(began), 25*time.Hour)
-		}
-		assert.GreaterOrEqual(t, time.Since(began), 24*time.Hour, "a person may approve it meanwhile")
-	})
-}
-
 // newAttempt returns a Registrar on a member with the objects, and the arguments of one attempt.
 func newAttempt(t *testing.T, clientID string, objects ...runtime.Object) (*Registrar, Input, pendingRequest, *fleet.ClusterRegistration) {
 	t.Helper()

@@ -24,9 +24,6 @@ type Durations struct {
 	// Registration limits the wait for the answer to one request. Then the agent sends the same request again, or a new one if the
 	// hub may have granted this one and deleted the credential before the agent read it.
 	Registration time.Duration
-	// KeepRequest is the time after which the agent sends a new request even if the present one probably still waits: its answer may have been deleted
-	// by another client. It is long, because a person may take hours to approve a request.
-	KeepRequest time.Duration
 	// MaxResponseGap limits the gap between two responses of the hub's API server to polls for the answer Secret. If it responded at least this often,
 	// no credential can have been issued and deleted between two responses: the hub keeps a credential for longer.
 	MaxResponseGap time.Duration
@@ -57,7 +54,6 @@ func Default() Durations {
 		PollFast:        5 * time.Minute,
 		PollSlowMax:     30 * time.Second,
 		Registration:    30 * time.Minute,
-		KeepRequest:     24 * time.Hour,
 		MaxResponseGap:  30 * time.Minute,
 		RightsLag:       30 * time.Second,
 		RejectionPause:  2500 * time.Millisecond,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -148,11 +149,19 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 	return b, group.Wait() // the event of the last deletion enqueues the Bundle
 }
 
-// reportUndeleted writes the error that keeps a Bundle from being deleted into its condition Ready.
+// undeleted begins the message of condition Ready of a Bundle that cannot be deleted yet.
+const undeleted = "the Bundle cannot be deleted yet"
+
+// reportUndeleted writes the error that keeps a Bundle from being deleted into its condition Ready, once: the next error may be of another
+// BundleDeployment, and each write would enqueue the Bundle without a pause.
 func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause error) error {
+	ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
+	if ready.Reason == fleet.ReasonError && strings.HasPrefix(ready.Message, undeleted) {
+		return nil
+	}
 	before := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: b.Status}
 	after := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: *b.Status.DeepCopy()}
-	out := result.Retry(fleet.ReasonError, fmt.Errorf("the Bundle cannot be deleted yet: %w", cause))
+	out := result.Retry(fleet.ReasonError, fmt.Errorf(undeleted+": %w", cause))
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, d.Clock.Now())
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err == nil && changed {

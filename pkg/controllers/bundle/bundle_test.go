@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // settled returns a Bundle to alice that was handled before noon.
@@ -153,8 +155,15 @@ func TestOnBundleFinalizes(t *testing.T) {
 	requests := strings.Join(s.taken(), "\n")
 	assert.Contains(t, requests, "patch Bundle app [status]")
 	assert.Contains(t, requests, "etcd is unavailable", "condition Ready says why the Bundle stays")
-	s.errors = nil
 	s.writtenBundles = expectations.New(s.clock) // the cache shows it
+
+	shown := b.DeepCopy()
+	result.Set(&shown.Status.Conditions, fleet.ConditionReady, result.Retry(fleet.ReasonError, errors.New(undeleted+": another error")), noon)
+	_, err = s.onBundle("ws/app", shown)
+	require.ErrorIs(t, err, errInternal)
+	assert.NotContains(t, strings.Join(s.taken(), "\n"), "patch Bundle", "each write would enqueue the Bundle without a pause")
+
+	s.errors = nil
 	s.handle(t, b)
 	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays")
 	s.lost(t, d)

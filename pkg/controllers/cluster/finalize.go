@@ -141,7 +141,7 @@ func (k *kindDeletion) caused(ctx context.Context, cluster *fleet.Cluster, clien
 			logrus.Warnf("The hub may not read CustomResourceDefinition %s: if it is deleted, the hub removes the agents and their releases from all members", clustersKind)
 		})
 		return false, nil
-	case apierrors.IsNotFound(err):
+	case writes.IsMissing(err):
 		definition = nil
 	case err != nil:
 		return false, fmt.Errorf("checking whether CustomResourceDefinition %s is being deleted: %w", clustersKind, err)

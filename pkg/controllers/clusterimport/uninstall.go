@@ -226,7 +226,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		if err != nil {
 			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
 		}
-		if !agent.belongsTo(u.cluster) {
+		if !agent.belongsTo(u.cluster) || agent.isOfOtherHub(u.cluster) {
 			continue
 		}
 		found = true
@@ -240,7 +240,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
 			return diagnose(u.member.server, "checking again which Cluster the agent belongs to", err)
 		}
-		if !agent.belongsTo(u.cluster) {
+		if !agent.belongsTo(u.cluster) || agent.isOfOtherHub(u.cluster) {
 			continue
 		}
 		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
@@ -356,9 +356,6 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 			return false
 		}
 	}
-	if a.bootstrap == nil && a.isOfOtherHub(cluster) {
-		return false
-	}
 	if a.credential != nil {
 		return a.credential[registration.CredentialWorkspace] == cluster.Namespace &&
 			a.credential[registration.CredentialClusterName] == cluster.Name
@@ -372,8 +369,8 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 // backup of etcd has the same UIDs and keys, so this does not distinguish it.
 func (a installedAgent) isOfOtherHub(cluster *fleet.Cluster) bool {
 	last, key := cluster.Status.Import, a.credential[registration.BootstrapRegistrationKey]
-	if last == nil || last.RegistrationKey == "" || key == "" || key == last.RegistrationKey {
-		return false
+	if a.bootstrap != nil || last == nil || last.RegistrationKey == "" || key == "" || key == last.RegistrationKey {
+		return false // the agent registers with a bootstrap Secret, which belongsTo compares
 	}
 	text := []byte(a.credential[registration.CredentialKubeconfig])
 	if registration.RefuseAliases(text) != nil {

@@ -45,17 +45,6 @@ type handler struct {
 	rendered       valuesCache
 }
 
-// isExpired reports whether a token has expired, and returns the time by which it is: that of the API server if the token has expired by the clock of
-// the hub, which may be ahead.
-func (h *handler) isExpired(ctx context.Context, token *fleet.ClusterRegistrationToken) (expired bool, now time.Time, err error) {
-	if now = h.Clock.Now(); registration.Expired(token, now) {
-		if now, err = h.ServerNow(ctx); err != nil {
-			return false, now, err
-		}
-	}
-	return registration.Expired(token, now), now, nil
-}
-
 // onChange takes a token through its life: its ServiceAccount and rights, the Secret with the chart values, the count of its uses, and
 // its deletion when it expires. It writes the status once.
 func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
@@ -79,12 +68,8 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	client := h.FleetClient.ClusterRegistrationTokens(token.Namespace)
 
 	// Delete an expired token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that
-	// was issued. An error is retried: until the deletion, the bearer tokens may still work. The clock of the API server decides.
-	expired, now, err := h.isExpired(ctx, token)
-	if err != nil {
-		return token, err
-	}
-	if expired {
+	// was issued. An error is retried: until the deletion, the bearer tokens may still work.
+	if registration.Expired(token, h.Clock.Now()) {
 		err := client.Delete(ctx, token.Name, writes.IfUID(token))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return token, fmt.Errorf("deleting the expired ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
@@ -137,7 +122,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		next = result.Earliest(next, h.RecheckDelay())
 	}
 	if expires != nil {
-		next = result.Earliest(next, max(expires.Sub(now), time.Millisecond))
+		next = result.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
 	}
 	if next > 0 {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)

@@ -9,13 +9,11 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	kubefake "k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -240,31 +238,4 @@ func TestSetPoliciesInForce(t *testing.T) {
 		assert.Equal(t, row.status, condition.Status)
 		assert.Equal(t, row.reason, condition.Reason)
 	}
-}
-
-func TestIsExpired(t *testing.T) {
-	s := newScene(t)
-	clock, kube := clocktesting.NewFakeClock(noon.Add(2*time.Hour)), kubefake.NewClientset()
-	s.Clock, s.Kubernetes = clock, kube
-	var failure error
-	kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		created := metav1.NewTime(clock.Now().Add(-2 * time.Hour)) // the clock of the hub is ahead
-		return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: created}}, failure
-	})
-	token := someToken(0)
-	token.CreationTimestamp, token.Spec.TTL = metav1.NewTime(noon), &metav1.Duration{Duration: time.Hour}
-	expired, now, err := s.isExpired(t.Context(), token)
-	require.NoError(t, err)
-	assert.False(t, expired)
-	assert.Equal(t, noon, now)
-
-	clock.Step(time.Hour)
-	failure = assert.AnError
-	expired, _, err = s.isExpired(t.Context(), token)
-	require.ErrorIs(t, err, failure)
-	assert.False(t, expired)
-	failure = nil
-	expired, _, err = s.isExpired(t.Context(), token)
-	require.NoError(t, err)
-	assert.True(t, expired)
 }
