@@ -30,6 +30,9 @@ func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, mean
 
 func nothing() {}
 
+// askedForKind are the reads of the CustomResourceDefinition of Clusters, of which at most one is sent in a second.
+const askedForKind = 2
+
 // inVain is how many deletions may be answered with 404: Kubernetes deletes some of the objects too.
 const inVain = 3
 
@@ -70,6 +73,7 @@ func (s *stage) costOfADeletion(t *testing.T, r *testenv.Recorder, values regist
 	})
 	t.Run("an agent that leaves: its Bundle more", func(t *testing.T) {
 		most := rightsOfARequest()
+		most["GET clusters.fleet.cattle.io"] = askedForKind
 		most["PATCH bundledeployments"] = 1 // asks the agent to leave
 		most["PATCH clusters/status"] = 1   // reports the wait for the agent
 		most["DELETE bundles"], most["PATCH bundles"] = 1, 1
@@ -83,7 +87,7 @@ func (s *stage) costOfADeletion(t *testing.T, r *testenv.Recorder, values regist
 	})
 	t.Run("an imported Cluster: its kubeconfig is read", func(t *testing.T) {
 		requireRemoval(t, s.deletion(t, r, "m0", nothing), map[string]int{
-			"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
+			"GET clusters.fleet.cattle.io": askedForKind, "GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
 		})
 	})
 }
