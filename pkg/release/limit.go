@@ -275,9 +275,9 @@ type YAMLError struct{ why string }
 func (e *YAMLError) Error() string { return "YAML that " + e.why }
 
 // CheckYAML returns a YAMLError if a text has more nodes than the limit. An alias counts as the nodes that it repeats. When the text is parsed,
-// each node takes some 250 bytes of memory, up to 800, while it may have only two bytes in the text. Most texts need not be parsed for the check: they have few characters
-// with which a node can begin, and no aliases. Others, such as a ConfigMap with JSON in a string, are parsed document by document, so that the
-// check needs the memory of one document of that many nodes. Any encoding but UTF-8 could hide nodes, and is refused.
+// each node takes some 250 bytes of memory, up to 800, while it may have only two bytes in the text. Most texts need not be parsed for the check:
+// they have few characters with which a node can begin, and no aliases. Others, such as a ConfigMap with JSON in a string, are parsed document by
+// document, so that the check needs the memory of one document of that many nodes. Any encoding but UTF-8 could hide nodes, and is refused.
 func CheckYAML(text []byte, limit int) error {
 	if !utf8.Valid(text) {
 		return &YAMLError{"is not encoded in UTF-8"}

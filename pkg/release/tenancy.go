@@ -179,7 +179,8 @@ func takeLabels(
 ) error {
 	changed := false
 	for i, f := range existing.ManagedFields {
-		isOfFleet := f.Manager == objectManager && f.Operation == metav1.ManagedFieldsOperationUpdate // operation Apply is that of this agent's releases, which use server-side apply
+		// With operation Apply, these are the fields of this agent's own releases, which use server-side apply.
+		isOfFleet := f.Manager == objectManager && f.Operation == metav1.ManagedFieldsOperationUpdate
 		if !isOfFleet && f.Manager != registration.FieldManager || f.Subresource != "" || f.FieldsV1 == nil {
 			continue
 		}

@@ -67,7 +67,7 @@ func TestBadInputIsExplainedAndCorrected(t *testing.T) {
 	for i, b := range cases {
 		t.Run(b.name, func(t *testing.T) { scenes[i].requireExplained(t, b) })
 	}
-	wire.RequireQuiet(t, 7, paths...)
+	wire.RequireQuiet(t, 20, paths...)
 	for i, b := range cases {
 		t.Run(b.name+", reported once", func(t *testing.T) { scenes[i].requireReportedOnce(t, b) })
 		if b.correct != nil {

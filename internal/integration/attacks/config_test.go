@@ -25,7 +25,7 @@ func TestHubWithoutAddress(t *testing.T) {
 		s.cluster()
 		s.requireExplained(t, bad{condition: fleet.ConditionImported, want: "False APIServerURLMissing", says: registration.HubConfigMap})
 	}
-	wire.RequireQuiet(t, 7, "/namespaces/"+bySecret.ns+"/", "/namespaces/"+byConfig.ns+"/")
+	wire.RequireQuiet(t, 20, "/namespaces/"+bySecret.ns+"/", "/namespaces/"+byConfig.ns+"/")
 
 	bySecret.secret(map[string][]byte{
 		registration.KubeconfigValue:        member.Kubeconfig(),
@@ -139,7 +139,7 @@ func TestRequiredTTL(t *testing.T) {
 		testenv.Eventually(t, func() (bool, string) { return hub.EventCount(t, ns, name, "TTLRequired") == 1, "not one event" })
 	}
 	testenv.RequireUnauthorized(t, hub, values.Token)
-	wire.RequireQuiet(t, 7, "/namespaces/"+ns+"/")
+	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
 
 	for _, name := range []string{"old", "new"} {
 		testenv.Merge(t, hub.Fleet.ClusterRegistrationTokens(ns).Patch, name, `{"spec":{"ttl":"1h"}}`)

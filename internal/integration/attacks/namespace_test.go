@@ -72,5 +72,5 @@ func TestServiceAccountOfTheRequestOfOthers(t *testing.T) {
 	s.ImportInto(t, "later", "cattle-fleet-system") // the caches show the ServiceAccounts
 	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch, request.Name, `{"status":{"approval":{"decision":"Denied"}}}`, "status")
 	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "False Denied:")
-	wire.RequireQuiet(t, 7, "/clusterregistrations/"+request.Name)
+	wire.RequireQuiet(t, 20, "/clusterregistrations/"+request.Name)
 }

@@ -114,7 +114,7 @@ func TestUndecodable(t *testing.T) {
 	testenv.RequireUnauthorized(t, hub, values.Token)
 	other := hub.Token(t, ours, "while-it-runs", fleet.ClusterRegistrationTokenSpec{})
 	hub.Granted(t, other, hub.Request(t, other, fleet.ClusterRegistrationSpec{ClientID: "a", ClientRandom: "a"}))
-	wire.RequireQuiet(t, 7, "/namespaces/"+ns+"/")
+	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
 	clusters := testenv.List(t, hub.Fleet.Clusters(ns).List, metav1.ListOptions{})
 	assert.Len(t, clusters.Items, 1, "none for the request whose clientID is too long")
 

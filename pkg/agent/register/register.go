@@ -398,8 +398,8 @@ func (t *requestTracker) sent(request string, now time.Time) {
 	*t = requestTracker{request: request, since: now, lastResponse: now}
 }
 
-// responded records a response of the API server of the hub, also "not found". A gap longer than maxGap ends the observation. The difference by the wall clock, which Round(0) leaves,
-// includes the time for which the machine was suspended; the monotonic clock does not, but cannot be set back.
+// responded records a response of the API server of the hub, also "not found". A gap longer than maxGap ends the observation. The difference by the
+// wall clock, which Round(0) leaves, includes the time for which the machine was suspended; the monotonic clock does not, but cannot be set back.
 func (t *requestTracker) responded(now time.Time, maxGap time.Duration) {
 	if max(now.Sub(t.lastResponse), now.Round(0).Sub(t.lastResponse.Round(0))) > maxGap {
 		*t = requestTracker{}

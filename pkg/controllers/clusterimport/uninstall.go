@@ -226,7 +226,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		if err != nil {
 			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
 		}
-		if !agent.belongsTo(u.cluster) || agent.isOfOtherHub(u.cluster) {
+		if !agent.isRemovedWith(u.cluster) {
 			continue
 		}
 		found = true
@@ -240,7 +240,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
 			return diagnose(u.member.server, "checking again which Cluster the agent belongs to", err)
 		}
-		if !agent.belongsTo(u.cluster) || agent.isOfOtherHub(u.cluster) {
+		if !agent.isRemovedWith(u.cluster) {
 			continue
 		}
 		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
@@ -361,6 +361,11 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 			a.credential[registration.CredentialClusterName] == cluster.Name
 	}
 	return a.clientID != "" && a.clientID == cluster.Spec.ClientID
+}
+
+// isRemovedWith reports whether the agent is removed when the Cluster is deleted.
+func (a installedAgent) isRemovedWith(cluster *fleet.Cluster) bool {
+	return a.belongsTo(cluster) && !a.isOfOtherHub(cluster)
 }
 
 // isOfOtherHub reports whether the agent has a credential for another hub, which has a Cluster of the same name: a hub that was made anew from the

@@ -78,7 +78,7 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		}, true},
 		{"empty bootstrap Secret", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
 	} {
-		assert.Equal(t, row.ours, row.agent.belongsTo(deletedCluster()) && !row.agent.isOfOtherHub(deletedCluster()), row.name)
+		assert.Equal(t, row.ours, row.agent.isRemovedWith(deletedCluster()), row.name)
 	}
 	without := deletedCluster()
 	without.Spec.ClientID = ""

@@ -149,8 +149,8 @@ func (h *handler) createCluster(
 
 // hasNamespace reports whether the controller of Clusters has created the cluster namespace: the cached Namespace has the key that fits the
 // digest on the Cluster, or Fleet created it. The status alone proves nothing: a user who may write it could name the namespace of a Cluster in
-// another workspace. The controller of Clusters may write the first status only with the first heartbeat of the agent (firstStatusDelay), so it is not required. Where a new Cluster has no status, an
-// agent of Fleet cannot send a heartbeat, so its request also waits for the status.
+// another workspace. The controller of Clusters may write the first status only with the first heartbeat of the agent (firstStatusDelay), so it is
+// not required. Where a new Cluster has no status, an agent of Fleet cannot send a heartbeat, so its request also waits for the status.
 func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	name := clusterNamespace(cluster)
 	isReported := cluster.Status.Namespace == name
