@@ -60,7 +60,8 @@ type Judgement struct {
 	Refuse *Explanation
 	// Wait is the reason why the request waits; nil if it does not, or is refused.
 	Wait *Explanation
-	// Approval is the content of condition Approved, with the reason Approved, Denied or WaitingForApproval; nil if no approval is required.
+	// Approval is the content of condition Approved, with the reason Approved, Denied or WaitingForApproval; nil if nobody has
+	// decided and none is required.
 	Approval *Explanation
 }
 
@@ -201,7 +202,7 @@ func (c Case) isApprovedByPerson() bool {
 	return a != nil && a.Decision == fleet.DecisionApproved && c.Ruling.Action != RulingDeny
 }
 
-// approval returns the decision about a request, nil if none is required. A denying rule overrides a person, a person overrides
+// approval returns the decision about a request, nil if nobody has decided and none is required. A denying rule overrides a person, a person overrides
 // every other rule, and an approving rule makes the decision of a person unnecessary.
 func (c Case) approval() *Explanation {
 	person := c.Request.Status.Approval

@@ -141,7 +141,7 @@ type AgentRequest struct {
 }
 
 // Superseded returns the older requests of the same agent, which the hub deletes when this one is granted or, if the agent renews its credential,
-// when it uses that of this one. A granted request of the same second counts as older, because creation times have a resolution of one second.
+// when the agent uses the credential of this one. A granted request of the same second counts as older, because creation times have a resolution of one second.
 func Superseded(self AgentRequest, others []AgentRequest) []string {
 	var names []string
 	for _, r := range others {

@@ -37,9 +37,9 @@ const (
 	signatureAnnotation = labelPrefix + "proof"
 	// signedLabel marks a signed revision in memory. It is never stored.
 	signedLabel = labelPrefix + "signed"
-	// historyKey is the key of Secret registration.HistoryKeySecret.
-	historyKey = "key"
-	keyLength  = 32
+	// historyKeyField is the field of the data of Secret registration.HistoryKeySecret that has the history key.
+	historyKeyField = "key"
+	keyLength       = 32
 )
 
 // WithHistoryKey returns a client that signs the revisions that it stores: it annotates their Secrets with an HMAC. A user who may write Secrets
@@ -53,10 +53,10 @@ func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Cl
 	if err != nil {
 		return nil, fmt.Errorf("reading the history key, which signs the revisions of Helm releases: %w", err)
 	}
-	if len(secret.Data[historyKey]) < keyLength {
+	if len(secret.Data[historyKeyField]) < keyLength {
 		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes; delete it and restart the agent", agentNamespace, registration.HistoryKeySecret, keyLength)
 	}
-	return c.withKey(secret.Data[historyKey]), nil
+	return c.withKey(secret.Data[historyKeyField]), nil
 }
 
 // EnsureHistoryKey returns the client of WithHistoryKey, and creates the Secret with the key if it does not exist. Before that, it signs the
@@ -92,7 +92,7 @@ func (c *Client) EnsureHistoryKey(ctx context.Context, owner Owner) (*Client, er
 		}
 	}
 	_, err = c.core.CoreV1().Secrets(owner.Namespace).Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: registration.HistoryKeySecret}, Data: map[string][]byte{historyKey: key},
+		ObjectMeta: metav1.ObjectMeta{Name: registration.HistoryKeySecret}, Data: map[string][]byte{historyKeyField: key},
 	}, metav1.CreateOptions{FieldManager: registration.FieldManager})
 	if err != nil {
 		return nil, fmt.Errorf("storing the history key, which signs the revisions of Helm releases: %w", err)
@@ -163,7 +163,7 @@ func hasSignature(key []byte, secret *corev1.Secret) bool {
 // The keys are Secrets registration.HistoryKeySecret in the namespaces of the two agents. The signature covers the revision as it was read, so
 // it is not valid if another user changes the Secret at the same time.
 func MoveSignature(revision, earlierKey, laterKey *corev1.Secret) map[string]string {
-	earlier, later := earlierKey.Data[historyKey], laterKey.Data[historyKey]
+	earlier, later := earlierKey.Data[historyKeyField], laterKey.Data[historyKeyField]
 	if len(earlier) < keyLength || len(later) < keyLength || !hasSignature(earlier, revision) {
 		return nil
 	}

@@ -107,8 +107,8 @@ type removalFacts struct {
 
 	// Asked means that the hub was asked. The facts below are not known before that.
 	Asked bool
-	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone and, if Managed or recorded, whether that of the agent
-	// is, and that it is not another one than the recorded one.
+	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone. If a Bundle deploys the agent (Managed), or the UID of
+	// the agent's own BundleDeployment is recorded (restored.go), the API server has also answered whether that one exists, and if so, it has the recorded UID.
 	Confirmed bool
 	// Rejected means that it has rejected the credential of the agent instead.
 	Rejected bool
@@ -133,7 +133,7 @@ const (
 	askHub                             // ask the hub, then decide again
 	keepRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
 	retryRemoval                       // decide again after a growing pause
-	keepWithAgent                      // leave the releases, log why, and decide again after Timing.RemovalRecheck
+	keepAgentGone                      // the agent's own BundleDeployment is gone as well: the same as keepRejected
 	uninstallAll                       // uninstall the releases; of the agent's own release only the history
 )
 
@@ -167,7 +167,7 @@ func decideRemoval(f removalFacts) removalAction {
 	// because it moves to another workspace, or its namespace was deleted. If that of the agent has been gone alone for a while, the hub no longer
 	// manages the agent: its history is removed, and then Managed is false for the other releases.
 	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
-		return keepWithAgent
+		return keepAgentGone
 	}
 	return uninstallAll
 }

@@ -96,9 +96,9 @@ func TestDecideRemoval(t *testing.T) {
 		"no answer, and all are gone":                       {with(unasked, func(f *removalFacts) { f.Asked, f.NoneCached = true, true }), retryRemoval},
 		"no answer, and that of the agent is gone":          {with(unasked, func(f *removalFacts) { f.Asked, f.AgentGone = true, true }), retryRemoval},
 		"no answer about that of the agent":                 {with(unasked, func(f *removalFacts) { f.Asked, f.GoneAlone = true, true }), retryRemoval},
-		"that of the agent is gone too":                     {with(confirmed, func(f *removalFacts) { f.AgentGone, f.NoneCached = true, true }), keepWithAgent},
-		"that of the agent is gone too, others are there":   {with(confirmed, func(f *removalFacts) { f.AgentGone, f.GoneAlone = true, true }), keepWithAgent},
-		"only that of the agent, just now":                  {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone = true, true }), keepWithAgent},
+		"that of the agent is gone too":                     {with(confirmed, func(f *removalFacts) { f.AgentGone, f.NoneCached = true, true }), keepAgentGone},
+		"that of the agent is gone too, others are there":   {with(confirmed, func(f *removalFacts) { f.AgentGone, f.GoneAlone = true, true }), keepAgentGone},
+		"only that of the agent, just now":                  {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone = true, true }), keepAgentGone},
 		"only that of the agent":                            {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone, f.GoneAlone = true, true, true }), uninstallAll},
 		"that of the agent is there":                        {with(confirmed, func(*removalFacts) {}), uninstallAll},
 		"no Bundle deploys the agent":                       {with(confirmed, func(f *removalFacts) { f.Managed, f.AgentGone = false, true }), uninstallAll},
@@ -159,6 +159,6 @@ func (a action) String() string {
 
 func (a removalAction) String() string {
 	return [...]string{
-		"forget", "keep", "waitForDelay", "recordKept", "askHub", "keepRejected", "retryRemoval", "keepWithAgent", "uninstallAll",
+		"forget", "keep", "waitForDelay", "recordKept", "askHub", "keepRejected", "retryRemoval", "keepAgentGone", "uninstallAll",
 	}[a]
 }

@@ -22,7 +22,8 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
-	// The hub has created the agent's own BundleDeployment anew: record which releases stay before another BundleDeployment is deleted on purpose.
+	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew: record now which releases
+	// have no BundleDeployment, and stay. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
 		if err := d.keepIfAnew(ctx, bd); err != nil {
 			d.retryLater(ctx, key, state, err)

@@ -59,7 +59,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 	case retryRemoval:
 		d.retryLater(ctx, key, state, unconfirmed)
-	case keepWithAgent:
+	case keepAgentGone:
 		d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
 		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 	case uninstallAll:

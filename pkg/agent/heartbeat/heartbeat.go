@@ -113,7 +113,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	if lease != nil {
 		last.text = lease.Annotations[registration.LeaseReport] // the hub may have made another Lease since the last heartbeat
 	}
-	if lease != nil || err != nil && stored.Lease != "" { // the retries of an agent with a Lease are as frequent as its heartbeats
+	if lease != nil || err != nil && stored.Lease != "" { // an agent with a Lease waits no longer for a retry than for its next heartbeat
 		return leaseInterval, err
 	}
 	return statusInterval, err

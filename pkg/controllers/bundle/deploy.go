@@ -132,7 +132,8 @@ func (d *Deployer) deploy(
 	}
 
 	// Copy Secrets and ConfigMaps, and grant the right to read the copies and the Secrets with Helm values. Then write the specs, because an agent reads
-	// these objects when it receives the spec, which has the digest of the values.
+	// these objects when it receives the spec, which has the digest of the values. A new BundleDeployment without Helm values has its whole spec already
+	// (prepare): its agent tries again until the copies exist.
 	overStorage := map[key]storageExcess{} // by Bundle
 	for _, a := range assignments {
 		noteStorageExcess(overStorage, a.err)

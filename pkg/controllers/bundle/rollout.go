@@ -78,14 +78,14 @@ func scaled(number *intstr.IntOrString, total int) int {
 // rolloutTarget is a Cluster in the rollout of a Bundle.
 type rolloutTarget struct {
 	candidate
-	key           key
-	deploymentID  string // the one that the Cluster is to get
-	state         fleet.BundleState
-	needsNoUpdate bool // it has that deployment ID, or cannot get it now
-	exists        bool // it has a BundleDeployment
-	unavailable   bool // it is without a deployment, or what is deployed is not ready
-	isUnderWay    bool // it was allowed to get a deployment ID that the cache does not show yet
-	mayUpdate     bool // the result: it may be updated now
+	key          key
+	deploymentID string // the one that the Cluster is to get
+	state        fleet.BundleState
+	isLeftOut    bool // it is not updated: it has that deployment ID, is paused, is not processed, or the new version cannot be rendered for it
+	exists       bool // it has a BundleDeployment
+	unavailable  bool // it is without a deployment, or what is deployed is not ready
+	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
+	mayUpdate    bool // the result: it may be updated now
 }
 
 // partitioned is a partition with its Clusters.
@@ -124,8 +124,9 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 
 // decide marks the Clusters that may be updated now, and returns the state of the partitions.
 //
-// The partitions are updated in their order. One is done when none of its Clusters needs an update and no more of them are unavailable than its
-// maxUnavailable says. The next one begins when no more than maxUnavailablePartitions are not done.
+// The partitions are updated in their order. One is done when each of its Clusters is left out or was allowed to be updated, and no more of
+// them are unavailable than its maxUnavailable says. A Cluster that was allowed just now counts as unavailable, so with a maxUnavailable of 100 % the next
+// partition begins at once. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
 // in its partition and in all, or if none is unavailable, so that a rollout progresses. In all, only Clusters count that have the new
@@ -140,7 +141,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	}
 	status.maxUnavailable = max(1, room)
 	for _, t := range targets {
-		if t.unavailable && (t.needsNoUpdate || t.isUnderWay) {
+		if t.unavailable && (t.isLeftOut || t.isUnderWay) {
 			room--
 		}
 	}
@@ -164,13 +165,13 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			if t.unavailable {
 				unavailable++
 			}
-			if begins && t.unavailable && !t.needsNoUpdate && !t.isUnderWay {
+			if begins && t.unavailable && !t.isLeftOut && !t.isUnderWay {
 				room--
 			}
 		}
 		for _, t := range p.targets {
 			switch {
-			case t.needsNoUpdate:
+			case t.isLeftOut:
 			case begins && t.unavailable:
 				t.mayUpdate = true
 			case begins && unavailable < limit && room > 0:
@@ -252,7 +253,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			t.unavailable = isUnavailable(deployment)
 		}
 		if isPaused(b, m.cluster) || isUnprocessed(m.cluster) {
-			t.needsNoUpdate, t.unavailable = true, false
+			t.isLeftOut, t.unavailable = true, false
 			continue
 		}
 		v, err := p.variant(ctx, m.targets, m.cluster)
@@ -260,11 +261,11 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			return status, ctx.Err()
 		}
 		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
-			t.state, t.needsNoUpdate, t.unavailable = fleet.ErrApplied, true, true
+			t.state, t.isLeftOut, t.unavailable = fleet.ErrApplied, true, true
 			continue
 		}
 		t.deploymentID = v.deploymentID
-		t.needsNoUpdate = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
+		t.isLeftOut = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isUnderWay = true, true
 		}
@@ -276,7 +277,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
-		if !t.needsNoUpdate {
+		if !t.isLeftOut {
 			steps[t.key] = rolloutStep{t.deploymentID, t.mayUpdate}
 		}
 	}

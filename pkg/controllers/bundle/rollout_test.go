@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 			for _, text := range strings.Fields(row.clusters) {
 				targets = append(targets, &rolloutTarget{
 					candidate: candidate{labels: labels.Set{"part": text[1:]}}, state: fleet.Ready,
-					needsNoUpdate: text[0] == 'n' || text[0] == 'x', unavailable: strings.ContainsRune("bxd", rune(text[0])), isUnderWay: text[0] == 'd',
+					isLeftOut: text[0] == 'n' || text[0] == 'x', unavailable: strings.ContainsRune("bxd", rune(text[0])), isUnderWay: text[0] == 'd',
 				})
 			}
 			status := s.decide(targets)

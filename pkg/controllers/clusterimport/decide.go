@@ -173,8 +173,8 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 }
 
 // withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of Fleet: it uses a new endpoint only if it
-// registers again. It returns the same ID for the agent of Muster that this import has installed in its place, if the hub was killed before it
-// recorded the import: with another ID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
+// registers again. It returns that other ID as well for the agent of Muster that this import has installed in its place, if the hub was killed
+// before it recorded the import: with registrationID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
 //
 // The cause is stored in the status of the Cluster, where "way" is an earlier word for endpoint: with another prefix than "way-", an upgrade of
 // the hub would make these agents register again.

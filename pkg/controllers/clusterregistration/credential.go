@@ -87,6 +87,12 @@ func (h *handler) createAnswer(ctx context.Context, secret *corev1.Secret) error
 	return err
 }
 
+// isAnswerLost reports whether the answer Secret of a request is missing although the agent may still poll for it.
+func (h *handler) isAnswerLost(request *fleet.ClusterRegistration) bool {
+	_, lost := h.lostAnswers.Get(request.UID)
+	return lost
+}
+
 // maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for answerLifetime. Once the agent uses the credential, from a Secret of its own, the hub
 // deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it. A Secret that
@@ -98,7 +104,7 @@ func (h *handler) maintainCredential(
 	switch {
 	case err != nil:
 		return failed(err)
-	case existing == nil && h.lostAnswers.IsExpected(string(request.UID)):
+	case existing == nil && h.isAnswerLost(request):
 		return h.replaceLostAnswer(ctx, request, cluster, token)
 	case existing == nil || !isFor(existing, request):
 		return done
@@ -108,7 +114,7 @@ func (h *handler) maintainCredential(
 		}
 		return done
 	}
-	h.lostAnswers.Observed(string(request.UID))
+	h.lostAnswers.Delete(request.UID)
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil || claims.Expires.IsZero() {
 		return done
@@ -133,7 +139,7 @@ func (h *handler) replaceLostAnswer(
 	if out := h.ensureCredential(ctx, request, cluster, nil); !out.IsDone() {
 		return out
 	}
-	h.lostAnswers.Observed(string(request.UID))
+	h.lostAnswers.Delete(request.UID)
 	return h.addReader(ctx, request, token)
 }
 

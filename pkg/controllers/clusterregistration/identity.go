@@ -190,7 +190,8 @@ func (h *handler) isProverRevoked(
 	return true, nil
 }
 
-// setApproved sets condition Approved, which exists only if the token, the policy or the configuration requires an approval.
+// setApproved sets condition Approved, which exists if a person or a rule has decided, or if the token, the policy or the
+// configuration requires an approval.
 func setApproved(conditions *fleetstatus.Conditions, approval *registration.Explanation, now time.Time) *result.Transition {
 	if approval == nil {
 		*conditions = slices.DeleteFunc(slices.Clone(*conditions), func(c genericcondition.GenericCondition) bool { return c.Type == fleet.ConditionApproved })

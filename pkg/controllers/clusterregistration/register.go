@@ -35,6 +35,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -87,9 +88,10 @@ type handler struct {
 	createdClusters expectations.Expectations
 	// createdAnswers has the UIDs of requests whose answer Secret with a credential the cache may lack.
 	createdAnswers expectations.Expectations
-	// deletedAnswers has the UIDs of answer Secrets that this hub has deleted, and lostAnswers those of requests whose answer Secret is missing although
-	// the agent may still poll for it: see replaceLostAnswer.
-	deletedAnswers, lostAnswers expectations.Expectations
+	// deletedAnswers has the UIDs of answer Secrets that this hub has deleted.
+	deletedAnswers expectations.Expectations
+	// lostAnswers is the set of UIDs of requests whose answer Secret is missing although the agent may still poll for it: see replaceLostAnswer.
+	lostAnswers *utilcache.Expiring
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
@@ -121,7 +123,7 @@ func Register(ctx context.Context, c *app.Context) {
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		createdAnswers:  expectations.Expectations{Clock: c.Clock},
 		deletedAnswers:  expectations.Expectations{Clock: c.Clock, Timeout: answerLifetime},
-		lostAnswers:     expectations.Expectations{Clock: c.Clock, Timeout: answerLifetime},
+		lostAnswers:     utilcache.NewExpiringWithClock(c.Clock),
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
 	h.uninstalling = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
@@ -280,7 +282,7 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 	}
 	for _, key := range keys {
 		if request, err := h.requests.Get(key.Namespace, key.Name); err == nil && !after.Spec.Quarantined {
-			h.lostAnswers.Expect(string(request.UID))
+			h.lostAnswers.Set(request.UID, nil, answerLifetime)
 		}
 	}
 	return keys
@@ -377,7 +379,7 @@ func (h *handler) observeAnswer(before, after *corev1.Secret) {
 	if answered := h.answeredBy(cmp.Or(after, before)); answered != nil {
 		h.createdAnswers.Observed(string(answered.UID))
 		if after == nil && !h.deletedAnswers.IsExpected(string(before.UID)) {
-			h.lostAnswers.Expect(string(answered.UID))
+			h.lostAnswers.Set(answered.UID, nil, answerLifetime)
 		}
 	}
 	if after == nil {

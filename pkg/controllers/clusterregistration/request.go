@@ -247,7 +247,7 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	}
 
 	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
-	// read it, and until the Secret exists, a request of another workspace may get a Secret of that name.
+	// read it. Before the Secret exists, the right could open the Secret of a request of another workspace: see readerRights.
 	reader, isReaderLast := token, found.answer == nil || isRefusal(found.answer)
 	if isReaderLast {
 		reader = nil

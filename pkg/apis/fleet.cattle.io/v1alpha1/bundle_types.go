@@ -185,12 +185,14 @@ type BundleTargetRestriction struct {
 // RolloutStrategy limits the number of clusters that are updated at a time.
 // +kubebuilder:pruning:PreserveUnknownFields
 type RolloutStrategy struct {
-	// MaxUnavailable is set by a person to a number or percentage of clusters that may be updated at a time.
+	// MaxUnavailable is set by a person to a number or percentage of clusters that may be unavailable. An available cluster is updated only
+	// below that number.
 	// +optional
 	// +nullable
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 
-	// MaxUnavailablePartitions is set by a person to a number or percentage of partitions that may be updated at a time.
+	// MaxUnavailablePartitions is set by a person to a number or percentage of partitions that may be unfinished when the next one
+	// begins: with 0, one partition after the other.
 	// +optional
 	// +nullable
 	MaxUnavailablePartitions *intstr.IntOrString `json:"maxUnavailablePartitions,omitempty"`
@@ -215,7 +217,8 @@ type Partition struct {
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// MaxUnavailable is set by a person to a number or percentage of clusters that may be updated at a time.
+	// MaxUnavailable is set by a person to a number or percentage of clusters that may be unavailable. An available cluster is updated only
+	// below that number.
 	// +optional
 	// +nullable
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
@@ -260,7 +263,7 @@ type BundleStatus struct {
 	// +optional
 	Unavailable int `json:"unavailable"`
 
-	// UnavailablePartitions is set by the hub to the number of partitions that are not available.
+	// UnavailablePartitions is set by the hub to the number of partitions that are not finished: a cluster waits, or too many are unavailable.
 	// +optional
 	UnavailablePartitions int `json:"unavailablePartitions"`
 
