@@ -250,7 +250,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	}
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
-	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
+	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied+summary.Pending == summary.DesiredReady {
 		wait := unreportedStatusDelay - now.Sub(b.CreationTimestamp.Time)
 		if agentspec.IsAgentBundle(b) {
 			return b, nil
@@ -287,8 +287,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 }
 
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
-// for any more. A Cluster whose BundleDeployment is missing or of an older version counts as WaitApplied: the report of its agent is about an
-// older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
+// for any more. A Cluster without a BundleDeployment counts as Pending, and one whose BundleDeployment is of an older version as WaitApplied: the
+// report of its agent is about an older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
 // Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
 	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
@@ -319,7 +319,7 @@ func (d *Deployer) summarize(
 		} else if limit := limits[keyOf(m.cluster)]; limit != nil {
 			entry.State, entry.Message = fleet.ErrApplied, shown(limit.Error())
 		} else if deployment == nil {
-			entry.Message = postponed[keyOf(m.cluster)]
+			entry.State, entry.Message = fleet.Pending, postponed[keyOf(m.cluster)]
 		}
 		rollup.Count(&summary, entry.State, 1)
 		unavailable++

@@ -384,9 +384,10 @@ func (d *Deployer) isDeleted(deployment *fleet.BundleDeployment) bool {
 	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID))
 }
 
-// setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub.
+// setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub, also before its first report.
 func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeployment) (*fleet.BundleDeployment, error) {
-	if !lacksDisplay(deployment) || deployment.DeletionTimestamp != nil || d.written.IsStale(deployment) {
+	isNew := deployment.Status.Display == fleet.BundleDeploymentDisplay{} && len(deployment.Status.Conditions) == 0
+	if !isNew && !lacksDisplay(deployment) || deployment.DeletionTimestamp != nil || d.written.IsStale(deployment) {
 		return deployment, nil
 	}
 	after := *deployment
@@ -541,7 +542,7 @@ func desired(
 	} else if spec.Options.Helm != nil {
 		spec.Options.Helm.Values = nil // older versions of Fleet wrote the values into the options
 	}
-	if spec.DeploymentID == "" && agentspec.IsOfFleet(cluster.Status.Agent) {
+	if spec.DeploymentID == "" && agentspec.IsOfFleet(cluster.Status.Agent) && !cluster.Status.Agent.LastSeen.IsZero() {
 		spec.Paused = true // whether an agent of Fleet waits without an ID is not known
 	}
 	isInUse := isPostponed && !spec.Paused && spec.DeploymentID != "" // the agent acts on the fields of an earlier version

@@ -397,7 +397,10 @@ func TestDesired(t *testing.T) {
 		v.options.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
 		alice := clusterNamed("alice")
 		d := desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, alice, nil)
-		assert.True(t, d.Spec.Paused)
+		assert.False(t, d.Spec.Paused, "no agent has sent a heartbeat")
+		alice.Status.Agent.LastSeen = metav1.NewTime(noon)
+		d = desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, alice, d)
+		assert.True(t, d.Spec.Paused, "it is an agent of Fleet")
 		alice.Status.Agent.Version = "v1"
 		d = desired(b, v, helmValues{staged: []byte(`{"a":1}`)}, true, alice, d)
 		assert.JSONEq(t, `{"stagedOptions":{"defaultNamespace":"new","correctDrift":{"enabled":true}},"stagedDeploymentID":"s-new:2","options":{},
@@ -586,6 +589,31 @@ func TestReconcile_display(t *testing.T) {
 			ours.Status.Agent.Version = "v1"
 			s.reconcile(t, ours)
 			assert.Empty(t, s.taken(), "an agent of this project sets it itself")
+		})
+	}
+}
+
+// The hub sets the display of a new BundleDeployment of Fleet's agent before that agent reports anything. Before the first heartbeat, the agent may be one of
+// this project.
+func TestReconcile_displayBeforeReport(t *testing.T) {
+	for name, row := range map[string]struct {
+		lastSeen metav1.Time
+		shows    bool
+	}{"Fleet's agent": {metav1.NewTime(noon), true}, "no heartbeat yet": {}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			alice, d := clusterNamed("alice"), deployed(t, toAlice())
+			alice.Status.Agent.LastSeen = row.lastSeen
+			s.has(t, alice, toAlice(), d)
+			s.contents.made.Expect(contentOf(d.Spec.DeploymentID))
+			_, out := s.reconcile(t, alice)
+			require.NoError(t, out.Err)
+			writes := s.taken()
+			assert.Equal(t, row.shows, len(writes) == 1 && strings.Contains(writes[0], `"status":{"display":{"state":"WaitApplied"}`), "%v", writes)
+			d.Status.Display.State = "WaitApplied"
+			s.has(t, alice, toAlice(), d)
+			s.reconcile(t, alice)
+			assert.Empty(t, s.taken())
 		})
 	}
 }

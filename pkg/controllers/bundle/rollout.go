@@ -245,7 +245,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		if m.cluster.Spec.Quarantined {
 			continue // nothing is written to it
 		}
-		t := &rolloutTarget{candidate: d.candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.WaitApplied, unavailable: true}
+		t := &rolloutTarget{candidate: d.candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true}
 		targets = append(targets, t)
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
 		if t.exists = deployment != nil; t.exists {

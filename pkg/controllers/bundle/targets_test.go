@@ -93,7 +93,7 @@ func TestMatchesHaveEachClusterOnce(t *testing.T) {
 	})
 	s.has(t, a, b)
 	assert.Len(t, s.matching(app), 2)
-	assert.Equal(t, "0/2 WaitApplied(2) [Cluster ws/alice; Cluster ws/bob]", s.shown(app))
+	assert.Equal(t, "0/2 Pending(2) [Cluster ws/alice; Cluster ws/bob]", s.shown(app))
 }
 
 func TestMatchListsGroupsOnlyForTargetsThatSelectThem(t *testing.T) {
