@@ -85,15 +85,6 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	return difference(live, applied, tolerances.Patches)
 }
 
-// Read reads an object of a release from the cluster, without its managed fields; nil if it does not exist.
-func (c *Client) Read(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
-	live, err := c.get(ctx, o)
-	if live != nil {
-		live.SetManagedFields(nil)
-	}
-	return live, err
-}
-
 // sameSet reports whether an object still has the SetHashLabel with which it was deployed. Earlier agents deployed objects without one.
 func sameSet(desired, live *unstructured.Unstructured) bool {
 	set := desired.GetLabels()[SetHashLabel]

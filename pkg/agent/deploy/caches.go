@@ -25,9 +25,11 @@ import (
 type deploymentState struct {
 	// Only the worker that reconciles the BundleDeployment uses the fields of this group; the queue admits one at a time.
 
-	// failedID is the deployment ID whose deployment failed last, and failure the reason.
-	failedID string
-	failure  error
+	// failedID and failedGeneration are the deployment ID and the generation whose deployment failed last; failedAt is when, and failure the reason.
+	failedID         string
+	failedGeneration int64
+	failedAt         time.Time
+	failure          error
 	// retryAt is the earliest time of the next attempt; retries are the pauses between attempts.
 	retryAt time.Time
 	retries *wait.Backoff

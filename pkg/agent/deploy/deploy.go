@@ -82,7 +82,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		if f.RetryNotDue {
 			// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
 			// an event had already enqueued the key for an earlier time.
-			d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
+			d.queue.AddAfter(key, d.nextAttempt(bd, state).Sub(d.Clock.Now()))
 		}
 	case relabel:
 		err := d.relabel(ctx, bd)
@@ -205,7 +205,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.RetryNotDue = d.Clock.Now().Before(state.retryAt) && (f.Current || f.MustRepeat || state.failedID == spec.DeploymentID)
+	f.RetryNotDue = d.Clock.Now().Before(d.nextAttempt(bd, state)) && (f.Current || f.MustRepeat || state.failedID == spec.DeploymentID)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
 	// objects and after a comparison, the status does not report that a Bundle on which it depends has become unready.
@@ -217,6 +217,17 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 		}
 	}
 	return f
+}
+
+// nextAttempt returns the earliest time of the next attempt. A change of the spec that does not change the deployment ID may remove the cause of a failure,
+// for example a new generation of copies: it ends the pause as soon as the shortest pause is over. The following pauses go on growing.
+func (d *reconciler) nextAttempt(bd *fleet.BundleDeployment, state *deploymentState) time.Time {
+	if state.failure != nil && state.failedID == bd.Spec.DeploymentID && state.failedGeneration != bd.Generation {
+		if first := state.failedAt.Add(d.Timing.RetryFirst); first.Before(state.retryAt) {
+			return first
+		}
+	}
+	return state.retryAt
 }
 
 // dependencyRequest returns a text that changes with each change of a BundleDeployment, except those of its status.
@@ -451,7 +462,8 @@ func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deplo
 	if needsChange(err) {
 		pause = d.Timing.RetryMax
 	}
-	state.failedID, state.failure, state.retryAt = bd.Spec.DeploymentID, err, d.Clock.Now().Add(pause)
+	state.failedID, state.failedGeneration, state.failedAt, state.failure = bd.Spec.DeploymentID, bd.Generation, d.Clock.Now(), err
+	state.retryAt = state.failedAt.Add(pause)
 	d.queue.AddAfter(key, pause)
 }
 

@@ -78,6 +78,32 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.failure)
 }
 
+// A change of the spec ends a long pause, but no attempt follows another one sooner than after the shortest pause.
+func TestReconcile_failedDeploymentOfAnotherGeneration(t *testing.T) {
+	p := newStoppedReconciler()
+	state := p.states.get("app")
+	for range 20 {
+		p.failed("app", p.bd, state, deploy, assert.AnError)
+	}
+	long := p.queue.last()
+	require.Greater(t, long, time.Minute)
+	p.bd.Labels = map[string]string{"commit": "two"}
+	p.reconcile(t.Context(), "app")
+	assert.Equal(t, long, p.queue.last(), "a changed label")
+
+	p.bd.Generation++
+	p.reconcile(t.Context(), "app")
+	assert.Equal(t, p.Timing.RetryFirst, p.queue.last())
+	assert.True(t, p.facts("app", p.bd, state).RetryNotDue)
+	p.clock.Step(p.Timing.RetryFirst)
+	assert.False(t, p.facts("app", p.bd, state).RetryNotDue)
+
+	p.failed("app", p.bd, state, deploy, assert.AnError)
+	assert.Greater(t, p.queue.last(), time.Minute, "the pauses have not become shorter")
+	p.reconcile(t.Context(), "app")
+	assert.Greater(t, p.queue.last(), time.Minute, "the change was tried")
+}
+
 // The hashes are from Secrets of another hub.
 func TestDecodeValues(t *testing.T) {
 	const values = `{"key":"value"}`

@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -23,6 +27,9 @@ type drift struct {
 	err string
 	// recompare has all objects compared, even those that have not changed since the last comparison.
 	recompare bool
+	// lookAt is when missing objects are compared again although they have not changed; looks are the pauses. Both are zero if none is missing.
+	lookAt time.Time
+	looks  *wait.Backoff
 }
 
 // comparison is the result for one object.
@@ -39,6 +46,17 @@ func (d drift) isOutdated(deployed *release.Deployed, live func(release.Object) 
 	return d.err == "" && slices.ContainsFunc(deployed.Objects, func(o release.Object) bool {
 		return live(o) == nil && d.objects[objectID(o)].fingerprint != absent
 	})
+}
+
+// missing returns the objects that are missing, or belong to another owner.
+func (d drift) missing() map[string]release.Difference {
+	missing := map[string]release.Difference{}
+	for id, c := range d.objects {
+		if c.Missing {
+			missing[id] = c.Difference
+		}
+	}
+	return missing
 }
 
 // found reports whether an object differs.
@@ -73,11 +91,12 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	}
 	tolerances := release.Tolerances{Release: deployed.Objects, Patches: comparePatches(bd)}
 	after := drift{objects: map[string]comparison{}, patches: tolerances.Patches}
+	look := before.looks != nil && !d.Clock.Now().Before(before.lookAt)
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)
 		old, known := before.objects[id]
 		seen := fingerprint(live, tolerances.Patches)
-		if known && old.fingerprint == seen && !before.recompare {
+		if known && old.fingerprint == seen && !before.recompare && !(old.Missing && look) {
 			after.objects[id] = old
 			continue
 		}
@@ -98,6 +117,7 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if ctx.Err() != nil {
 		return
 	}
+	d.lookAgain(key, before, &after, look)
 	state.mu.Lock()
 	if state.deployed == deployed {
 		after.recompare = state.drift.recompare && !before.recompare // it was set meanwhile
@@ -109,6 +129,27 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		d.drifts.AddAfter(key, d.Timing.RetryMax)
 	}
 	d.queue.Add(key)
+}
+
+// lookAgain enqueues the next comparison of missing objects. The agent watches only objects with Helm's label, so that an object which somebody creates
+// without it, or an object of another owner that is deleted, causes no event. The pauses grow until nothing is missing, or something else is.
+func (d *reconciler) lookAgain(key string, before drift, after *drift, looked bool) {
+	missing := after.missing()
+	switch {
+	case len(missing) == 0:
+		return
+	case before.looks == nil || !maps.Equal(missing, before.missing()):
+		after.looks = timing.Backoff(d.Timing.CorrectFirst, d.CompareInterval)
+	case looked:
+		after.looks = before.looks
+	default:
+		after.looks, after.lookAt = before.looks, before.lookAt
+		d.drifts.AddAfter(key, after.lookAt.Sub(d.Clock.Now()))
+		return
+	}
+	pause := after.looks.Step()
+	after.lookAt = d.Clock.Now().Add(pause)
+	d.drifts.AddAfter(key, pause)
 }
 
 // comparePatches returns the ComparePatches in the options of a BundleDeployment.

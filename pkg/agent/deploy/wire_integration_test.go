@@ -316,7 +316,6 @@ func TestWire(t *testing.T) {
 			hub := r.asRecordedAgent()
 			asRecorded := func(c *deploy.Config) {
 				c.Hub, c.Watching, c.HubCore = versioned.NewForConfigOrDie(hub), versioned.NewForConfigOrDie(hub), kubernetes.NewForConfigOrDie(hub)
-				c.CompareInterval = time.Second // an object that somebody created without labels is no event
 				c.Timing.Depend = time.Hour
 			}
 			stop := r.run(asRecorded)
