@@ -104,6 +104,20 @@ func TestReconcile_failedDeploymentOfAnotherGeneration(t *testing.T) {
 	assert.Greater(t, p.queue.last(), time.Minute, "the change was tried")
 }
 
+// A person who scales the agent to zero stops it.
+func TestComparePatches_ownReplicas(t *testing.T) {
+	p := newStoppedReconciler()
+	p.ownKey, p.AgentNamespace = "fleet-agent-a", "agents"
+	p.bd.Spec.Options.Diff = &fleet.DiffOptions{ComparePatches: []fleet.ComparePatch{{Kind: "Job"}}}
+	assert.Equal(t, p.bd.Spec.Options.Diff.ComparePatches, p.comparePatches("app", p.bd))
+	own := p.comparePatches("fleet-agent-a", p.bd)
+	require.Len(t, own, 2)
+	assert.Equal(t, fleet.ComparePatch{
+		APIVersion: "apps/v1", Kind: "Deployment", Namespace: "agents", Name: "fleet-agent", JSONPointers: []string{"/spec/replicas"},
+	}, own[1])
+	assert.Len(t, p.bd.Spec.Options.Diff.ComparePatches, 1, "the cached object stays as it is")
+}
+
 // The hashes are from Secrets of another hub.
 func TestDecodeValues(t *testing.T) {
 	const values = `{"key":"value"}`

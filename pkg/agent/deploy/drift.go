@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
+	"github.com/muster-fleet/muster/pkg/registration"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -89,7 +90,7 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
 		return // reconcile enqueues the key again when they are known
 	}
-	tolerances := release.Tolerances{Release: deployed.Objects, Patches: comparePatches(bd)}
+	tolerances := release.Tolerances{Release: deployed.Objects, Patches: d.comparePatches(key, bd)}
 	after := drift{objects: map[string]comparison{}, patches: tolerances.Patches}
 	look := before.looks != nil && !d.Clock.Now().Before(before.lookAt)
 	for _, o := range deployed.Objects {
@@ -152,12 +153,19 @@ func (d *reconciler) lookAgain(key string, before drift, after *drift, looked bo
 	d.drifts.AddAfter(key, pause)
 }
 
-// comparePatches returns the ComparePatches in the options of a BundleDeployment.
-func comparePatches(bd *fleet.BundleDeployment) []fleet.ComparePatch {
-	if bd.Spec.Options.Diff == nil {
-		return nil
+// comparePatches returns the ComparePatches in the options of a BundleDeployment. The replicas of the agent's own Deployment never differ: a person who
+// scales it to zero stops the agent, which must not start itself again before it ends.
+func (d *reconciler) comparePatches(key string, bd *fleet.BundleDeployment) []fleet.ComparePatch {
+	var patches []fleet.ComparePatch
+	if bd.Spec.Options.Diff != nil {
+		patches = bd.Spec.Options.Diff.ComparePatches
 	}
-	return bd.Spec.Options.Diff.ComparePatches
+	if key == d.ownKey {
+		patches = append(slices.Clone(patches), fleet.ComparePatch{
+			APIVersion: "apps/v1", Kind: "Deployment", Namespace: d.AgentNamespace, Name: registration.AgentName, JSONPointers: []string{"/spec/replicas"},
+		})
+	}
+	return patches
 }
 
 // dropOutdatedDrift drops the result of a comparison with other ComparePatches and enqueues another one. The hub changes them without another
@@ -165,7 +173,7 @@ func comparePatches(bd *fleet.BundleDeployment) []fleet.ComparePatch {
 func (d *reconciler) dropOutdatedDrift(key string, bd *fleet.BundleDeployment, state *deploymentState) {
 	state.mu.Lock()
 	defer state.mu.Unlock()
-	if state.drift.compared() && !equality.Semantic.DeepEqual(state.drift.patches, comparePatches(bd)) {
+	if state.drift.compared() && !equality.Semantic.DeepEqual(state.drift.patches, d.comparePatches(key, bd)) {
 		state.drift = drift{}
 		d.drifts.Add(key)
 	}
