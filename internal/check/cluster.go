@@ -371,6 +371,16 @@ func clusterCredential(_ context.Context, k *knowledge) Finding {
 	return pass("%s left", short(left))
 }
 
+func clusterDeploys(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil {
+		return doesNotApply()
+	}
+	if stalled := k.cluster.Status.Agent.DeploymentsStalled; stalled != "" {
+		return fail("the agent deploys nothing: %s", stalled)
+	}
+	return pass("")
+}
+
 // clusterVersions compares the version of the agent with the version of this program, which is released with the hub.
 func clusterVersions(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Status.Agent.Version == "" {

@@ -309,6 +309,12 @@ var table = []Check{
 		Hint: "register again with a new token, or import the cluster again",
 	},
 	{
+		ID: "cluster-deploys", Category: categoryConnection, on: onHub | onCluster, run: clusterDeploys,
+		Needs: []string{"cluster-registered"},
+		Says:  "the agent deploys",
+		Hint:  "correct what the message names on the member; the agent tries again by itself",
+	},
+	{
 		ID: "cluster-versions", Category: categoryConnection, on: onHub | onCluster, run: clusterVersions, Needs: []string{"cluster-exists"},
 		Says: "agent and muster have the same version",
 		Hint: "wait until the hub has upgraded the agent, or use muster in the version of the hub",

@@ -230,6 +230,9 @@ func (d *Description) agent(ctx context.Context, hub *admin.Hub, cluster *fleet.
 	if a.Hub != nil && a.Hub.Pending != "" {
 		text = append(text, "it cannot switch to the new address or CA of the hub: "+a.Hub.Pending)
 	}
+	if a.DeploymentsStalled != "" {
+		text = append(text, "it deploys nothing: "+a.DeploymentsStalled)
+	}
 	state := "Connected"
 	if connected := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected); connected.Status != corev1.ConditionTrue {
 		state = cmp.Or(connected.Reason, "Unknown")

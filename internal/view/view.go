@@ -139,13 +139,14 @@ func wayIn(c *fleet.Cluster) string {
 }
 
 // clusterState returns the first state that applies. Reason and message are from the condition that determines the state; for a registered
-// cluster, from the first of Processed, Imported and ReleasesManaged that is not True.
+// cluster, from the first of Processed, Imported and ReleasesManaged that is not True, or from Ready if the agent deploys nothing.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	condition := func(kind string) genericcondition.GenericCondition {
 		return fleetstatus.Condition(c.Status.Conditions, kind)
 	}
 	processed, imported := condition(fleet.ConditionProcessed), condition(fleet.ConditionImported)
 	registered, connected := condition(fleet.ConditionRegistered), condition(fleet.ConditionConnected)
+	ready := condition(fleet.ConditionReady)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
@@ -162,6 +163,9 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 			if c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown {
 				return StateRegistered, c.Reason, c.Message
 			}
+		}
+		if ready.Reason == fleet.ReasonDeploymentsStalled { // the other reasons of Ready are those of single Bundles
+			return StateRegistered, ready.Reason, ready.Message
 		}
 		return StateRegistered, "", ""
 	case processed.Status == corev1.ConditionFalse:

@@ -43,6 +43,8 @@ func TestClusterState(t *testing.T) {
 		"registered, re-import fails":    {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
 		"registered, no heartbeat":       {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
 		"releases without a Bundle":      {with(condition("Registered", yes, "Registered"), condition("ReleasesManaged", no, "BundlesMissing")), StateRegistered, "BundlesMissing"},
+		"registered, deploys nothing":    {with(condition("Registered", yes, "Registered"), condition("Ready", no, "DeploymentsStalled")), StateRegistered, "DeploymentsStalled"},
+		"registered, a Bundle not ready": {with(condition("Registered", yes, "Registered"), condition("Ready", no, "NotReady")), StateRegistered, ""},
 		"registered and connected":       {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
 		"assigned to another controller": {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
 		"quarantined": {func(c *fleet.Cluster) {

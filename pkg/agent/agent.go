@@ -346,6 +346,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, compare
 		CheckRejection:         func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
 		BeginUninstall:         l.uninstaller.Begin,
 		ReportKept:             l.heartbeat.Notes.SetKeptReleases,
+		ReportStalled:          l.heartbeat.Notes.SetDeploymentsStalled,
 		Log:                    l.log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName),
 		Clock:                  l.config.Clock,
 	})

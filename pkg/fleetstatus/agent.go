@@ -21,6 +21,7 @@ func DecodeAgent(text []byte) (fleet.AgentStatus, error) {
 		return fleet.AgentStatus{}, errors.New("it is not the JSON of status.agent")
 	}
 	agent := read.AgentStatus
+	agent.DeploymentsStalled = Cut(agent.DeploymentsStalled, MaxStalled)
 	var err error
 	if agent.Capacity, err = quantities(read.Capacity); err != nil {
 		return fleet.AgentStatus{}, fmt.Errorf("capacity: %w", err)
@@ -43,6 +44,8 @@ const (
 	MaxQuantity = 20
 	// MaxQuantities is the number of quantities that the admission policy fleet-agent-status admits in each list.
 	MaxQuantities = 64
+	// MaxStalled is the number of bytes of deploymentsStalled. The CustomResourceDefinition of Clusters admits as many characters.
+	MaxStalled = 1024
 )
 
 // boundedQuantity is a quantity that is cheap to decode and to compare. An exponent of nine digits would take minutes and gigabytes.

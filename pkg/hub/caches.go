@@ -314,11 +314,13 @@ func restoreCluster(object any) (any, error) {
 	return object, nil
 }
 
-// withSmallSpec returns a transform of Clusters that also drops the parts of the spec that are too large.
+// withSmallSpec returns a transform of Clusters that also drops the parts of the spec that are too large, and cuts the text of the agent that the
+// CustomResourceDefinition of Fleet does not limit.
 func withSmallSpec(first cache.TransformFunc) cache.TransformFunc {
 	return func(object any) (any, error) {
 		if cluster, ok := object.(*fleet.Cluster); ok {
 			reduceSpec(&cluster.Spec)
+			cluster.Status.Agent.DeploymentsStalled = fleetstatus.Cut(cluster.Status.Agent.DeploymentsStalled, fleetstatus.MaxStalled)
 		}
 		return first(object)
 	}

@@ -196,7 +196,7 @@ func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) ([]
 }
 
 // Revisions lists and watches the metadata of the Secrets that List reads.
-func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
+func (c *Client) Revisions(selector labels.Selector) *cache.ListWatch {
 	text := ownedByHelm(selector)
 	return transport.ListWatch(c.meta.Resource(secrets), func(o *metav1.ListOptions) { o.LabelSelector = text })
 }

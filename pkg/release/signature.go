@@ -54,7 +54,8 @@ func (c *Client) WithHistoryKey(ctx context.Context, agentNamespace string) (*Cl
 		return nil, fmt.Errorf("reading the history key, which signs the revisions of Helm releases: %w", err)
 	}
 	if len(secret.Data[historyKeyField]) < keyLength {
-		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes; delete it and restart the agent", agentNamespace, registration.HistoryKeySecret, keyLength)
+		return nil, fmt.Errorf("Secret %s/%s has no key of %d bytes: restore the Secret, or delete it, "+
+			"and the agent creates it again with its next attempt", agentNamespace, registration.HistoryKeySecret, keyLength)
 	}
 	return c.withKey(secret.Data[historyKeyField]), nil
 }

@@ -60,6 +60,9 @@ type Config struct {
 	// ReportKept is called with the releases that stay because the hub was restored from a backup, or is another one, and has no BundleDeployment for
 	// them, as namespace/name in alphabetical order; it may be called again with the same ones. nil does nothing.
 	ReportKept func(releases []string)
+	// ReportStalled is called with the reason why nothing is deployed, when that has lasted for Timing.Stalled, and with an empty text when the
+	// reason is gone; it may be called again with the same text. nil does nothing.
+	ReportStalled func(text string)
 	// Log, Clock and Timing have defaults.
 	Log    logrus.FieldLogger
 	Clock  clock.WithTicker
@@ -89,6 +92,8 @@ type Timing struct {
 	RemovalRecheck time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration
+	// Stalled is the time for which a step without which nothing is deployed must fail, before that is reported.
+	Stalled time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -104,6 +109,9 @@ func (c Config) withDefaults() Config {
 	if c.ReportKept == nil {
 		c.ReportKept = func([]string) {}
 	}
+	if c.ReportStalled == nil {
+		c.ReportStalled = func(string) {}
+	}
 	c.Log = cmp.Or[logrus.FieldLogger](c.Log, logrus.StandardLogger())
 	c.Clock = cmp.Or[clock.WithTicker](c.Clock, clock.RealClock{})
 	setDefault(&c.Timing.RetryFirst, 2*time.Second)
@@ -117,6 +125,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.Depend, 15*time.Second)
 	setDefault(&c.Timing.RemovalRecheck, time.Minute)
 	setDefault(&c.Timing.Operation, 10*time.Minute)
+	setDefault(&c.Timing.Stalled, time.Minute)
 	return c
 }
 

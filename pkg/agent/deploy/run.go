@@ -14,6 +14,7 @@
 //	drift.go     comparing a release with the cluster
 //	restored.go  keeping releases that a restored hub, or another hub, does not know
 //	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
+//	stalled.go   reporting that nothing can be deployed
 //	caches.go    the releases and their objects, and the memory of the run
 //	config.go    Config and its defaults
 package deploy
@@ -58,6 +59,7 @@ type reconciler struct {
 	queue                 workqueue.TypedDelayingInterface[string] // keys to reconcile
 	drifts                workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
 	end                   context.CancelCauseFunc                  // ends the run
+	stalls                *stallTracker
 	// clusterDeleted logs once that the Cluster was deleted on the hub, and the hub did not ask the agent to uninstall itself.
 	clusterDeleted sync.Once
 }
@@ -98,6 +100,7 @@ func Run(parent context.Context, c Config) error {
 		Config: c, releases: releases.LimitHistory(historyLimits), core: core, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
+		stalls: newStallTracker(c),
 	}
 	d.index = newReleaseIndex(d.queue.Add)
 	d.objects = newObjectCache(ctx, dynamicClient, d.objectChanged)
@@ -122,7 +125,13 @@ func (d *reconciler) run(ctx context.Context) error {
 	defer d.drifts.ShutDown()
 	defer d.end(nil)
 
-	if !d.untilDone(ctx, d.loadHistoryKey) {
+	running.Go(func() { d.stalls.reportSlowStart(ctx) })
+	loadHistoryKey := func(ctx context.Context) error {
+		err := d.loadHistoryKey(ctx)
+		d.stalls.note(readHistoryKey, err)
+		return err
+	}
+	if !d.untilDone(ctx, loadHistoryKey) {
 		return context.Cause(ctx)
 	}
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -130,7 +139,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	})
 	d.bundleDeploymentStore, d.seenVersion = store, informer.LastSyncResourceVersion
 	_, revisions := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: d.releases.Revisions(d.owner.Selector()), ObjectType: &metav1.PartialObjectMetadata{},
+		ListerWatcher: d.stalls.noteErrors(d.releases.Revisions(d.owner.Selector())), ObjectType: &metav1.PartialObjectMetadata{},
 		Handler: d.index.handler(), Transform: release.ReduceRevision,
 	})
 	running.Go(func() { informer.RunWithContext(ctx) })

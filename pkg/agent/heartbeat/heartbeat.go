@@ -87,7 +87,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	defer h.sending.Unlock()
 	notes, now := h.Notes.read(), h.Clock.Now()
 	report.Hub.Pending, report.PossessionProof = textOrNull(notes.pendingEndpoint), textOrNull(notes.possessionProof)
-	report.KeptReleases = notes.keptReleases
+	report.KeptReleases, report.DeploymentsStalled = notes.keptReleases, textOrNull(notes.deploymentsStalled)
 
 	text, err := last.encode(report)
 	if err != nil {
@@ -201,7 +201,8 @@ type statusPatch struct {
 	Registration      *string      `json:"registration"`
 	PossessionProof   *string      `json:"vouches"`
 
-	KeptReleases json.RawMessage `json:"keptReleases,omitempty"`
+	KeptReleases       json.RawMessage `json:"keptReleases,omitempty"`
+	DeploymentsStalled *string         `json:"deploymentsStalled"`
 }
 
 // hubReport is fleet.AgentHub as a patch.

@@ -141,6 +141,7 @@ func TestHeartbeat_send(t *testing.T) {
 		h.Notes.SetPendingEndpoint("", "elsewhere: dead")
 		h.Notes.SetPossessionProof("request-2")
 		h.Notes.SetKeptReleases([]string{"shop/cart", "shop/search"})
+		h.Notes.SetDeploymentsStalled("reading the history key: forbidden")
 		interval, err := h.send(t.Context(), hub.use, &lastReport{})
 		require.NoError(t, err)
 		assert.Equal(t, config.DefaultCheckinInterval, interval)
@@ -148,6 +149,7 @@ func TestHeartbeat_send(t *testing.T) {
 		assert.Contains(t, hub.patches[0], `"lastSeen":"2026-01-02T03:04:05Z"`)
 		assert.Contains(t, hub.patches[0], `"checkinInterval":"15m0s"`)
 		assert.Contains(t, hub.patches[0], `"pending":"elsewhere: dead"`)
+		assert.Contains(t, hub.patches[0], `"deploymentsStalled":"reading the history key: forbidden"`)
 		assert.Contains(t, hub.patches[0], `"vouches":"request-2"`)
 		assert.Contains(t, hub.patches[0], `"keptReleases":{"count":2,"names":"shop/cart, shop/search"}`)
 

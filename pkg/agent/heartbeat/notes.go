@@ -19,9 +19,10 @@ type Notes struct {
 }
 
 type notes struct {
-	pendingEndpoint string          // why the agent cannot switch to another endpoint
-	possessionProof string          // the request for which the agent proves possession of its credential
-	keptReleases    json.RawMessage // fleet.AgentKeptReleases, or null if there are none; empty until the agent knows it after its start
+	pendingEndpoint    string          // why the agent cannot switch to another endpoint
+	possessionProof    string          // the request for which the agent proves possession of its credential
+	keptReleases       json.RawMessage // fleet.AgentKeptReleases, or null if there are none; empty until the agent knows it after its start
+	deploymentsStalled string          // why the agent deploys nothing
 }
 
 // maxKeptNames is the limit of AgentKeptReleases.Names.
@@ -53,6 +54,17 @@ func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
 		n.sendNow()
 	}
 	return isNew
+}
+
+// SetDeploymentsStalled reports why the agent deploys nothing; empty if it deploys. The first text and the end are reported at once; another text
+// waits for the next heartbeat.
+func (n *Notes) SetDeploymentsStalled(text string) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if (text == "") != (n.deploymentsStalled == "") {
+		n.sendNow()
+	}
+	n.deploymentsStalled = fleetstatus.Cut(text, fleetstatus.MaxStalled)
 }
 
 // SetPossessionProof makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends the proof.

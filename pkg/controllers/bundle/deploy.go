@@ -66,6 +66,8 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Retry(fleet.ReasonError, err)
 	case cluster.Spec.MetadataTooLarge:
 		out = result.Stalled(fleet.ReasonTooLarge, registration.MetadataTooLarge+"; what is deployed stays as it is")
+	case cluster.Status.Agent.DeploymentsStalled != "": // what the agent has reported for each BundleDeployment is old
+		out = result.Stalled(fleet.ReasonDeploymentsStalled, "the agent deploys nothing: "+shown(cluster.Status.Agent.DeploymentsStalled))
 	default:
 		out = ready("Bundle", cluster.Status.Summary)
 	}

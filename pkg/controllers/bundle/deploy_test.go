@@ -39,6 +39,23 @@ func TestReconcile_metadataTooLarge(t *testing.T) {
 	assert.Equal(t, fleet.ReasonBundleInvalid, planOf(b).problem.reason)
 }
 
+// The agent sends heartbeats, and cannot deploy: its reports on BundleDeployments are old.
+func TestReconcile_deploymentsStalled(t *testing.T) {
+	s := newStage(t)
+	alice := clusterNamed("alice")
+	alice.Status.Agent.DeploymentsStalled = "reading the history key on the member: " + strings.Repeat("x", 1000)
+	s.has(t, alice, toAlice(), isReady(deployed(t, toAlice())))
+	_, out := s.reconcile(t, alice)
+	assert.True(t, out.IsStalled())
+	assert.Equal(t, fleet.ReasonDeploymentsStalled, out.Reason)
+	assert.Contains(t, out.Message, "the agent deploys nothing: reading the history key on the member: x")
+	assert.Less(t, len(out.Message), 500)
+
+	alice.Status.Agent.DeploymentsStalled = ""
+	_, out = s.reconcile(t, alice)
+	assert.Equal(t, fleet.ReasonAllReady, out.Reason)
+}
+
 func TestReconcile(t *testing.T) {
 	s := newStage(t)
 	alice := clusterNamed("alice")

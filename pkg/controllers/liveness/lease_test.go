@@ -638,6 +638,12 @@ func TestReduce(t *testing.T) {
 	assert.NotContains(t, other.Annotations, registration.LeaseReport, "the Lease of no agent")
 }
 
+func TestReportOf_deploymentsStalled(t *testing.T) {
+	report, err := reportOf(newLeaseTest(t).renewedLease("a-uid", `{"deploymentsStalled":"`+strings.Repeat("x", 2*fleetstatus.MaxStalled)+`"}`))
+	require.NoError(t, err)
+	assert.Len(t, report.DeploymentsStalled, fleetstatus.MaxStalled)
+}
+
 // What an agent writes never makes a status that the API server refuses.
 func FuzzReportOf(f *testing.F) {
 	f.Add(oneReport, "p")

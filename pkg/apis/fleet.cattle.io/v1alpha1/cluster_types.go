@@ -413,6 +413,12 @@ type AgentStatus struct {
 	// a backup that is older than their Bundles, or is not the hub that deployed them.
 	// +optional
 	KeptReleases *AgentKeptReleases `json:"keptReleases,omitempty"`
+
+	// DeploymentsStalled is set by the agent to the reason why it deploys nothing, when that has lasted for a minute. The text is cut after 1024
+	// bytes, and then ends with three dots.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	DeploymentsStalled string `json:"deploymentsStalled,omitempty"`
 }
 
 // AgentKeptReleases are Helm releases that stay without a BundleDeployment.

@@ -265,6 +265,8 @@ const (
 	// ReasonWorkspaceLimitReached (False): the hub does not store what the Bundle needs for a Cluster, because the large BundleDeployments and
 	// copies of the workspace would take more than bundles.workspaceLimitMiB.
 	ReasonWorkspaceLimitReached = "WorkspaceLimitReached"
+	// ReasonDeploymentsStalled (False): the agent of the Cluster deploys nothing, for the reason in status.agent.deploymentsStalled.
+	ReasonDeploymentsStalled = "DeploymentsStalled"
 )
 
 // Reasons of the conditions of a BundleDeployment, which its agent writes. Like Fleet's own agents, it writes no reason for

@@ -86,7 +86,7 @@ func TestKinds_fields(t *testing.T) {
 			"apiServerCAHash agentTLSMode garbageCollectionInterval display agent import scheduled activeSchedule"},
 		{v1alpha1.ClusterDisplay{}, "readyBundles state"},
 		{v1alpha1.AgentStatus{}, "lastSeen namespace checkinInterval version generation kubernetesVersion nodes capacity allocatable apiServer clockSkew hub " +
-			"instance credentialExpires vouches registration keptReleases"},
+			"instance credentialExpires vouches registration keptReleases deploymentsStalled"},
 		{v1alpha1.AgentKeptReleases{}, "count names"},
 		{v1alpha1.AgentNodes{}, "count ready"},
 		{v1alpha1.AgentAPIServer{}, "ready message"},
