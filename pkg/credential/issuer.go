@@ -41,6 +41,8 @@ type ServiceAccounts interface {
 type Issuer struct {
 	Client ServiceAccounts
 	Clock  clock.PassiveClock
+	// Keys observes the issued tokens; nil observes none.
+	Keys *SigningKeys
 }
 
 // Issued is a token with its expiry; Expires is zero if it does not expire.
@@ -91,6 +93,7 @@ func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Dura
 	if reply.Status.Token == "" {
 		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: the answer has no token", account.Namespace, account.Name)
 	}
+	i.Keys.Observe(Token(reply.Status.Token))
 	return Issued{Token: Token(reply.Status.Token), Expires: reply.Status.ExpirationTimestamp.Time, Audiences: reply.Spec.Audiences}, nil
 }
 

@@ -41,6 +41,8 @@ type Claims struct {
 	Expires time.Time
 	// Issued is the time of issue by the API server's clock; zero if the token has none.
 	Issued time.Time
+	// KeyID names the key with which the API server has signed the token; empty if the token does not say it.
+	KeyID string
 }
 
 type boundClaims struct {
@@ -60,7 +62,8 @@ type boundClaims struct {
 // Inspect reads the claims of a ServiceAccount token of either kind, bound (TokenRequest) or legacy (token Secret).
 func Inspect(token Token) (Claims, error) {
 	var c boundClaims
-	if _, _, err := jwt.NewParser().ParseUnverified(token.Reveal(), &c); err != nil {
+	parsed, _, err := jwt.NewParser().ParseUnverified(token.Reveal(), &c)
+	if err != nil {
 		return Claims{}, fmt.Errorf("not a ServiceAccount token: %w", err)
 	}
 	claims := Claims{
@@ -68,6 +71,7 @@ func Inspect(token Token) (Claims, error) {
 		ServiceAccount: cmp.Or(c.Kubernetes.ServiceAccount.Name, c.LegacyName),
 		UID:            cmp.Or(c.Kubernetes.ServiceAccount.UID, c.LegacyUID),
 	}
+	claims.KeyID, _ = parsed.Header["kid"].(string)
 	if c.ExpiresAt != nil {
 		claims.Expires = c.ExpiresAt.Time
 	}

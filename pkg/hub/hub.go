@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -239,7 +241,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		ContentMetadata:   h.caches.contents,
 		ConfigMapMetadata: h.caches.configMaps,
 		Config:            &config.Store{},
-		Issuer:            credential.Issuer{Client: client.CoreV1(), Clock: o.Clock},
+		Issuer:            credential.Issuer{Client: client.CoreV1(), Clock: o.Clock, Keys: keysOf(h.config)},
 		Clock:             o.Clock,
 		Passes:            app.NewPasses(ctx),
 		SystemNamespace:   o.SystemNamespace,
@@ -266,6 +268,18 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 	}
 	c.HubUser = review.Status.UserInfo.Username
 	return c, nil
+}
+
+// keysOf returns the signing keys, with the key of the hub's own token if the hub runs in a pod: the API server accepts that token, and the kubelet
+// renews it.
+func keysOf(config *rest.Config) *credential.SigningKeys {
+	keys := &credential.SigningKeys{}
+	if config.BearerTokenFile != "" {
+		if token, err := os.ReadFile(config.BearerTokenFile); err == nil {
+			keys.Observe(credential.Token(strings.TrimSpace(string(token))))
+		}
+	}
+	return keys
 }
 
 // prepare creates the kinds that the caches watch, and the namespaces and ClusterRoles that registrations need.

@@ -60,7 +60,8 @@ func (h *handler) ensureCredential(
 		return h.secretTaken(existing)
 	}
 
-	// The token works unless it has expired, its ServiceAccount was deleted and created again, or somebody removed it.
+	// The token works unless it has expired, its ServiceAccount was deleted and created again, somebody removed it, or the key that signed it is
+	// no longer valid.
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil {
 		return h.reissueCredential(ctx, request, cluster, existing)
@@ -69,7 +70,8 @@ func (h *handler) ensureCredential(
 	if err != nil {
 		return failed(err)
 	}
-	if claims.ServesUntil(string(account.UID), h.Clock.Now()) {
+	isOutdated := !claims.Expires.IsZero() && h.Issuer.Keys.IsOutdated(claims)
+	if claims.ServesUntil(string(account.UID), h.Clock.Now()) && !isOutdated {
 		return done
 	}
 	return h.reissueCredential(ctx, request, cluster, existing)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,6 +66,9 @@ func Register(ctx context.Context, c *app.Context) {
 	enqueue.OnTransition(secrets, tokens, h.tokensOfSecret)
 	enqueue.OnTransition(c.Fleet.ClusterRegistration(), tokens, h.tokensOfRequest)
 	c.Config.OnChange(h.onConfigChange)
+	if c.Issuer.Keys != nil {
+		c.Issuer.Keys.OnChange = h.onKeyChange
+	}
 	if c.Admission != nil {
 		c.Admission.OnChange(h.enqueueAll)
 	}
@@ -168,6 +172,20 @@ func (h *handler) onConfigChange(before, after config.Hub) {
 		return
 	}
 	h.enqueueAll()
+}
+
+// settlingTime is the age from which a token is checked after a change of the signing keys. The bearer token of a younger one is new, and another pass
+// might create its objects again before the cache shows them.
+const settlingTime = time.Minute
+
+// onKeyChange enqueues the tokens whose bearer token may be signed with an earlier key.
+func (h *handler) onKeyChange() {
+	tokens, _ := h.cache.List("", labels.Everything()) // fails only if the selector is invalid
+	for _, token := range tokens {
+		if h.Clock.Since(token.CreationTimestamp.Time) > settlingTime {
+			h.tokens.EnqueueAfter(token.Namespace, token.Name, 0)
+		}
+	}
 }
 
 func (h *handler) enqueueAll() {

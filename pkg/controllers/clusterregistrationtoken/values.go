@@ -162,7 +162,8 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 const renewBefore = 30 * 24 * time.Hour
 
 // reusable returns the bearer token in the Secret, and whether it may stay there: it must be a token of the ServiceAccount that exists now,
-// and expire late enough.
+// expire late enough, and not be signed with an earlier key of the API server. Without an expiry it is the token of a Secret, which Kubernetes does
+// not sign again.
 func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
 	if existing == nil {
 		return "", false
@@ -185,7 +186,8 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	if expires != nil {
 		until = expires.Add(-tolerance)
 	}
-	return bearer, err == nil && claims.ServesUntil(string(account.UID), until)
+	isOutdated := !claims.Expires.IsZero() && h.Issuer.Keys.IsOutdated(claims)
+	return bearer, err == nil && claims.ServesUntil(string(account.UID), until) && !isOutdated
 }
 
 func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {

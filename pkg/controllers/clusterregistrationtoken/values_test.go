@@ -29,17 +29,19 @@ import (
 )
 
 func TestEnsureValues(t *testing.T) {
-	token, issued := someToken(0), 0
+	token, issued, keyID := someToken(0), 0, "first"
 	account := accountOf(token)
 	kube := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name, UID: "account"}})
 	kube.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
 		expires := noon.Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)
 		issued++
-		bearer, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		unsigned := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
 			"kubernetes.io": map[string]any{"serviceaccount": map[string]any{"name": "a", "uid": "account"}},
 			"iat":           noon.Unix(), "exp": expires.Unix(), "jti": fmt.Sprint(issued),
-		}).SignedString([]byte("k"))
+		})
+		unsigned.Header["kid"] = keyID
+		bearer, err := unsigned.SignedString([]byte("k"))
 		require.NoError(t, err)
 		request.Status = authenticationv1.TokenRequestStatus{Token: bearer, ExpirationTimestamp: metav1.NewTime(expires)}
 		return true, request, nil
@@ -60,6 +62,30 @@ func TestEnsureValues(t *testing.T) {
 	t.Run("the status write conflicted, and the cache lacks the Secret: its bearer token stays, others may hold a copy", func(t *testing.T) {
 		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
 		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before.Data, after.Data)
+	})
+	t.Run("the API server signs with another key since a restart: the bearer token is replaced once", func(t *testing.T) {
+		keyID = "second"
+		h.Issuer.Keys = &credential.SigningKeys{}
+		cached, empty := emptyIndexer(), h.secrets
+		require.NoError(t, cached.Add(before))
+		h.secrets = generic.NewCache[*corev1.Secret](cached, schema.GroupResource{})
+		defer func() { h.Issuer.Keys, h.secrets = nil, empty }()
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before.Data, after.Data, "no key is known yet")
+		_, err = h.Issuer.Request(t.Context(), account, credential.MinLifetime) // for another purpose
+		require.NoError(t, err)
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err = secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.NotEqual(t, before.Data, after.Data)
+		before = after
+		require.NoError(t, cached.Update(before))
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err = secrets.Get(t.Context(), "tok", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, before.Data, after.Data)
 	})
