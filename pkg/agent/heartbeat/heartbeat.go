@@ -87,7 +87,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	defer h.sending.Unlock()
 	notes, now := h.Notes.read(), h.Clock.Now()
 	report.Hub.Pending, report.PossessionProof = textOrNull(notes.pendingEndpoint), textOrNull(notes.possessionProof)
-	report.KeptReleases, report.DeploymentsStalled = notes.keptReleases, textOrNull(notes.deploymentsStalled)
+	report.KeptReleases, report.DeploymentsStalled = notes.keptReleases, notes.deploymentsStalled
 
 	text, err := last.encode(report)
 	if err != nil {
@@ -202,7 +202,7 @@ type statusPatch struct {
 	PossessionProof   *string      `json:"vouches"`
 
 	KeptReleases       json.RawMessage `json:"keptReleases,omitempty"`
-	DeploymentsStalled *string         `json:"deploymentsStalled"`
+	DeploymentsStalled json.RawMessage `json:"deploymentsStalled,omitempty"`
 }
 
 // hubReport is fleet.AgentHub as a patch.

@@ -163,9 +163,14 @@ func TestHeartbeat_send(t *testing.T) {
 		assert.Equal(t, 300, kept.Count)
 		assert.Len(t, kept.Names, 2048)
 		h.Notes.SetKeptReleases(nil)
+		wake = h.Notes.waker()
+		h.Notes.SetDeploymentsStalled("reading the history key: another error")
+		assert.False(t, isClosed(wake), "another text waits for the next heartbeat")
+		h.Notes.SetDeploymentsStalled("")
+		assert.True(t, isClosed(wake))
 		_, err = h.send(t.Context(), hub.use, &lastReport{})
 		require.NoError(t, err)
-		assert.Contains(t, hub.patches[1], `"keptReleases":null`)
+		assert.Contains(t, hub.patches[1], `"keptReleases":null,"deploymentsStalled":null`)
 	})
 	for _, answer := range []int{http.StatusForbidden, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("the status after %d", answer), func(t *testing.T) {

@@ -22,7 +22,7 @@ type notes struct {
 	pendingEndpoint    string          // why the agent cannot switch to another endpoint
 	possessionProof    string          // the request for which the agent proves possession of its credential
 	keptReleases       json.RawMessage // fleet.AgentKeptReleases, or null if there are none; empty until the agent knows it after its start
-	deploymentsStalled string          // why the agent deploys nothing
+	deploymentsStalled json.RawMessage // why the agent deploys nothing, or null if it deploys; empty until the agent knows it after its start
 }
 
 // maxKeptNames is the limit of AgentKeptReleases.Names.
@@ -61,10 +61,10 @@ func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
 func (n *Notes) SetDeploymentsStalled(text string) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	if (text == "") != (n.deploymentsStalled == "") {
+	if before := cmp.Or(string(n.deploymentsStalled), "null"); (text == "") != (before == "null") {
 		n.sendNow()
 	}
-	n.deploymentsStalled = fleetstatus.Cut(text, fleetstatus.MaxStalled)
+	n.deploymentsStalled, _ = json.Marshal(textOrNull(fleetstatus.Cut(text, fleetstatus.MaxStalled))) // cannot fail
 }
 
 // SetPossessionProof makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends the proof.
