@@ -114,7 +114,8 @@ type Context struct {
 	// RequestsDeletedWithCluster are the requests that were deleted because their Cluster was finalized.
 	RequestsDeletedWithCluster finalizing.RequestsDeletedWithCluster
 
-	serverClock serverClock
+	serverClock  serverClock
+	definedKinds definedKinds
 }
 
 // Admission reports whether the admission policies are in force on the API server of the hub.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
@@ -97,7 +99,8 @@ const parallelDeletes = 16
 // uninstallPoll is the interval at which the deleted Bundle of an agent is processed while the agent uninstalls itself.
 const uninstallPoll = 10 * time.Second
 
-// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that
+// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. If the kind of Bundles is being
+// deleted, the BundleDeployments stay. Condition Ready has the error that
 // prevents it.
 func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest *fleet.Bundle, err error) {
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
@@ -131,6 +134,18 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 		if len(unused) == 0 {
 			d.bundles.EnqueueAfter(b.Namespace, b.Name, uninstallPoll)
 			return b, nil
+		}
+	}
+
+	// The releases stay if the Bundle was not deleted for itself. A Bundle of the same name takes the BundleDeployments over.
+	if slices.ContainsFunc(unused, func(deployment *fleet.BundleDeployment) bool { return !d.isDeleted(deployment) }) {
+		kindDeleted, err := d.KindDeleted(ctx, "bundles", *b.DeletionTimestamp, d.Clock.Now())
+		if err != nil {
+			return b, err
+		}
+		if kindDeleted {
+			logrus.Warnf("CustomResourceDefinition %s is being deleted: the %d BundleDeployments of Bundle %s stay", app.DefinitionName("bundles"), len(unused), keyOf(b))
+			return writes.RemoveFinalizer(ctx, d.FleetClient.Bundles(b.Namespace), b, fleet.BundleFinalizer)
 		}
 	}
 

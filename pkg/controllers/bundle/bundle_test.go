@@ -165,7 +165,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 
 	s.errors = nil
 	s.handle(t, b)
-	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays")
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays, and the kind of Bundles was asked for within the last second")
 	s.lost(t, d)
 	s.handle(t, b)
 	assert.Equal(t, []string{`patch Bundle app [] {"metadata":{"finalizers":[],"resourceVersion":"5"}}`}, s.taken())
@@ -174,6 +174,21 @@ func TestOnBundleFinalizes(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, s.taken(), "without the finalizer the Bundle is not the hub's to hold")
 
+	t.Run("the kind of Bundles is deleted: the BundleDeployment stays", func(t *testing.T) {
+		s, b := newStage(t), settled()
+		b.DeletionTimestamp = &metav1.Time{Time: noon}
+		s.has(t, clusterNamed("alice"), b, deployed(t, b))
+		for name, definition := range map[string]*metav1.PartialObjectMetadata{
+			"it is being deleted": {ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: noon}}}, "it is gone": nil,
+			"it was created again": {ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(time.Second))}},
+		} {
+			s.kinds = map[string]*metav1.PartialObjectMetadata{"bundles.fleet.cattle.io": definition}
+			s.clock.Step(time.Second)
+			s.handle(t, b)
+			want := []string{"kind bundles", `patch Bundle app [] {"metadata":{"finalizers":[],"resourceVersion":"5"}}`}
+			assert.Equal(t, want, s.taken(), name)
+		}
+	})
 	t.Run("somebody removed the finalizer: the Clusters are enqueued", func(t *testing.T) {
 		s := newStage(t)
 		s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
@@ -208,11 +223,11 @@ func TestOnBundleFinalizes(t *testing.T) {
 			s.Kubernetes = fake.NewClientset(namespace)
 			s.has(t, c, b, deployed(t, b))
 			s.handle(t, b)
-			want := "delete " + atHome + " uid-of-app"
+			want := []string{"delete " + atHome + " uid-of-app", "kind bundles"}
 			if row.stays {
-				want = "enqueue Bundle app in 10s"
+				want = []string{"enqueue Bundle app in 10s"}
 			}
-			assert.Equal(t, []string{want}, s.taken(), "the finalizer stays")
+			assert.Equal(t, want, s.taken(), "the finalizer stays")
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -60,6 +61,8 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 	var out result.Result
 	switch {
+	case stalledReason(err) == fleet.ReasonKindDeleted: // the recreation of the objects enqueues the Cluster
+		out = result.Stalled(fleet.ReasonKindDeleted, err.Error()).In(kindRecheck * d.RecheckDelay())
 	case stalledReason(err) != "":
 		out = result.Stalled(stalledReason(err), err.Error()).In(d.RecheckDelay())
 	case err != nil:
@@ -419,8 +422,8 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 
 // isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
 // are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
-// A cached Bundle that is being deleted needs no confirmation, so that the deletion of a Bundle costs no request for each Cluster. recheck is the time
-// after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that this hub sees if its
+// The BundleDeployments of a Bundle that is being deleted are left to finalizeBundle. If no Bundle or no ClusterGroup requires the BundleDeployment any
+// more because their kind was deleted, the error is a kindDeletedError. recheck is the time after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that this hub sees if its
 // status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
 func (d *Deployer) isUntargeted(
 	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
@@ -435,17 +438,17 @@ func (d *Deployer) isUntargeted(
 		return failed(err)
 	}
 	isCached := err == nil
-	if isCached && cached.DeletionTimestamp != nil {
-		return true, 0, nil
+	if isCached && cached.DeletionTimestamp != nil && slices.Contains(cached.Finalizers, fleet.BundleFinalizer) {
+		return false, 0, nil
 	}
 	// While a Schedule of Fleet forbids changes, a BundleDeployment is deleted only with its Bundle.
-	if isCached && deployment.Spec.OffSchedule {
+	if isCached && cached.DeletionTimestamp == nil && deployment.Spec.OffSchedule {
 		return false, 0, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
 	var p *plan
-	if isCached {
+	if isCached && cached.DeletionTimestamp == nil {
 		p = d.plans.of(ctx, cached)
 		switch {
 		case p.err != nil:
@@ -466,11 +469,18 @@ func (d *Deployer) isUntargeted(
 	}
 	liveBundle, err := resource("bundles").Get(ctx, bundle.Name, metav1.GetOptions{})
 	switch {
-	case writes.IsMissing(err) || err == nil && liveBundle.DeletionTimestamp != nil:
+	case writes.IsMissing(err) || err == nil && liveBundle.DeletionTimestamp != nil && !slices.Contains(liveBundle.Finalizers, fleet.BundleFinalizer):
+		kindDeleted, err := d.KindDeleted(ctx, "bundles", deployment.CreationTimestamp, d.Clock.Now())
+		switch {
+		case err != nil:
+			return failed(err)
+		case kindDeleted:
+			return false, 0, &kindDeletedError{keyOf(deployment), "bundles"}
+		}
 		return true, 0, nil
 	case err != nil:
 		return failed(err)
-	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
+	case p == nil || !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return unknown()
 	}
@@ -499,7 +509,35 @@ func (d *Deployer) isUntargeted(
 	if !isCurrent {
 		return unknown()
 	}
+	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment, p, groups); {
+	case err != nil:
+		return failed(err)
+	case groupsDeleted:
+		return false, 0, &kindDeletedError{keyOf(deployment), "clustergroups"}
+	}
 	return true, 0, nil
+}
+
+// kindRecheck is how many times longer than other stalled passes one waits that keeps BundleDeployments because a kind was deleted: it sends some requests
+// for each of them.
+const kindRecheck = 30
+
+// groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
+const groupsRestoreTime = 24 * time.Hour
+
+// groupsDeleted reports whether the targets of a Bundle may select the Cluster of a BundleDeployment no longer because the kind of ClusterGroups was
+// deleted. This ends groupsRestoreTime after the kind was created again, unless a target still finds none of the groups that it selects.
+func (d *Deployer) groupsDeleted(ctx context.Context, deployment *fleet.BundleDeployment, p *plan, groups *workspaceGroups) (bool, error) {
+	seen := d.Clock.Now()
+	deleted, err := d.KindDeleted(ctx, "clustergroups", deployment.CreationTimestamp, seen)
+	if err != nil || !deleted || p.lacksGroups(groups) {
+		return deleted, err
+	}
+	now, err := d.ServerNow(ctx)
+	if err != nil {
+		return false, err
+	}
+	return d.KindDeleted(ctx, "clustergroups", metav1.NewTime(now.Add(-groupsRestoreTime)), seen)
 }
 
 // delete deletes a BundleDeployment, unless this hub has deleted it before and the cache does not show that yet.
@@ -624,6 +662,18 @@ type unusableError struct {
 // Error names the object, the problem and what to do about it.
 func (e *unusableError) Error() string { return fmt.Sprintf("%s %s %s", e.kind, e.key, e.problem) }
 
+// kindDeletedError reports a BundleDeployment that stays, although no Bundle or ClusterGroup requires it, because their kind was deleted.
+type kindDeletedError struct {
+	key      // of the BundleDeployment
+	resource string
+}
+
+// Error names the BundleDeployment, the kind, and what to do.
+func (e *kindDeletedError) Error() string {
+	return fmt.Sprintf("BundleDeployment %s stays: CustomResourceDefinition %s was deleted after the BundleDeployment was created; "+
+		"create the objects of that kind again, or delete the BundleDeployment to uninstall its release", e.key, app.DefinitionName(e.resource))
+}
+
 func foreignDeployment(deployment *fleet.BundleDeployment) error {
 	return &unusableError{deploymentKind.Kind, keyOf(deployment), "exists and was not made from this Bundle; delete it"}
 }
@@ -659,7 +709,8 @@ func (l bundleErrors) Error() string {
 func (l bundleErrors) Unwrap() []error { return l }
 
 // stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
-// owner, a source is missing, a person has to correct a template, or the workspace has reached its limit.
+// owner, a source is missing, a person has to correct a template, the workspace has reached its limit, or a kind was
+// deleted.
 func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {
@@ -671,9 +722,12 @@ func stalledReason(err error) (reason string) {
 		var missing *missingSourceError
 		var template *templateError
 		var limit *storageError
+		var kindDeleted *kindDeletedError
 		switch {
 		case errors.As(one, &unusable), errors.As(one, &role):
 			reason = fleet.ReasonNameConflict
+		case errors.As(one, &kindDeleted):
+			reason = cmp.Or(reason, fleet.ReasonKindDeleted)
 		case errors.As(one, &missing):
 			reason = cmp.Or(reason, fleet.ReasonDownstreamMissing)
 		case errors.As(one, &template):

@@ -7,12 +7,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
@@ -79,7 +83,7 @@ func TestReconcile(t *testing.T) {
 
 	s.lost(t, toAlice())
 	cluster, out = s.reconcile(t, alice)
-	assert.Equal(t, []string{"confirm app", "delete " + atHome + " uid-of-app"}, s.taken())
+	assert.Equal(t, []string{"confirm app", "delete " + atHome + " uid-of-app", "kind bundles"}, s.taken())
 	assert.Equal(t, "0/0", cluster.Status.Display.ReadyBundles)
 	assert.True(t, out.IsDone())
 	s.reconcile(t, alice)
@@ -199,9 +203,9 @@ func TestReconcileDeletes(t *testing.T) {
 			s.errors = map[string]error{"delete": row.err}
 			_, out := s.reconcile(t, clusterNamed("alice"))
 			assert.Equal(t, row.done, out.IsDone())
-			assert.Len(t, s.taken(), 2)
+			assert.Equal(t, []string{"confirm app", "delete " + atHome + " uid-of-app", "kind bundles"}, s.taken())
 			s.reconcile(t, clusterNamed("alice"))
-			assert.Len(t, s.taken(), row.again)
+			assert.Len(t, s.taken(), row.again, "the answer about the kind counts for a second")
 		})
 	}
 }
@@ -217,6 +221,8 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	again.UID = "another"
 	newer, deleting := toAlice(), toAlice()
 	newer.Generation, deleting.DeletionTimestamp = 2, &metav1.Time{Time: noon}
+	finalized := deleting.DeepCopy()
+	deleting.Finalizers, finalized.Finalizers = []string{fleet.BundleFinalizer}, []string{"other"}
 	group := func(generation int64, ownLabels map[string]string) *fleet.ClusterGroup {
 		return &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", UID: "uid", Generation: generation, Labels: ownLabels}}
 	}
@@ -235,10 +241,12 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 		"the Cluster has a label now":            {[]metav1.Object{ofLabel}, []metav1.Object{labelled}, nil, toCluster, false},
 		"the Cluster is another of that name":    {[]metav1.Object{ofLabel}, []metav1.Object{again}, nil, toCluster, false},
 		"the Cluster cannot be read":             {[]metav1.Object{ofLabel}, nil, map[string]error{"confirm alice": errInternal}, toCluster, false},
-		"the Bundle is being deleted":            {nil, []metav1.Object{deleting}, nil, []string{"confirm app"}, true},
-		"the cache has the deletion":             {[]metav1.Object{deleting}, nil, nil, nil, true},
+		"the Bundle is being deleted":            {nil, []metav1.Object{deleting}, nil, []string{"confirm app"}, false},
+		"another finalizer keeps the Bundle":     {[]metav1.Object{finalized}, nil, nil, []string{"confirm app", "kind bundles"}, true},
+		"the Bundle is gone":                     {nil, nil, nil, []string{"confirm app", "kind bundles"}, true},
+		"the kind cannot be read":                {nil, nil, map[string]error{"kind": errInternal}, []string{"confirm app", "kind bundles"}, false},
 		"the ClusterGroup is not in the cache":   {[]metav1.Object{ofGroup}, []metav1.Object{group(1, nil)}, nil, toGroups, false},
-		"the ClusterGroup selects another label": {[]metav1.Object{ofGroup, group(1, nil)}, nil, nil, toGroups, true},
+		"the ClusterGroup selects another label": {[]metav1.Object{ofGroup, group(1, nil)}, nil, nil, append(toGroups[:3:3], "kind clustergroups"), true},
 		"the selector of the group has changed": {
 			[]metav1.Object{ofGroup, group(1, nil)}, []metav1.Object{group(2, nil)}, nil, toGroups, false,
 		},
@@ -255,7 +263,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 			s.uncached, s.errors = row.uncached, row.errors
 			cluster, out := s.reconcile(t, clusterNamed("alice"))
 			if row.deletes {
-				assert.Equal(t, append(row.requests, "delete "+atHome+" uid-of-app"), s.taken())
+				assert.Equal(t, slices.Sorted(slices.Values(append(row.requests, "delete "+atHome+" uid-of-app"))), s.taken())
 				return
 			}
 			assert.Equal(t, row.requests, s.taken())
@@ -295,8 +303,66 @@ func TestReconcile_offSchedule(t *testing.T) {
 	assert.Empty(t, s.taken())
 
 	elsewhere.DeletionTimestamp = &metav1.Time{Time: noon}
-	s.reconcile(t, clusterNamed("alice"))
-	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken())
+	s.handle(t, elsewhere)
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app", "kind bundles"}, s.taken())
+}
+
+// Whoever deletes a kind may not mean to remove all workloads.
+func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
+	created := metav1.NewTime(noon.Add(-48 * time.Hour)) // the BundleDeployment
+	named := func(group string) *fleet.Bundle {
+		return bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterGroup: group}} })
+	}
+	selecting := func(values map[string]string) *fleet.Bundle {
+		return bundleWith(func(s *fleet.BundleSpec) {
+			s.Targets = []fleet.BundleTarget{{ClusterGroupSelector: &metav1.LabelSelector{MatchLabels: values}}}
+		})
+	}
+	edge := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", Labels: map[string]string{"a": "b"}}}
+	since := func(created time.Time) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+	}
+	terminating := since(noon.Add(-100 * time.Hour))
+	terminating.DeletionTimestamp = &metav1.Time{Time: noon}
+	anHourAgo, aDayAgo, earlier := since(noon.Add(-time.Hour)), since(noon.Add(-25*time.Hour)), since(created.Time)
+	for name, row := range map[string]struct {
+		kind       string
+		definition *metav1.PartialObjectMetadata
+		cached     []metav1.Object
+		deletes    bool
+	}{
+		"the kind of Bundles is being deleted":                    {"bundles", terminating, nil, false},
+		"the kind of Bundles is gone":                             {"bundles", nil, nil, false},
+		"the kind of Bundles was created again":                   {"bundles", aDayAgo, nil, false},
+		"the kind of Bundles is older than the BundleDeployment":  {"bundles", earlier, nil, true},
+		"the kind of groups is being deleted":                     {"clustergroups", terminating, []metav1.Object{named("edge")}, false},
+		"the kind of groups was created again: no group":          {"clustergroups", aDayAgo, []metav1.Object{named("edge")}, false},
+		"the kind of groups was created again: no such label":     {"clustergroups", aDayAgo, []metav1.Object{selecting(map[string]string{"a": "c"}), edge}, false},
+		"the kind of groups was created an hour ago, and a group": {"clustergroups", anHourAgo, []metav1.Object{selecting(edge.Labels), edge}, false},
+		"the kind of groups was created a day ago, and the group": {"clustergroups", aDayAgo, []metav1.Object{named("edge"), edge}, true},
+		"the kind of groups was created a day ago, and a label":   {"clustergroups", aDayAgo, []metav1.Object{selecting(edge.Labels), edge}, true},
+		"the kind of groups is older than the BundleDeployment":   {"clustergroups", earlier, []metav1.Object{named("edge")}, true},
+		"the targets select no group":                             {"clustergroups", nil, []metav1.Object{bundleWith(func(*fleet.BundleSpec) {})}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &authenticationv1.SelfSubjectReview{}, nil
+			})
+			s.kinds = map[string]*metav1.PartialObjectMetadata{row.kind + ".fleet.cattle.io": row.definition}
+			deployment := isReady(deployed(t, toAlice()))
+			deployment.CreationTimestamp = created
+			s.has(t, append(row.cached, clusterNamed("alice"), deployment)...)
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			deletes := slices.Contains(s.taken(), "delete "+atHome+" uid-of-app")
+			assert.Equal(t, row.deletes, deletes)
+			if !row.deletes {
+				assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
+				assert.Contains(t, out.Message, "CustomResourceDefinition "+row.kind+".fleet.cattle.io was deleted")
+				assert.Equal(t, 30*s.RecheckDelay(), out.After)
+			}
+		})
+	}
 }
 
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
@@ -311,7 +377,7 @@ func TestReconcileDecidesOnDeletionWithWhatIsConfirmed(t *testing.T) {
 	s.after = map[string]func(){"confirm abandoned": func() { s.has(t, newer) }}
 	_, out := s.reconcile(t, clusterNamed("alice"))
 	log := s.taken()
-	assert.Len(t, log, 3)
+	assert.Len(t, log, 4)
 	assert.Equal(t, []string{"confirm abandoned", "confirm app"}, log[:2])
 	assert.Contains(t, log[2], "delete "+home+"/abandoned ")
 	assert.Equal(t, expectations.Timeout, out.After)

@@ -71,6 +71,8 @@ type stage struct {
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 	bundle *fleet.Bundle                      // what the API server has
 	more   string                             // where each list of the API server says that the next page begins
+	// kinds are the CustomResourceDefinitions by name; those that are not in it were created long ago. A nil one does not exist.
+	kinds map[string]*metav1.PartialObjectMetadata
 	// uncached are the Bundles, Clusters and ClusterGroups that the API server has beside those in the caches.
 	uncached []metav1.Object
 }
@@ -171,6 +173,16 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 // answerMetadata answers requests for the metadata of Bundles, Clusters and ClusterGroups, which are in the caches or in uncached.
 func (s *stage) answerMetadata(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
 	kind := map[string]string{"bundles": "*v1alpha1.Bundle", "clusters": "*v1alpha1.Cluster", "clustergroups": "*v1alpha1.ClusterGroup"}[action.GetResource().Resource]
+	if get, ok := action.(clienttesting.GetAction); ok && get.GetResource().Resource == "customresourcedefinitions" {
+		definition, changed := s.kinds[get.GetName()]
+		if !changed {
+			definition = &metav1.PartialObjectMetadata{}
+		}
+		if err := s.note("kind %s", strings.TrimSuffix(get.GetName(), ".fleet.cattle.io")); err != nil || definition == nil {
+			return true, nil, cmp.Or(err, error(errNotFound))
+		}
+		return true, definition, nil
+	}
 	live := map[string]metav1.PartialObjectMetadata{}
 	for _, object := range s.indexers[kind].List() {
 		o := object.(metav1.Object)

@@ -160,6 +160,15 @@ func (p *plan) selectsGroups() bool {
 		slices.ContainsFunc(p.targets, func(t target) bool { return selectsGroup(t.criteria) })
 }
 
+// lacksGroups reports whether a target selects ClusterGroups of which none exists.
+func (p *plan) lacksGroups(w *workspaceGroups) bool {
+	lacks := func(c criteria) bool {
+		_, exists := w.positions()[c.group]
+		return c.group != "" && !exists || c.group == "" && c.groups != nil && len(w.selectedBy(c.groups)) == 0
+	}
+	return slices.ContainsFunc(p.restrictions, lacks) || slices.ContainsFunc(p.targets, func(t target) bool { return lacks(t.criteria) })
+}
+
 // candidate has the properties of a Cluster by which targets select it.
 type candidate struct {
 	name, displayName string

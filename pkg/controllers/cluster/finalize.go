@@ -8,17 +8,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -72,7 +70,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	byAgent, byHub := finalizing.NotNeeded(), finalizing.NotNeeded()
 	kindDeleted := false
 	if !notNeeded && hadAgent(cluster) {
-		if kindDeleted, err = h.kindDeletion.caused(ctx, cluster, h.Metadata, began, h.Clock.Now()); err != nil {
+		if kindDeleted, err = h.KindDeleted(ctx, "clusters", *cluster.DeletionTimestamp, began); err != nil {
 			return cluster, err
 		}
 	}
@@ -80,7 +78,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	case notNeeded:
 	case kindDeleted: // whoever deletes a kind may not mean to remove all workloads
 		byAgent = finalizing.GivenUp(fleet.ReasonKindDeleted,
-			"CustomResourceDefinition "+clustersKind+" is being deleted: the agent and what it deployed stay on the member")
+			"CustomResourceDefinition "+app.DefinitionName("clusters")+" is being deleted: the agent and what it deployed stay on the member")
 	default:
 		if byAgent, err = h.askAgent(ctx, cluster, agentDeadline); err != nil {
 			return cluster, err
@@ -107,47 +105,6 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	// Report what may be left on the member before the finalizer is removed: afterwards the Cluster is gone, and nobody would report it.
 	h.reportLeft(cluster, byAgent, byHub)
 	return writes.RemoveFinalizer(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fleet.ClusterFinalizer)
-}
-
-// clustersKind is the name of the CustomResourceDefinition of Clusters.
-const clustersKind = "clusters.fleet.cattle.io"
-
-// kindDeletion finds out whether Clusters are deleted because their kind is. The zero kindDeletion is ready to use.
-type kindDeletion struct {
-	forbidden sync.Once
-
-	mu         sync.Mutex
-	definition *metav1.PartialObjectMetadata // nil if there is none
-	asked      time.Time
-}
-
-// caused reports whether the kind of Clusters is being deleted, was deleted, or was created again after the Cluster was deleted. An answer counts for a
-// second if it was asked after the hub has seen the deletion, which began then: a thousand Clusters may be deleted at once. A hub without the right to
-// ask takes the kind for one that stays.
-func (k *kindDeletion) caused(ctx context.Context, cluster *fleet.Cluster, client metadata.Interface, began, now time.Time) (bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	isCause := func() bool {
-		return k.definition == nil || k.definition.DeletionTimestamp != nil || cluster.DeletionTimestamp.Before(&k.definition.CreationTimestamp)
-	}
-	if now.Sub(k.asked) < time.Second && !k.asked.Before(began) {
-		return isCause(), nil
-	}
-	definition, err := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).
-		Get(ctx, clustersKind, metav1.GetOptions{})
-	switch {
-	case apierrors.IsForbidden(err):
-		k.forbidden.Do(func() {
-			logrus.Warnf("The hub may not read CustomResourceDefinition %s: if it is deleted, the hub removes the agents and their releases from all members", clustersKind)
-		})
-		return false, nil
-	case writes.IsMissing(err):
-		definition = nil
-	case err != nil:
-		return false, fmt.Errorf("checking whether CustomResourceDefinition %s is being deleted: %w", clustersKind, err)
-	}
-	k.definition, k.asked = definition, now
-	return isCause(), nil
 }
 
 // seenDeletions records the deletions of Clusters that this hub has seen.

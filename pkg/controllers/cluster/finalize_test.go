@@ -176,7 +176,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 // forbidding refuses to answer.
 func forbidding(client *metadatafake.FakeMetadataClient) *metadatafake.FakeMetadataClient {
 	client.PrependReactor("get", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "customresourcedefinitions"}, clustersKind, nil)
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "customresourcedefinitions"}, app.DefinitionName("clusters"), nil)
 	})
 	return client
 }
@@ -187,7 +187,7 @@ func withKind(deleted *metav1.Time, created time.Time) *metadatafake.FakeMetadat
 	metav1.AddMetaToScheme(scheme)
 	return metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
-		ObjectMeta: metav1.ObjectMeta{Name: clustersKind, DeletionTimestamp: deleted, CreationTimestamp: metav1.NewTime(created)},
+		ObjectMeta: metav1.ObjectMeta{Name: app.DefinitionName("clusters"), DeletionTimestamp: deleted, CreationTimestamp: metav1.NewTime(created)},
 	})
 }
 

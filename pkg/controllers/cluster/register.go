@@ -43,7 +43,6 @@ type handler struct {
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
 	deletions      seenDeletions
-	kindDeletion   kindDeletion
 	changedSecrets *enqueue.Changes[changedSecrets]
 }
 

@@ -279,7 +279,7 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonFarewellFailed (False): something could not be removed yet.
 	ReasonFarewellFailed = "FarewellFailed"
-	// ReasonKindDeleted (False): the CustomResourceDefinition of Clusters is being deleted, so the hub removes nothing from the members.
+	// ReasonKindDeleted (False): a CustomResourceDefinition was deleted, so the hub removes nothing from the members because of the objects that are gone.
 	ReasonKindDeleted = "KindDeleted"
 )
 
