@@ -30,7 +30,7 @@ func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, mean
 
 func nothing() {}
 
-// askedForKind are the reads of the CustomResourceDefinition of Clusters, of which at most one is sent in a second.
+// askedForKind are the reads of the CustomResourceDefinition of Clusters before the hub removes anything from a member, of which at most one is sent in a second.
 const askedForKind = 2
 
 // inVain is how many deletions may be answered with 404: Kubernetes deletes some of the objects too.
@@ -77,6 +77,7 @@ func (s *stage) costOfADeletion(t *testing.T, r *testenv.Recorder, values regist
 		most["PATCH bundledeployments"] = 1 // asks the agent to leave
 		most["PATCH clusters/status"] = 1   // reports the wait for the agent
 		most["DELETE bundles"], most["PATCH bundles"] = 1, 1
+		most["GET bundles.fleet.cattle.io"] = 1 // whether the kind of the Bundle is deleted, if its BundleDeployment still exists
 
 		requireRemoval(t, s.deletion(t, r, leaving, func() {
 			testenv.EventuallyIs(t, deployments.Get, bundle, func(d *fleet.BundleDeployment) (bool, string) {

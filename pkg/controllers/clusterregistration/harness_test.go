@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -67,7 +68,9 @@ type scene struct {
 	fleet    *fakefleet.Clientset
 	events   *record.FakeRecorder
 	counting *tokenQueue
-	issued   []time.Duration // the lifetimes of the tokens that were issued
+	// kindDeleted is whether the kind of requests was deleted.
+	kindDeleted bool
+	issued      []time.Duration // the lifetimes of the tokens that were issued
 }
 
 func newScene(t *testing.T) *scene {
@@ -145,7 +148,8 @@ func (s *scene) server(objects ...runtime.Object) {
 	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
 	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
-	s.uninstalling.Kubernetes = s.kube
+	s.uninstalling.Kubernetes, s.uninstalling.Clock = s.kube, s.Clock
+	s.uninstalling.KindDeleted = func(context.Context, string, metav1.Time, time.Time) (bool, error) { return s.kindDeleted, nil }
 }
 
 // bearer is a token of the ServiceAccount with that UID; a zero end is none.

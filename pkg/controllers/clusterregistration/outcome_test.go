@@ -380,6 +380,12 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 		needed bool
 	}{
 		{"the agent is uninstalling itself", func(*scene, *corev1.ServiceAccount) {}, true},
+		{"the kind of requests was deleted and the Cluster is gone", func(s *scene, _ *corev1.ServiceAccount) {
+			s.kindDeleted, s.cluster.Name = true, "other"
+		}, false},
+		{"the kind of requests was deleted and the agent has registered again", func(s *scene, _ *corev1.ServiceAccount) {
+			s.kindDeleted, s.cluster.DeletionTimestamp, s.cluster.Status.Agent.Registration = true, nil, "request-later"
+		}, false},
 		{"the Cluster stays", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.DeletionTimestamp = nil }, false},
 		{"the agent has left", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Finalizers = []string{"other"} }, false},
 		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.RequestsDeletedWithCluster.Add(requestKey) }, false},
@@ -401,6 +407,18 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 			if row.needed {
 				assert.Equal(t, map[string]time.Duration{requestKey.String(): uninstallPoll}, s.delays)
 			}
+		})
+	}
+	for _, used := range []string{"", requestKey.Name} {
+		t.Run("the kind of requests was deleted: the agent that uses "+used+" keeps its rights", func(t *testing.T) {
+			s := given(t)
+			s.kindDeleted, s.cluster.Status.Agent.Registration = true, used
+			s.uninstalling.Accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
+			s.uninstalling.Clusters = fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			_, err := s.onChange(requestKey.String(), nil)
+			require.NoError(t, err)
+			assert.False(t, s.revoked())
+			assert.Empty(t, s.delays)
 		})
 	}
 	for name, breaks := range map[string]func(*scene){

@@ -126,7 +126,9 @@ func Register(ctx context.Context, c *app.Context) {
 		lostAnswers:     utilcache.NewExpiringWithClock(c.Clock),
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
-	h.uninstalling = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
+	h.uninstalling = finalizing.UninstallingAgents{
+		Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient, KindDeleted: c.KindDeleted, Clock: c.Clock,
+	}
 	secretsByRequest.AddTo(h.secrets)
 	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 

@@ -9,6 +9,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/kv"
 	wranglername "github.com/rancher/wrangler/v3/pkg/name"
+	"github.com/sirupsen/logrus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -20,6 +21,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -207,7 +209,8 @@ func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, r
 // uninstallPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
 const uninstallPoll = 10 * time.Second
 
-// removeObjectsUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
+// removeObjectsUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them: to uninstall itself, or because the kind
+// of requests was deleted. The deletion of the
 // cluster namespace then enqueues the request sooner than the timer.
 func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
@@ -216,9 +219,14 @@ func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key strin
 		if err != nil {
 			return err
 		}
-		if needed {
+		switch needed {
+		case finalizing.IdentityUninstalling:
 			h.queue.EnqueueAfter(namespace, name, uninstallPoll)
 			return nil
+		case finalizing.IdentityKept: // package orphans checks periodically
+			logrus.Warnf("ClusterRegistration %s is gone because its CustomResourceDefinition was deleted: the agent keeps its rights", key)
+			return nil
+		case finalizing.IdentityUnused:
 		}
 	}
 	return h.removeObjects(ctx, key)

@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
@@ -38,36 +41,67 @@ func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name str
 	return namespace.DeletionTimestamp != nil, nil
 }
 
-// UninstallingAgents finds out which agents still need their identity to uninstall themselves.
+// UninstallingAgents finds out which agents still need their identity, although their request is gone.
 type UninstallingAgents struct {
 	Kubernetes kubernetes.Interface
 	Accounts   corecontrollers.ServiceAccountCache
 	Clusters   fleetclient.ClustersGetter
+	// KindDeleted is Context.KindDeleted in package app.
+	KindDeleted func(ctx context.Context, resource string, since metav1.Time, seen time.Time) (bool, error)
+	Clock       clock.PassiveClock
 }
 
-// NeedsIdentity reports whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
+// IdentityNeed is whether an agent still needs the identity of a request that is gone.
+type IdentityNeed int
+
+const (
+	// IdentityUnused is returned for an agent that does not.
+	IdentityUnused IdentityNeed = iota
+	// IdentityUninstalling is returned while the agent may have to uninstall itself.
+	IdentityUninstalling
+	// IdentityKept is returned if the request is gone because the kind of requests was deleted.
+	IdentityKept
+)
+
+// NeedsIdentity returns whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
 // together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
-// to remove what it deployed. Its identity is then deleted with the cluster namespace.
-func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, request string) (bool, error) {
+// to remove what it deployed. Its identity is then deleted with the cluster namespace. If the kind of requests was deleted, nobody has denied the agent
+// its identity: it keeps it until it has registered again, its Cluster is deleted, or a person deletes the ServiceAccount.
+func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, request string) (IdentityNeed, error) {
 	accounts, err := index.AccountsByRequest.Find(a.Accounts, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
-		return false, err
+		return IdentityUnused, err
 	}
 	namespaceDeleted, err := NamespaceDeleted(ctx, a.Kubernetes, namespace)
 	if err != nil {
-		return false, err
+		return IdentityUnused, err
 	}
+	isRegisteredAgain := true
+	newest := accounts[0].CreationTimestamp
 	for _, account := range accounts {
+		if newest.Before(&account.CreationTimestamp) {
+			newest = account.CreationTimestamp
+		}
 		// The cache may not show yet that the Cluster is deleted.
 		cluster, err := a.Clusters.Clusters(namespace).Get(ctx, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
 		switch {
 		case err == nil && InProgress(cluster, namespaceDeleted):
-			return true, nil
-		case err != nil && !apierrors.IsNotFound(err):
-			return false, err
+			return IdentityUninstalling, nil
+		case err == nil && cluster.DeletionTimestamp == nil:
+			used := cluster.Status.Agent.Registration
+			isRegisteredAgain = isRegisteredAgain && used != "" && used != request
+		case err != nil && !writes.IsMissing(err):
+			return IdentityUnused, err
 		}
 	}
-	return false, nil
+	if isRegisteredAgain { // or there is no Cluster
+		return IdentityUnused, nil
+	}
+	kindDeleted, err := a.KindDeleted(ctx, "clusterregistrations", newest, a.Clock.Now())
+	if err != nil || !kindDeleted {
+		return IdentityUnused, err
+	}
+	return IdentityKept, nil
 }
 
 // RequestsDeletedWithCluster are the requests that finalizing deletes: their agents are done, so NeedsIdentity need not be called for them. They

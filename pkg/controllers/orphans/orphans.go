@@ -57,9 +57,11 @@ type Collector struct {
 	kinds  []ownedKind
 	owners map[string]ownerKind // by kind
 	// isNeeded reports whether an agent still needs the objects that were created for a deleted request.
-	isNeeded func(ctx context.Context, namespace, request string) (bool, error)
-	tasks    workqueue.TypedDelayingInterface[types.NamespacedName]
-	running  sync.WaitGroup
+	isNeeded func(ctx context.Context, namespace, request string) (finalizing.IdentityNeed, error)
+	// kept counts the objects that the walk keeps because the kind of their owner was deleted. Only the goroutine of the walk uses it.
+	kept    int
+	tasks   workqueue.TypedDelayingInterface[types.NamespacedName]
+	running sync.WaitGroup
 }
 
 // ownedKind is a kind of objects that the hub creates for owners.
@@ -84,7 +86,9 @@ var walk types.NamespacedName
 func Register(ctx context.Context, c *app.Context) *Collector {
 	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
 	o := newCollector(c)
-	o.isNeeded = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.NeedsIdentity
+	o.isNeeded = finalizing.UninstallingAgents{
+		Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient, KindDeleted: c.KindDeleted, Clock: c.Clock,
+	}.NeedsIdentity
 	o.owners = map[string]ownerKind{
 		kindCluster: {fleetKind("clusters"), c.Fleet.Cluster().Informer().GetStore()},
 		kindRequest: {fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer().GetStore()},
@@ -164,6 +168,7 @@ func (c *Collector) do(ctx context.Context, task types.NamespacedName) {
 func (c *Collector) checkAll(ctx context.Context) (left int) {
 	for _, k := range c.kinds {
 		leftOfKind := 0
+		c.kept = 0
 		for i, object := range k.cache.List() {
 			if i > 0 && i%batch == 0 {
 				select {
@@ -180,6 +185,10 @@ func (c *Collector) checkAll(ctx context.Context) (left int) {
 		}
 		c.Metrics.OrphansLeft.WithLabelValues(k.name).Set(float64(leftOfKind))
 		left += leftOfKind
+		if c.kept > 0 {
+			logrus.Warnf("%d orphans of kind %s stay, because a CustomResourceDefinition was deleted after they were created; they are deleted with their owners "+
+				"when these are created again, or by a person", c.kept, k.name)
+		}
 	}
 	return left
 }
@@ -217,7 +226,8 @@ func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bo
 }
 
 // deleteOrphan deletes an object whose owner is not in the cache, if the API server confirms that there is no such owner. An
-// owner that was created again with the same name keeps the object: its controller creates objects of the same names.
+// owner that was created again with the same name keeps the object: its controller creates objects of the same names. done is also true for an object that
+// stays because the kind of its owner was deleted.
 func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Object, o ownerKey) (done bool, err error) {
 	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
 	switch {
@@ -226,11 +236,25 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	case !writes.IsMissing(err):
 		return false, fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, err)
 	}
-	// An agent that is asked to uninstall itself needs the rights of its request.
+	// An agent that is asked to uninstall itself needs the rights of its request. Objects whose owner is gone only because its kind is stay: all agents
+	// would lose their identity. The objects of an agent that has registered again, or whose Cluster is gone, do not stay.
 	if o.kind == kindRequest {
 		needed, err := c.isNeeded(ctx, o.namespace, o.name)
-		if err != nil || needed {
+		if err != nil || needed == finalizing.IdentityUninstalling {
 			return false, err
+		}
+		if needed == finalizing.IdentityKept {
+			c.kept++
+			return true, nil
+		}
+	} else {
+		kindDeleted, err := c.KindDeleted(ctx, c.owners[o.kind].resource.Resource, m.GetCreationTimestamp(), c.Clock.Now())
+		if err != nil {
+			return false, err
+		}
+		if kindDeleted {
+			c.kept++
+			return true, nil
 		}
 	}
 	err = c.Metadata.Resource(k.resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), writes.IfUID(m))

@@ -23,6 +23,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -46,7 +47,9 @@ type world struct {
 
 	owner                ownerKey // of all Namespaces
 	live, deletion       error    // the answers to the look-up of an owner, and to a deletion
-	asked                int      // look-ups
+	kind                 error    // the answer about the kind of the owner
+	kindCreated          time.Time
+	asked                int // look-ups
 	deleted, deletedUIDs []string
 }
 
@@ -63,6 +66,9 @@ func newWorld(t *testing.T, namespaces ...string) *world {
 			assert.Equal(t, "namespaces", a.Resource.Resource)
 			w.deleted, w.deletedUIDs = append(w.deleted, a.Name), append(w.deletedUIDs, string(*a.DeleteOptions.Preconditions.UID))
 			return true, nil, w.deletion
+		}
+		if action.GetResource().Resource == "customresourcedefinitions" {
+			return true, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(w.kindCreated)}}, w.kind
 		}
 		assert.Equal(t, "ws/member", action.GetNamespace()+"/"+action.(clienttesting.GetAction).GetName())
 		w.asked++
@@ -140,14 +146,29 @@ func TestCheckAll(t *testing.T) {
 	t.Run("what an agent needs to uninstall itself: kept until it has", func(t *testing.T) {
 		w := newWorld(t, "n")
 		w.owner, w.live = ownerKey{kindRequest, "ws", "member"}, errNotFound
-		w.isNeeded = func(context.Context, string, string) (bool, error) { return true, nil }
+		answer := func(needed finalizing.IdentityNeed, err error) {
+			w.isNeeded = func(context.Context, string, string) (finalizing.IdentityNeed, error) { return needed, err }
+		}
+		answer(finalizing.IdentityUninstalling, nil)
 		assert.Equal(t, 1, w.checkAll(t.Context()), "checked again soon")
-		w.isNeeded = func(context.Context, string, string) (bool, error) { return false, errRefused }
+		answer(finalizing.IdentityUnused, errRefused)
 		assert.Equal(t, 1, w.checkAll(t.Context()), "it is not known")
 		assert.Empty(t, w.deleted)
-		w.isNeeded = func(context.Context, string, string) (bool, error) { return false, nil }
+		answer(finalizing.IdentityKept, nil)
+		assert.Zero(t, w.checkAll(t.Context()), "the kind of requests was deleted: it stays, and the next walk is not sooner")
+		assert.Empty(t, w.deleted)
+		answer(finalizing.IdentityUnused, nil)
 		assert.Zero(t, w.checkAll(t.Context()))
 		assert.Len(t, w.deleted, 1)
+	})
+	t.Run("the kind of the owner was deleted: kept", func(t *testing.T) {
+		w := newWorld(t, "n")
+		w.live, w.kindCreated = errNotFound, w.clock.Now()
+		assert.Zero(t, w.checkAll(t.Context()))
+		w.clock.Step(time.Second)
+		w.kind = errRefused
+		assert.Equal(t, 1, w.checkAll(t.Context()), "it is not known")
+		assert.Empty(t, w.deleted)
 	})
 	t.Run("many objects: it pauses after each batch", func(t *testing.T) {
 		var names []string
