@@ -36,7 +36,7 @@ import (
 type HistoryLimits struct {
 	// ResponseLimits are limits of all revisions together, decompressed.
 	transport.ResponseLimits
-	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckYAML. ResponseLimits count each of them as one string.
+	// Nodes limits the YAML of each manifest, hook and CustomResourceDefinition, see CheckDocuments. ResponseLimits count each of them as one string.
 	Nodes int
 	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
 	TrustSigned bool
@@ -236,7 +236,7 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 				err = limits.hold(s.ctx)
 			}
 			if err == nil {
-				err = CheckYAML(text, limits.Nodes)
+				err = CheckDocuments(text, limits.Nodes)
 			}
 			if err != nil {
 				return fmt.Errorf("the history of the Helm release: %w", err)
@@ -269,16 +269,26 @@ func parsedTexts(found release.Releaser) iter.Seq[[]byte] {
 	}
 }
 
-// YAMLError is the error of CheckYAML. It contains no part of the text.
+// YAMLError is the error of CheckYAML and CheckDocuments. It contains no part of the text.
 type YAMLError struct{ why string }
 
 func (e *YAMLError) Error() string { return "YAML that " + e.why }
 
-// CheckYAML returns a YAMLError if a text has more nodes than the limit. An alias counts as the nodes that it repeats. When the text is parsed,
-// each node takes some 250 bytes of memory, up to 800, while it may have only two bytes in the text. Most texts need not be parsed for the check:
-// they have few characters with which a node can begin, and no aliases. Others, such as a ConfigMap with JSON in a string, are parsed document by
-// document, so that the check needs the memory of one document of that many nodes. Any encoding but UTF-8 could hide nodes, and is refused.
+// CheckYAML returns a YAMLError if a text that is decoded as one document has more nodes than the limit. An alias counts as the nodes that it repeats.
+// When the text is parsed, each node takes some 250 bytes of memory, up to 800, while it may have only two bytes in the text. Most texts need not be
+// parsed for the check: they have few characters with which a node can begin, and no aliases. Any encoding but UTF-8 could hide nodes, and is refused.
 func CheckYAML(text []byte, limit int) error {
+	return checkYAML(text, limit, func(text []byte) []string { return []string{string(text)} })
+}
+
+// CheckDocuments is CheckYAML for a text of several documents, such as a manifest: all of them together have the limit. Each is parsed alone, so that
+// the check needs the memory of one, and others, such as a ConfigMap with JSON in a string, may have more characters with which a node can begin. It
+// must not check a text that is decoded undivided: such a text may have an anchor at another place than its parts.
+func CheckDocuments(text []byte, limit int) error {
+	return checkYAML(text, limit, func(text []byte) []string { return documentStart.Split(string(text), -1) })
+}
+
+func checkYAML(text []byte, limit int, divide func([]byte) []string) error {
 	if !utf8.Valid(text) {
 		return &YAMLError{"is not encoded in UTF-8"}
 	}
@@ -287,7 +297,7 @@ func CheckYAML(text []byte, limit int) error {
 	}
 	tooMany := &YAMLError{fmt.Sprintf("has more than %d nodes", limit)}
 	nodes := 0
-	for _, part := range documentStart.Split(string(text), -1) {
+	for _, part := range divide(text) {
 		document := []byte(part)
 		if registration.MostNodes(document) > limit {
 			return tooMany

@@ -159,42 +159,45 @@ func bomb() string {
 }
 
 func TestCheckYAML(t *testing.T) {
-	for name, row := range map[string]struct{ text, says string }{
-		"nothing":                          {"", ""},
-		"as many as the limit":             {strings.Repeat("- a\n", 1000), ""},
-		"a list":                           {strings.Repeat("- a\n", 1001), "has more than 1000 nodes"},
-		"a list in one line":               {"[" + strings.Repeat("[],", 501), "has more than 1000 nodes"},
-		"a list of lists":                  {strings.Repeat("- ", 1001), "has more than 1000 nodes"},
-		"a list with other ends of lines":  {strings.Repeat("-\u0085a\r", 1001), "has more than 1000 nodes"},
-		"a map":                            {strings.Repeat("a:\n", 1001), "has more than 1000 nodes"},
-		"a map in one line":                {"{" + strings.Repeat("a,", 1001), "has more than 1000 nodes"},
-		"long keys":                        {strings.Repeat("? a\n", 1001), "has more than 1000 nodes"},
-		"text":                             {"x: |\n" + strings.Repeat("  no-nodes in a text\n", 10_000), ""},
-		"an alias":                         {"a: &x 1\nb: *x\n", ""},
-		"merged maps in a text":            {"data:\n  ci.yaml: |\n    x: &defaults {a: b}\n    y:\n      <<: *defaults\n", ""},
-		"JSON in texts":                    {strings.Repeat("---\na: |\n  ["+strings.Repeat("1,", 200)+"1]\n", 100), ""},
-		"many documents":                   {strings.Repeat("---\na: [1,2,3]\n", 300), "has more than 1000 nodes"},
-		"aliases that repeat a list":       {"a: &x [" + strings.Repeat("1,", 100) + "1]\nb: [" + strings.Repeat("*x,", 10) + "*x]\n", "has more than 1000 nodes"},
-		"aliases of aliases":               {bomb(), "has more than 1000 nodes"},
-		"aliases of a long text":           {"a: &x " + strings.Repeat("x", 100_000) + "\nb: [*x,*x,*x]\n", "has more than 1000 nodes"},
-		"an alias in its own anchor":       {"a: &x [*x]\n", "has more than 1000 nodes"},
-		"an alias in one line":             {"[&x-1 1,*x-1]", ""},
-		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "cannot be parsed"},
-		"thousands of anchors":             {"- &a0 x\n- |\n" + strings.ReplaceAll(manyAnchors(), "\n", " ") + " *b", ""},
-		"an alias of no anchor":            {"a: &x 1\nb: *y\n", ""},
-		"a shell":                          {"run: command 2>&1 && expr 2*1 & wait *x\nurl: /?a=1&x=2\ngo: (&x, *y)\n", ""},
-		"schedules and markdown":           {"cron: '*/5 * * * *'\ntext: Ships & boats, *boats* and **Ships**\n", ""},
-		"UTF-16":                           {"\xff\xfea\x00:\x00", "is not encoded in UTF-8"},
+	const tooMany = "has more than 1000 nodes"
+	for name, row := range map[string]struct{ text, asOne, asSeveral string }{
+		"nothing":                          {"", "", ""},
+		"as many as the limit":             {strings.Repeat("- a\n", 1000), "", ""},
+		"a list":                           {strings.Repeat("- a\n", 1001), tooMany, tooMany},
+		"a list in one line":               {"[" + strings.Repeat("[],", 501), tooMany, tooMany},
+		"a list of lists":                  {strings.Repeat("- ", 1001), tooMany, tooMany},
+		"a list with other ends of lines":  {strings.Repeat("-\u0085a\r", 1001), tooMany, tooMany},
+		"a map":                            {strings.Repeat("a:\n", 1001), tooMany, tooMany},
+		"a map in one line":                {"{" + strings.Repeat("a,", 1001), tooMany, tooMany},
+		"long keys":                        {strings.Repeat("? a\n", 1001), tooMany, tooMany},
+		"text":                             {"x: |\n" + strings.Repeat("  no-nodes in a text\n", 10_000), "", ""},
+		"an alias":                         {"a: &x 1\nb: *x\n", "", ""},
+		"merged maps in a text":            {"data:\n  ci.yaml: |\n    x: &defaults {a: b}\n    y:\n      <<: *defaults\n", "", ""},
+		"JSON in texts":                    {strings.Repeat("---\na: |\n  ["+strings.Repeat("1,", 200)+"1]\n", 100), tooMany, ""},
+		"many documents":                   {strings.Repeat("---\na: [1,2,3]\n", 300), tooMany, tooMany},
+		"aliases that repeat a list":       {"a: &x [" + strings.Repeat("1,", 100) + "1]\nb: [" + strings.Repeat("*x,", 10) + "*x]\n", tooMany, tooMany},
+		"aliases of aliases":               {bomb(), tooMany, tooMany},
+		"aliases of a long text":           {"a: &x " + strings.Repeat("x", 100_000) + "\nb: [*x,*x,*x]\n", tooMany, tooMany},
+		"an alias in its own anchor":       {"a: &x [*x]\n", tooMany, tooMany},
+		"an alias in one line":             {"[&x-1 1,*x-1]", "", ""},
+		"an alias in what may be a string": {"a: \"\n---x: &y\nz: *y\n\"", "", "cannot be parsed"},
+		"an anchor only in a part":         {"a: &x " + strings.Repeat("x", 100_000) + "\n---&x y: 1\nb: [*x,*x,*x]\n", tooMany, ""},
+		"thousands of anchors":             {"- &a0 x\n- |\n" + strings.ReplaceAll(manyAnchors(), "\n", " ") + " *b", "", ""},
+		"an alias of no anchor":            {"a: &x 1\nb: *y\n", "", ""},
+		"a shell":                          {"run: command 2>&1 && expr 2*1 & wait *x\nurl: /?a=1&x=2\ngo: (&x, *y)\n", "", ""},
+		"schedules and markdown":           {"cron: '*/5 * * * *'\ntext: Ships & boats, *boats* and **Ships**\n", "", ""},
+		"UTF-16":                           {"\xff\xfea\x00:\x00", "is not encoded in UTF-8", "is not encoded in UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckYAML([]byte(row.text), 1000)
-			if row.says == "" {
-				require.NoError(t, err)
-				return
+			for says, err := range map[*string]error{&row.asOne: CheckYAML([]byte(row.text), 1000), &row.asSeveral: CheckDocuments([]byte(row.text), 1000)} {
+				if *says == "" {
+					require.NoError(t, err)
+					continue
+				}
+				var refused *YAMLError
+				require.ErrorAs(t, err, &refused)
+				assert.EqualError(t, err, "YAML that "+*says)
 			}
-			var refused *YAMLError
-			require.ErrorAs(t, err, &refused)
-			assert.EqualError(t, err, "YAML that "+row.says)
 		})
 	}
 }

@@ -58,7 +58,7 @@ func (v bundleValues) addTo(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		all = append(append(all, secret.Data[key]...), "\n---\n"...)
 	}
-	if err := release.CheckYAML(all, maxValueNodes); err != nil {
+	if err := release.CheckDocuments(all, maxValueNodes); err != nil {
 		return missing("has " + err.Error())
 	}
 	decoded := map[string]*fleet.GenericMap{} // shared by the targets of one name, of which a Bundle can have thousands

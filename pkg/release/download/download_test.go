@@ -370,6 +370,10 @@ func TestChart_largeAnswers(t *testing.T) {
 	s.files["/index.yaml"] = []byte("entries: {app: [" + strings.Repeat("{},", indexNodes/2) + "{version: 1.0.0, urls: [app.tgz]}]}")
 	_, err := Chart(t.Context(), fleet.HelmOptions{Repo: s.URL, Chart: "app"}, ServerAccess{})
 	require.ErrorContains(t, err, "the index of the repository: YAML that has more than 2000000 nodes")
+	// The second anchor is none: a part of a key is not the start of a document.
+	s.files["/index.yaml"] = []byte("a: &a " + strings.Repeat("x", 500_000) + "\n---&a x: 1\nb: [" + strings.Repeat("*a,", 1_000) + "*a]\n")
+	_, err = Chart(t.Context(), fleet.HelmOptions{Repo: s.URL, Chart: "app"}, ServerAccess{})
+	require.ErrorContains(t, err, "the index of the repository: YAML that has more than 2000000 nodes")
 
 	tags, err := json.Marshal(map[string]any{"name": "app", "tags": strings.Split(strings.TrimSpace(strings.Repeat("1.0.0 ", tagsMax+1)), " ")})
 	require.NoError(t, err)
