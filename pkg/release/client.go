@@ -131,7 +131,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history}
+	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history, key: c.key}
 	if c.key != nil {
 		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}

@@ -18,6 +18,8 @@ import (
 // deployed again and deletes the failed one. With keepFailHistory the failed revision stays in the history without labels: its objects are
 // not on the cluster, so List must not return it as the newest revision.
 func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
+	c, end := c.beginAction(true)
+	defer end()
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
 		return Deployed{}, err

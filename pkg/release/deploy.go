@@ -105,6 +105,8 @@ func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 // earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
 // equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
+	c, end := c.beginAction(true)
+	defer end()
 	source, err := makeSource(r)
 	if err != nil {
 		return Deployed{}, err
@@ -206,6 +208,8 @@ func (r Request) inherits(manager string, latest *helm.Release) bool {
 // Sweep removes the objects for which Deploy has returned a LeftoverError. Another Deploy would not remove them: it considers only the attempts
 // after the last revision that worked.
 func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
+	c, end := c.beginAction(true)
+	defer end()
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
 		return Deployed{}, err

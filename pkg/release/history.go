@@ -232,6 +232,8 @@ func ownedByHelm(selector labels.Selector) string {
 // request; without one the result has no name. A revision that the status of the BundleDeployment records (Request.Recorded) gets the
 // deployment ID and the options of the request. Any other revision gets only the labels that Uninstall reads.
 func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
+	c, end := c.beginAction(true)
+	defer end()
 	op, revisions, err := c.open(ctx, r.Namespace, r.Name, serviceAccount{})
 	if err != nil {
 		return Found{}, err
@@ -305,6 +307,8 @@ func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 // too. Both are empty for a release of another program, and for a Secret that Helm cannot decode or that exceeds the limits: no agent has
 // stored such a Secret, and it must not keep the agent from finding other releases.
 func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
+	c, end := c.beginAction(true)
+	defer end()
 	name := secretName(f.Name, f.Version)
 	secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -347,6 +351,8 @@ func (r readSecret) Get(context.Context, string, metav1.GetOptions) (*corev1.Sec
 // Get reads the objects of a revision, as Deploy returns them. It returns ErrNotSigned for a revision that is not signed, see WithHistoryKey: it
 // may name any object, and Compare reads the objects with the client's own identity.
 func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
+	c, end := c.beginAction(true)
+	defer end()
 	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/semaphore"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	"helm.sh/helm/v4/pkg/release"
 	helm "helm.sh/helm/v4/pkg/release/v1"
@@ -40,10 +41,16 @@ type HistoryLimits struct {
 	Nodes int
 	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
 	TrustSigned bool
-	// Small is the size up to which a history does not need Large. Small.Values is compared with the nodes of YAML as well.
+	// Small is the size up to which a history does not need Large or Turns. Small.Values is compared with the nodes of YAML as well. With TrustSigned,
+	// signed revisions do not count.
 	Small transport.ResponseLimits
 	// Large, if not nil, is acquired for a larger history. The caller that set it releases it after each removal.
 	Large *transport.Turn
+	// Turns, if not nil, has one unit for each larger history that may be in memory. An action takes one until its end. A removal does not wait for
+	// it, but fails: users of the member can store any number of such histories that have to be removed, and all workers would wait.
+	Turns *semaphore.Weighted
+
+	turn *historyTurn // of the action; nil without Turns
 }
 
 // LimitHistory returns a client that returns an error for a release whose history exceeds the limits, before Helm decodes or parses it.
@@ -53,12 +60,57 @@ func (c *Client) LimitHistory(limits HistoryLimits) *Client {
 	return &limited
 }
 
-// hold waits until no other client of Large has a large history in memory.
+// hold waits until no other client of Large, and no other action, has a large history in memory.
 func (l HistoryLimits) hold(ctx context.Context) error {
-	if l.Large == nil {
-		return nil
+	switch {
+	case l.Large != nil:
+		return l.Large.Pin(ctx)
+	case l.turn != nil:
+		return l.turn.take(ctx)
 	}
-	return l.Large.Pin(ctx)
+	return nil
+}
+
+// errBusy is the error of a removal that would have to wait for a unit of HistoryLimits.Turns.
+var errBusy = errors.New("the Helm release has a large history that was not written by this agent, and another such history is being read")
+
+// historyTurn is the right of one action to have a large history in memory.
+type historyTurn struct {
+	of    *semaphore.Weighted
+	waits bool
+	taken bool
+}
+
+func (t *historyTurn) take(ctx context.Context) error {
+	switch {
+	case t.taken:
+		return nil
+	case !t.waits && !t.of.TryAcquire(1):
+		return errBusy
+	case t.waits:
+		if err := t.of.Acquire(ctx, 1); err != nil {
+			return err
+		}
+	}
+	t.taken = true
+	return nil
+}
+
+func (t *historyTurn) end() {
+	if t.taken {
+		t.taken = false
+		t.of.Release(1)
+	}
+}
+
+// beginAction returns a client for one action, and a function that must be called at its end.
+func (c *Client) beginAction(waits bool) (client *Client, end func()) {
+	if c.history.Turns == nil || c.history.turn != nil { // no limit, or part of another action
+		return c, func() {}
+	}
+	limited := *c
+	limited.history.turn = &historyTurn{of: c.history.Turns, waits: waits}
+	return &limited, limited.history.turn.end
 }
 
 // historySecrets are the Secrets of the revisions of one release, for one action. A read fails if what Helm would decompress and decode is larger
@@ -67,6 +119,7 @@ func (l HistoryLimits) hold(ctx context.Context) error {
 type historySecrets struct {
 	corev1client.SecretInterface
 	limits HistoryLimits
+	key    []byte                    // signs revisions; nil if there is none
 	read   map[string]*corev1.Secret // by name; nil until the first List
 }
 
@@ -156,17 +209,31 @@ func (s *historySecrets) Delete(ctx context.Context, name string, o metav1.Delet
 type historySize struct {
 	stored int64
 	read   transport.SizeCounter
+	// storedCounted and readCounted do not include revisions that HistoryLimits.TrustSigned excepts.
+	storedCounted int64
+	readCounted   transport.SizeCounter
 }
 
-// check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing.
+// check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing. Beyond
+// HistoryLimits.Small it first waits for its turn.
 func (s *historySecrets) check(ctx context.Context, size *historySize, secrets ...corev1.Secret) error {
-	if s.limits.ResponseLimits == (transport.ResponseLimits{}) {
+	limits := s.limits
+	if limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
 	}
-	size.read.Limits = s.limits.ResponseLimits
+	size.read.Limits, size.readCounted.Limits = limits.ResponseLimits, limits.Small
 	for i := range secrets {
-		if size.stored += int64(secrets[i].Size()); s.limits.Bytes > 0 && size.stored > s.limits.Bytes {
-			return fmt.Errorf("the history of the Helm release: %w", &transport.TooLargeError{Limits: s.limits.ResponseLimits})
+		if size.stored += int64(secrets[i].Size()); limits.Bytes > 0 && size.stored > limits.Bytes {
+			return fmt.Errorf("the history of the Helm release: %w", &transport.TooLargeError{Limits: limits.ResponseLimits})
+		}
+		isExcepted := limits.TrustSigned && s.key != nil && hasSignature(s.key, &secrets[i])
+		if !isExcepted {
+			size.storedCounted += int64(secrets[i].Size())
+		}
+		if limits.Small.Bytes > 0 && size.storedCounted > limits.Small.Bytes {
+			if err := limits.hold(ctx); err != nil {
+				return err
+			}
 		}
 		stored := bufio.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(secrets[i].Data["release"])))
 		var content io.Reader = stored
@@ -177,16 +244,32 @@ func (s *historySecrets) check(ctx context.Context, size *historySize, secrets .
 			}
 			content = unpacked
 		}
-		var tooLarge *transport.TooLargeError
-		if _, err := io.Copy(&size.read, content); errors.As(err, &tooLarge) {
-			return fmt.Errorf("the history of the Helm release: %w", err)
+		var refused error // an error of reading is one that Helm will report
+		_, _ = io.Copy(historyWriter(func(text []byte) (int, error) {
+			if _, err := size.read.Write(text); err != nil {
+				refused = fmt.Errorf("the history of the Helm release: %w", err)
+				return 0, refused
+			}
+			if isExcepted {
+				return len(text), nil
+			}
+			if _, err := size.readCounted.Write(text); err != nil {
+				refused = limits.hold(ctx)
+			}
+			return len(text), refused
+		}), content)
+		if refused != nil {
+			return refused
 		}
-	}
-	if size.read.Exceeds(s.limits.Small) {
-		return s.limits.hold(ctx)
 	}
 	return nil
 }
+
+// historyWriter gets the decompressed text of a history.
+type historyWriter func([]byte) (int, error)
+
+// Write calls the function.
+func (f historyWriter) Write(text []byte) (int, error) { return f(text) }
 
 // soundReleases are the revisions in Secrets. It ignores a damaged revision, as Helm ignores a revision that it cannot decode: Helm would panic
 // when it reads the state or a hook. It returns an error if the YAML of a revision exceeds the limits, before Helm parses it.

@@ -108,6 +108,8 @@ func (c *Client) withKey(key []byte) *Client {
 }
 
 func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
+	c, end := c.beginAction(true)
+	defer end()
 	client := c.core.CoreV1().Secrets(f.Namespace)
 	secret, err := client.Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -567,6 +569,61 @@ func TestEnsureHistoryKey_unreadable(t *testing.T) {
 			deployment, agent, err := m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "x", Version: 1})
 			require.NoError(t, err)
 			assert.Empty(t, deployment+agent)
+		})
+	}
+}
+
+// A user stores small Secrets of releases that have to be removed, each of which takes much memory when it is decoded.
+func TestHistoryTurns(t *testing.T) {
+	large := `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("x", 2000)), "\n", `\n`) + `"}`
+	manyValues := `{"name":"app","version":2,"info":{"status":"failed"},"config":{"a":[` + strings.Repeat("[],", 200) + `[]]}}`
+	for name, row := range map[string]struct {
+		text    string
+		signed  bool
+		refused bool
+	}{
+		"small":               {`{"name":"app","version":2,"info":{"status":"failed"}}`, false, false},
+		"large":               {large, false, true},
+		"many values":         {manyValues, false, true},
+		"large, not a chart":  {strings.Repeat("x", 2000), false, true},
+		"large, signed":       {large, true, false},
+		"many values, signed": {manyValues, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			m.withHistoryKey()
+			turns := semaphore.NewWeighted(1)
+			m.Client = m.LimitHistory(HistoryLimits{
+				ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20, Values: 100_000}, Nodes: 10_000, TrustSigned: true,
+				Small: transport.ResponseLimits{Bytes: 1500, Values: 150}, Turns: turns,
+			})
+			forged := stored(t, secretName("app", 2), row.text, 1)
+			forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
+			if row.signed {
+				forged.Namespace = m.namespace
+				forged.Annotations = map[string]string{signatureAnnotation: signature(m.key, m.namespace, forged)}
+			}
+			m.store(forged)
+			require.True(t, turns.TryAcquire(1), "another action has a large history in memory")
+			err := m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace))
+			_, readErr := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), forged.Name, metav1.GetOptions{})
+			if !row.refused {
+				require.NoError(t, err)
+				assert.Error(t, readErr)
+				return
+			}
+			require.ErrorIs(t, err, errBusy)
+			require.NoError(t, readErr, "nothing is removed yet")
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err = m.Deploy(ctx, m.request("a.yaml", configMap("a", "k", "one")))
+			require.ErrorIs(t, err, context.Canceled, "other actions wait")
+
+			turns.Release(1)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
+			assert.Empty(t, m.mine())
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+			assert.True(t, turns.TryAcquire(1), "the turn ends with the action")
 		})
 	}
 }

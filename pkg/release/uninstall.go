@@ -55,6 +55,8 @@ var errOtherOwner = errors.New("the last revision of the Helm release was not wr
 // not signed, see WithHistoryKey; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
 // A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
+	c, end := c.beginAction(false)
+	defer end()
 	err := c.uninstall(ctx, namespace, name, options)
 	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) || errors.Is(err, errOtherOwner) {
 		return err
@@ -158,14 +160,14 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 	return forgotten, nil
 }
 
-// mayPass reports whether an error comes from a request that may succeed later. Other errors are caused by the content of the revision.
+// mayPass reports whether an error comes from a request that may succeed later, or from the removal of another release. Other errors are caused by the content of the revision.
 func mayPass(err error) bool {
 	var request *url.Error
 	var answer apierrors.APIStatus
 	isRefused := func(err error) bool {
 		return apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err)
 	}
-	return errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
+	return errors.Is(err, errBusy) || errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
 }
 
 // isForbidden checks the text as well, because Helm does not wrap the errors of several objects.
@@ -192,6 +194,8 @@ func (o *helmAction) uninstall(ctx context.Context, name string, deleteCRDs bool
 
 // Forget removes the history of a release and keeps its objects.
 func (c *Client) Forget(ctx context.Context, namespace, name string) error {
+	c, end := c.beginAction(false)
+	defer end()
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ import (
 	"sync"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -66,9 +67,10 @@ type reconciler struct {
 
 // historyLimits limit the history of one release, decompressed: all its revisions together. The API server limits the Secret of a revision to
 // a mebibyte, which charts fill with less than ten mebibytes of text, and that text has less than 500,000 nodes of YAML. Revisions that the agent has
-// stored have no limit of nodes: it has parsed their manifests before.
+// stored have no limit of nodes: it has parsed their manifests before. Of histories with more than Small of other revisions, one is in memory at a time.
 var historyLimits = release.HistoryLimits{
 	ResponseLimits: transport.ResponseLimits{Bytes: 128 << 20, Values: 500_000}, Nodes: 500_000, TrustSigned: true,
+	Small: transport.ResponseLimits{Bytes: 2 << 20, Values: 20_000},
 }
 
 // errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.
@@ -93,11 +95,13 @@ func Run(parent context.Context, c Config) error {
 		return err
 	}
 	ctx, end := context.WithCancelCause(parent)
+	limits := historyLimits
+	limits.Turns = semaphore.NewWeighted(1)
 	newQueue := func() workqueue.TypedDelayingInterface[string] {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
 	d := &reconciler{
-		Config: c, releases: releases.LimitHistory(historyLimits), core: core, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
+		Config: c, releases: releases.LimitHistory(limits), core: core, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 		stalls: newStallTracker(c),
