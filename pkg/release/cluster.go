@@ -51,6 +51,9 @@ type cluster struct {
 	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the SetHashLabel setHash, are then removed; if setHash
 	// is "", with the same label as in the manifest.
 	onlyMarked, setHash string
+	// keepsLive keeps objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides: in those of
+	// failed attempts and of revisions that are not signed, it may be missing.
+	keepsLive bool
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -163,7 +166,7 @@ func (c *cluster) deleteAll(resources kube.ResourceList, policy metav1.DeletionP
 
 // deleteMarked deletes the objects that have the marks of the release.
 func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
-	c.removing = release
+	c.removing, c.keepsLive = release, true
 	marked, err := c.deletable(resources, release, func(string) bool { return false })
 	if err != nil || len(marked) == 0 {
 		return err
@@ -187,7 +190,7 @@ func (c *cluster) deletable(resources kube.ResourceList, release string, accept 
 		if c.onlyMarked != "" && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)) {
 			continue
 		}
-		if c.keepCRDs && isCRD(info) {
+		if c.keepCRDs && isCRD(info) || (c.keepsLive || c.onlyMarked != "") && isKept(live) {
 			continue
 		}
 		name, namespace := marksOf(live)
@@ -205,6 +208,12 @@ func objectSetHash(object runtime.Object) string {
 		return ""
 	}
 	return accessor.GetLabels()[SetHashLabel]
+}
+
+// isKept reports whether an object has Helm's annotation to keep it.
+func isKept(object runtime.Object) bool {
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetAnnotations()[kube.ResourcePolicyAnno] == kube.KeepPolicy
 }
 
 // marksOf returns the release that an object is marked with; "" if it has no mark.
@@ -301,9 +310,6 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	client, err := c.Factory.DynamicClient()
 	if err != nil {
 		return err
-	}
-	isKept := func(o *unstructured.Unstructured) bool {
-		return o.GetAnnotations()[kube.ResourcePolicyAnno] == kube.KeepPolicy
 	}
 	var unpatchable kube.ResourceList
 	for _, info := range target {

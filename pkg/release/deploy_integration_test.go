@@ -364,6 +364,19 @@ func TestSweep(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
+// Helm keeps an object with the annotation when a chart no longer has it. A failed attempt in between had it too.
+func TestSweep_keptObject(t *testing.T) {
+	m := onMember(t)
+	kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "kept.yaml", kept))
+	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "kept.yaml", kept, "b.yaml", configMap("b", "k", "two"),
+		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+	require.Error(t, err)
+	assert.Equal(t, []string{"a", "b", "kept"}, m.configMaps())
+	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
+	assert.Equal(t, []string{"a", "kept"}, m.configMaps())
+}
+
 func TestSweep_noRelease(t *testing.T) {
 	m := onMember(t)
 	_, err := m.Sweep(t.Context(), m.request())

@@ -59,6 +59,17 @@ func TestUninstall_notSigned(t *testing.T) {
 			assert.Empty(t, m.mine())
 		})
 	}
+	t.Run("an object that Helm keeps, and not the annotation in the manifest: it stays", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "kept.yaml", kept))
+		options := m.removal(m.namespace)
+		m.rewrite(func(r *helm.Release) { r.Manifest = strings.ReplaceAll(r.Manifest, "helm.sh/resource-policy: keep", "x: y") })
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"kept"}, m.configMaps())
+		assert.Empty(t, m.mine())
+	})
 	t.Run("stored by the agent: with its hooks", func(t *testing.T) {
 		m, f := onMember(t), foreign(t)
 		m.withHistoryKey()
