@@ -102,6 +102,7 @@ type helmAction struct {
 	member  kubernetes.Interface
 	cluster *cluster
 	config  *action.Configuration
+	history *historySecrets
 }
 
 // newAction prepares an action. Most of Helm's calls take no context, so the transport of the client applies ctx: when it ends, every
@@ -131,11 +132,12 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	var history corev1client.SecretInterface = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history, key: c.key}
+	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history, key: c.key}
+	var history corev1client.SecretInterface = op.history
 	if c.key != nil {
 		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
-	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx})
+	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx, namespace})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return op, nil
 }

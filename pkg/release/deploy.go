@@ -74,6 +74,8 @@ type Deployed struct {
 	Unchanged bool
 	// NamespaceErr is the error with which the API server refused the labels and annotations of the namespace; nil if there was none.
 	NamespaceErr *NamespaceError
+	// Dropped lists the damaged revisions that Deploy has deleted.
+	Dropped []Found
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -136,6 +138,10 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := op.ensureNamespace(ctx, r); err != nil && !errors.As(err, &unlabelled) {
 		return Deployed{}, err
 	}
+	dropped, err := op.dropDamaged(ctx, r, last(revisions))
+	if err != nil {
+		return Deployed{}, err
+	}
 	if err := op.failInterrupted(revisions); err != nil {
 		return Deployed{}, err
 	}
@@ -159,7 +165,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	}
 	if kept != nil {
 		deployed, err := op.deployed(kept)
-		deployed.Unchanged, deployed.NamespaceErr = true, unlabelled
+		deployed.Unchanged, deployed.NamespaceErr, deployed.Dropped = true, unlabelled, dropped
 		return deployed, err
 	}
 
@@ -192,7 +198,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	deployed.NamespaceErr = unlabelled
+	deployed.NamespaceErr, deployed.Dropped = unlabelled, dropped
 	return deployed, op.sweep(deployed, revisions)
 }
 

@@ -131,10 +131,13 @@ type Found struct {
 	Labels map[string]string
 }
 
-// FoundIn reads a revision from the labels of its Secret.
+// FoundIn reads a revision from the labels of its Secret. A Secret that has not the name that Helm gives it is never the last or a deployed revision.
 func FoundIn(secret metav1.Object) Found {
 	l := secret.GetLabels()
 	version, _ := strconv.Atoi(l[helmVersionLabel])
+	if secret.GetName() != secretName(l[helmNameLabel], version) {
+		return Found{Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Labels: l}
+	}
 	return Found{
 		Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Version: version, Labels: l,
 		Deployed: l[helmStatusLabel] == string(common.StatusDeployed),
@@ -329,7 +332,8 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
 	strict := *c
 	strict.history.TrustSigned = false
-	found, err := soundReleases{driver.NewSecrets(&historySecrets{SecretInterface: readSecret{secret: secret}, limits: strict.history}), &strict, ctx}.Get(secret.Name)
+	read := &historySecrets{SecretInterface: readSecret{secret: secret}, limits: strict.history}
+	found, err := soundReleases{driver.NewSecrets(read), &strict, ctx, secret.Namespace}.Get(secret.Name)
 	if err != nil {
 		return nil // the Secret was read before, so its content is the cause
 	}
@@ -357,15 +361,13 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	if err != nil {
 		return nil, err
 	}
+	op.history.onlySigned = true
 	kept, err := op.config.Releases.Get(f.Name, f.Version)
-	if refused := new(YAMLError); c.history.TrustSigned && errors.As(err, &refused) {
-		return nil, ErrNotSigned // the YAML of a signed revision is not checked
+	if errors.Is(err, ErrNotSigned) {
+		return nil, ErrNotSigned
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
-	}
-	if !c.isSigned(kept) {
-		return nil, ErrNotSigned
 	}
 	deployed, err := op.deployed(kept)
 	return &deployed, err
@@ -384,6 +386,34 @@ func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 		return fmt.Errorf("recovering Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil
+}
+
+// dropDamaged deletes revisions that are neither signed nor sound, see soundReleases: those with the labels of the request, and those later than the last
+// sound revision, whose owner was checked. One of them may have the number of the next revision, or look like the last revision to a reader of labels.
+func (o *helmAction) dropDamaged(ctx context.Context, r Request, latest *helm.Release) (dropped []Found, err error) {
+	if o.client.key == nil {
+		return nil, nil
+	}
+	sound, err := o.revisions(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.history.read)) {
+		secret := o.history.read[name]
+		found := FoundIn(secret)
+		isSound := slices.ContainsFunc(sound, func(r *helm.Release) bool { return secretName(r.Name, r.Version) == name })
+		isOwn := found.Labels[AgentLabel] == r.Labels[AgentLabel] && found.Labels[DeploymentLabel] == r.Labels[DeploymentLabel]
+		isLater := latest != nil && found.Version > latest.Version
+		if isSound || hasSignature(o.client.key, secret) || !isOwn && !isLater {
+			continue
+		}
+		err := o.history.Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
+		if err != nil {
+			return dropped, fmt.Errorf("deleting a damaged revision of Helm release %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		dropped = append(dropped, found)
+	}
+	return dropped, nil
 }
 
 func last(revisions []*helm.Release) *helm.Release {

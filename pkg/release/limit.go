@@ -13,6 +13,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -121,6 +122,8 @@ type historySecrets struct {
 	limits HistoryLimits
 	key    []byte                    // signs revisions; nil if there is none
 	read   map[string]*corev1.Secret // by name; nil until the first List
+	// onlySigned makes Get return ErrNotSigned for a revision that is not signed, whatever it contains.
+	onlySigned bool
 }
 
 // Get returns a Secret.
@@ -135,13 +138,17 @@ func (s *historySecrets) Get(ctx context.Context, name string, o metav1.GetOptio
 	if err != nil {
 		return nil, err
 	}
+	if s.onlySigned && s.key != nil && !hasSignature(s.key, secret) {
+		return nil, ErrNotSigned
+	}
 	return secret, s.check(ctx, &historySize{}, *secret)
 }
 
 // historyPage is the number of revisions that are read at a time. Helm keeps fewer of a release, but users may have stored thousands.
 const historyPage = 10
 
-// List returns Secrets. The first List of an action must select all revisions of the release.
+// List returns Secrets, except those that do not have the name that Helm gives to the Secret of that revision. The first List of an action must select all
+// revisions of the release.
 func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
 	if s.read == nil {
 		read, size, page := map[string]*corev1.Secret{}, &historySize{}, o
@@ -169,7 +176,9 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 	}
 	selected := &corev1.SecretList{}
 	for _, name := range slices.Sorted(maps.Keys(s.read)) {
-		if secret := s.read[name]; selector.Matches(labels.Set(secret.Labels)) {
+		secret := s.read[name]
+		isNamed := name == "sh.helm.release.v1."+secret.Labels[helmNameLabel]+".v"+secret.Labels[helmVersionLabel]
+		if isNamed && selector.Matches(labels.Set(secret.Labels)) {
 			selected.Items = append(selected.Items, *secret.DeepCopy())
 		}
 	}
@@ -271,12 +280,14 @@ type historyWriter func([]byte) (int, error)
 // Write calls the function.
 func (f historyWriter) Write(text []byte) (int, error) { return f(text) }
 
-// soundReleases are the revisions in Secrets. It ignores a damaged revision, as Helm ignores a revision that it cannot decode: Helm would panic
-// when it reads the state or a hook. It returns an error if the YAML of a revision exceeds the limits, before Helm parses it.
+// soundReleases are the revisions in the Secrets of a namespace. It ignores a damaged revision, as Helm ignores a revision that it cannot decode: Helm
+// would panic when it reads the state or a hook, would continue a release in the namespace that the revision names, and would change or delete the
+// Secret of the name and version in it. It returns an error if the YAML of a revision exceeds the limits, before Helm parses it.
 type soundReleases struct {
 	*driver.Secrets
-	client *Client
-	ctx    context.Context
+	client    *Client
+	ctx       context.Context
+	namespace string
 }
 
 // Get returns a revision.
@@ -285,7 +296,7 @@ func (s soundReleases) Get(key string) (release.Releaser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isDamaged(found) {
+	if r, ok := found.(*helm.Release); s.isDamaged(found) || !ok || secretName(r.Name, r.Version) != key {
 		return nil, fmt.Errorf("the Secret %s of a Helm release is damaged", key)
 	}
 	return found, s.checkYAML(found)
@@ -297,14 +308,17 @@ func (s soundReleases) Query(labels map[string]string) ([]release.Releaser, erro
 	if err != nil {
 		return nil, err
 	}
-	found = slices.DeleteFunc(found, isDamaged)
+	found = slices.DeleteFunc(found, func(found release.Releaser) bool {
+		r, ok := found.(*helm.Release)
+		return s.isDamaged(found) || !ok || r.Labels[helmNameLabel] != r.Name || r.Labels[helmVersionLabel] != strconv.Itoa(r.Version)
+	})
 	return found, s.checkYAML(found...)
 }
 
-// isDamaged reports whether a revision has no state, or null in place of a hook or of a file of its chart.
-func isDamaged(found release.Releaser) bool {
+// isDamaged reports whether a revision has no state, null in place of a hook or of a file of its chart, or another namespace than its Secret.
+func (s soundReleases) isDamaged(found release.Releaser) bool {
 	r, ok := found.(*helm.Release)
-	return !ok || r.Info == nil || slices.Contains(r.Hooks, nil) || r.Chart != nil && slices.Contains(r.Chart.Files, nil)
+	return !ok || r.Info == nil || r.Namespace != s.namespace || slices.Contains(r.Hooks, nil) || r.Chart != nil && slices.Contains(r.Chart.Files, nil)
 }
 
 func (s soundReleases) checkYAML(found ...release.Releaser) error {

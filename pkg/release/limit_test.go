@@ -62,7 +62,7 @@ func TestHistorySecrets_pages(t *testing.T) {
 		list := &corev1.SecretList{}
 		for i := at; i < min(at+int(options.Limit), count); i++ {
 			list.Items = append(list.Items, corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s", i), Labels: map[string]string{"name": "app"}}, Data: map[string][]byte{"release": make([]byte, 1000)},
+				ObjectMeta: metav1.ObjectMeta{Name: secretName("app", i), Labels: map[string]string{"name": "app", "version": strconv.Itoa(i)}}, Data: map[string][]byte{"release": make([]byte, 1000)},
 			})
 		}
 		if next := at + len(list.Items); next < count {
@@ -92,12 +92,12 @@ func TestReduceRevision(t *testing.T) {
 	}
 	all["owner"], all["name"], all["version"], all["status"] = "helm", "app", "3", "deployed"
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "a", ResourceVersion: "7", Labels: maps.Clone(all), Annotations: map[string]string{"large": "x"}, Finalizers: []string{"x/y"},
+		Namespace: "ns", Name: secretName("app", 3), ResourceVersion: "7", Labels: maps.Clone(all), Annotations: map[string]string{"large": "x"}, Finalizers: []string{"x/y"},
 	}}
 	secret.Labels["other"], secret.Labels[labelPrefix+"other"] = "x", "x"
 	reduced, err := ReduceRevision(secret)
 	require.NoError(t, err)
-	want := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", ResourceVersion: "7", Labels: all}}
+	want := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: secretName("app", 3), ResourceVersion: "7", Labels: all}}
 	assert.Equal(t, want, reduced)
 	assert.Equal(t, Found{Namespace: "ns", Name: "app", Version: 3, Deployed: true, Labels: all}, FoundIn(reduced.(*metav1.PartialObjectMetadata)))
 }
@@ -211,26 +211,30 @@ func TestSoundReleases(t *testing.T) {
 		says    string
 		ignored bool
 	}{
-		"small":                                {release: `{"info":{},"manifest":"kind: X"}`},
-		"a large manifest":                     {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, says: "has more than 10 nodes"},
-		"a large manifest, signed":             {release: `{"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, signed: true},
-		"a large hook":                         {release: `{"info":{},"hooks":[{},{"manifest":"[,,,,,,,,,,]"}]}`, says: "has more than 10 nodes"},
-		"a large CustomResourceDefinition":     {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"crds/a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`, says: "has more than 10 nodes"},
-		"a large file that nobody parses":      {release: `{"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`},
-		"no state":                             {release: `{}`, ignored: true},
-		"null in place of a hook":              {release: `{"info":{},"hooks":[null]}`, ignored: true},
-		"null in place of a file of the chart": {release: `{"info":{},"chart":{"files":[null]}}`, ignored: true},
+		"small":                                {release: `{"name":"a","namespace":"ns","version":1,"info":{},"manifest":"kind: X"}`},
+		"a large manifest":                     {release: `{"name":"a","namespace":"ns","version":1,"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, says: "has more than 10 nodes"},
+		"a large manifest, signed":             {release: `{"name":"a","namespace":"ns","version":1,"info":{},"manifest":"` + strings.ReplaceAll(many, "\n", `\u000a`) + `"}`, signed: true},
+		"a large hook":                         {release: `{"name":"a","namespace":"ns","version":1,"info":{},"hooks":[{},{"manifest":"[,,,,,,,,,,]"}]}`, says: "has more than 10 nodes"},
+		"a large CustomResourceDefinition":     {release: `{"name":"a","namespace":"ns","version":1,"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"crds/a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`, says: "has more than 10 nodes"},
+		"a large file that nobody parses":      {release: `{"name":"a","namespace":"ns","version":1,"info":{},"chart":{"metadata":{"name":"x"},"files":[{"name":"a.yaml","data":"` + base64.StdEncoding.EncodeToString([]byte(many)) + `"}]}}`},
+		"no state":                             {release: `{"name":"a","namespace":"ns","version":1}`, ignored: true},
+		"of another namespace":                 {release: `{"name":"a","namespace":"kube-system","version":1,"info":{}}`, ignored: true},
+		"of no namespace":                      {release: `{"name":"a","version":1,"info":{}}`, ignored: true},
+		"of another release":                   {release: `{"name":"b","namespace":"ns","version":1,"info":{}}`, ignored: true},
+		"of another version":                   {release: `{"name":"a","namespace":"ns","version":2,"info":{}}`, ignored: true},
+		"null in place of a hook":              {release: `{"name":"a","namespace":"ns","version":1,"info":{},"hooks":[null]}`, ignored: true},
+		"null in place of a file of the chart": {release: `{"name":"a","namespace":"ns","version":1,"info":{},"chart":{"files":[null]}}`, ignored: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			secret := stored(t, "a", row.release, 1)
-			secret.Labels = map[string]string{"owner": "helm"}
+			secret := stored(t, secretName("a", 1), row.release, 1)
+			secret.Labels = map[string]string{"owner": "helm", "name": "a", "version": "1"}
 			if row.signed {
 				secret.Labels[signedLabel] = labelTrue
 			}
 			client := &Client{key: key, history: HistoryLimits{Nodes: 10, TrustSigned: true}}
-			releases := soundReleases{driver.NewSecrets(fake.NewClientset(secret).CoreV1().Secrets("ns")), client, t.Context()}
+			releases := soundReleases{driver.NewSecrets(fake.NewClientset(secret).CoreV1().Secrets("ns")), client, t.Context(), "ns"}
 			found, err := releases.Query(map[string]string{"owner": "helm"})
-			_, getErr := releases.Get("a")
+			_, getErr := releases.Get(secret.Name)
 			switch {
 			case row.says != "":
 				require.ErrorContains(t, err, "the history of the Helm release: YAML that "+row.says)

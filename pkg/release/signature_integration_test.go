@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,7 +66,9 @@ func TestUninstall_notSigned(t *testing.T) {
 		kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "kept.yaml", kept))
 		options := m.removal(m.namespace)
-		m.rewrite(func(r *helm.Release) { r.Manifest = strings.ReplaceAll(r.Manifest, "helm.sh/resource-policy: keep", "x: y") })
+		m.rewrite(func(r *helm.Release) {
+			r.Manifest = strings.ReplaceAll(r.Manifest, "helm.sh/resource-policy: keep", "x: none")
+		})
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 		assert.Equal(t, []string{"kept"}, m.configMaps())
 		assert.Empty(t, m.mine())
@@ -154,10 +157,10 @@ func TestUninstall_forgedOwner(t *testing.T) {
 
 func TestUninstall_damaged(t *testing.T) {
 	for name, text := range map[string]string{
-		"a manifest that is not YAML": `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
-		"an object without a name":    `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
+		"a manifest that is not YAML": `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
+		"an object without a name":    `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"apiVersion: v1\nkind: ConfigMap\n"}`,
 		"too large":                   strings.Repeat(" ", 2<<20),
-		"too many nodes":              `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("v,", 100)), "\n", `\n`) + `"}`,
+		"too many nodes":              `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("v,", 100)), "\n", `\n`) + `"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
@@ -165,7 +168,7 @@ func TestUninstall_damaged(t *testing.T) {
 			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustSigned: true})
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
-			forged := stored(t, secretName("app", 2), text, 1)
+			forged := stored(t, secretName("app", 2), strings.Replace(text, "NS", m.namespace, 1), 1)
 			forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
 			m.store(forged)
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
@@ -550,7 +553,7 @@ func TestEnsureHistoryKey_large(t *testing.T) {
 	m.Client = m.LimitHistory(HistoryLimits{Nodes: 100, TrustSigned: true})
 	agent := Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}
 	for name, manifest := range map[string]string{"small": "kind: X", "large": "kind: [" + strings.Repeat(",", 100) + "]"} {
-		forged := stored(t, secretName(name, 1), `{"name":"`+name+`","version":1,"info":{"status":"deployed"},"manifest":"`+manifest+`"}`, 1)
+		forged := stored(t, secretName(name, 1), `{"name":"`+name+`","namespace":"`+m.namespace+`","version":1,"info":{"status":"deployed"},"manifest":"`+manifest+`"}`, 1)
 		forged.Labels = labels.Merge(agent.LabelsFor(name, "one"), labels.Set{"owner": "helm", "name": name, "version": "1", "status": "deployed"})
 		m.store(forged)
 	}
@@ -586,14 +589,14 @@ func TestEnsureHistoryKey_unreadable(t *testing.T) {
 
 // A user stores small Secrets of releases that have to be removed, each of which takes much memory when it is decoded.
 func TestHistoryTurns(t *testing.T) {
-	large := `{"name":"app","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("x", 2000)), "\n", `\n`) + `"}`
-	manyValues := `{"name":"app","version":2,"info":{"status":"failed"},"config":{"a":[` + strings.Repeat("[],", 200) + `[]]}}`
+	large := `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("x", 2000)), "\n", `\n`) + `"}`
+	manyValues := `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"config":{"a":[` + strings.Repeat("[],", 200) + `[]]}}`
 	for name, row := range map[string]struct {
 		text    string
 		signed  bool
 		refused bool
 	}{
-		"small":               {`{"name":"app","version":2,"info":{"status":"failed"}}`, false, false},
+		"small":               {`{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"}}`, false, false},
 		"large":               {large, false, true},
 		"many values":         {manyValues, false, true},
 		"large, not a chart":  {strings.Repeat("x", 2000), false, true},
@@ -608,7 +611,7 @@ func TestHistoryTurns(t *testing.T) {
 				ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20, Values: 100_000}, Nodes: 10_000, TrustSigned: true,
 				Small: transport.ResponseLimits{Bytes: 1500, Values: 150}, Turns: turns,
 			})
-			forged := stored(t, secretName("app", 2), row.text, 1)
+			forged := stored(t, secretName("app", 2), strings.Replace(row.text, "NS", m.namespace, 1), 1)
 			forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
 			if row.signed {
 				forged.Namespace = m.namespace
@@ -637,4 +640,75 @@ func TestHistoryTurns(t *testing.T) {
 			assert.True(t, turns.TryAcquire(1), "the turn ends with the action")
 		})
 	}
+}
+
+// storeRevision stores a revision of release app, as a user can who may write Secrets in the namespace.
+func (m *member) storeRevision(version int, text string, more labels.Set) {
+	m.t.Helper()
+	forged := stored(m.t, secretName("app", version), text, 1)
+	forged.Labels = labels.Merge(more, labels.Set{"owner": "helm", "name": "app", "version": strconv.Itoa(version), "status": "deployed"})
+	m.store(forged)
+}
+
+// The last revision names another namespace, release or version than its Secret.
+func TestDeploy_revisionOfAnotherPlace(t *testing.T) {
+	chart := []string{"Chart.yaml", chartYAML, "templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: '{{ .Release.Namespace }}'}\ndata: {k: '{{ .Values.text }}'}\n"}
+	for name, more := range map[string]labels.Set{"no labels": nil, "the labels of the owner": owner.LabelsFor("app", "one")} {
+		t.Run(name+", another namespace: the release stays where it is", func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.withHistoryKey()
+			r := m.request(chart...)
+			r.Recorded = m.deploy(r).String()
+			m.storeRevision(2, `{"name":"app","namespace":"`+f.namespace+`","version":2,"info":{"status":"deployed"},"manifest":""}`, more)
+			r.Values = map[string]any{"text": "two"}
+			made := m.deploy(r)
+			assert.Equal(t, 2, made.Version)
+			assert.Equal(t, m.namespace, made.Namespace)
+			assert.Equal(t, []string{"theirs"}, f.configMaps())
+			assert.Equal(t, m.namespace, m.configMap("a").Annotations[NamespaceAnnotation])
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
+			assert.Empty(t, m.configMaps())
+		})
+	}
+	t.Run("another release: its history stays as it is", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		victim := m.request("b.yaml", configMap("b", "k", "v"))
+		victim.Name, victim.BundleDeployment, victim.Labels = "victim", "victim", owner.LabelsFor("victim", "one")
+		m.deploy(victim)
+		read := func() *corev1.Secret {
+			secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName("victim", 1), metav1.GetOptions{})
+			require.NoError(t, err)
+			return secret
+		}
+		before := read()
+		forged := `{"name":"victim","namespace":"` + m.namespace + `","version":1,"info":{"status":"pending-upgrade"}}`
+		m.storeRevision(1, forged, owner.LabelsFor("app", "one"))
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		assert.Equal(t, before, read())
+		m.storeRevision(2, forged, owner.LabelsFor("app", "one"))
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{Agent: owner.Namespace, Deployment: "app"}))
+		assert.Equal(t, before, read())
+	})
+}
+
+// The labels of a Secret that cannot be decoded describe the last revision.
+func TestDeploy_undecodedRevision(t *testing.T) {
+	m := onMember(t)
+	m.withHistoryKey()
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	for _, version := range []int{2, 2_000_000_000} {
+		m.storeRevision(version, "?", owner.LabelsFor("app", "one"))
+	}
+	_, err := m.Get(t.Context(), m.mine()[0])
+	require.ErrorIs(t, err, ErrNotSigned)
+	made := m.deploy(m.request("a.yaml", configMap("a", "k", "two")))
+	assert.Equal(t, 2, made.Version)
+	assert.Len(t, made.Dropped, 2)
+	require.Len(t, m.mine(), 1)
+	assert.Equal(t, 2, m.mine()[0].Version)
+	misnamed := stored(t, "x", "?", 1)
+	misnamed.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "9", "status": "deployed"})
+	m.store(misnamed)
+	assert.Equal(t, 2, m.mine()[0].Version)
 }

@@ -194,7 +194,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.MustRepeat = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String())
+	f.MustRepeat = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String() || state.hasDeployed(bd))
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -340,6 +340,14 @@ func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, s
 	return release.Found{}, false
 }
 
+// hasDeployed reports whether this run has deployed the deployment ID last. Another revision is the last one now.
+func (s *deploymentState) hasDeployed(bd *fleet.BundleDeployment) bool {
+	deployed, _ := s.release()
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	return deployed != nil && (s.failedID == "" || s.failedID == bd.Spec.DeploymentID) && deployed.Namespace == namespace && deployed.Name == name &&
+		deployed.Labels[release.DeploymentIDLabel] == release.DeploymentIDValue(bd.Spec.DeploymentID)
+}
+
 func isRevision(d *release.Deployed, f release.Found) bool {
 	return d != nil && d.Namespace == f.Namespace && d.Name == f.Name && d.Version == f.Version
 }
@@ -433,6 +441,10 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 		what = "Signed unchanged"
 	}
 	d.log(key).Infof("%s Helm release %s", what, made)
+	for _, dropped := range made.Dropped {
+		d.index.remove(dropped)
+		d.log(key).Warnf("Deleted the Secret of revision %s, which was damaged and not written by this agent", dropped)
+	}
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.notSigned = ""

@@ -146,7 +146,7 @@ func TestRun_forgedReleases(t *testing.T) {
 	s.state("app", fleet.Ready)
 	forge := func() {
 		for name, text := range map[string]string{
-			"damaged": `{"name":"damaged","version":1,"info":{"status":"failed"},"manifest":"kind: ["}`, "stateless": `{"name":"stateless","version":1}`,
+			"damaged": `{"name":"damaged","namespace":"` + s.target + `","version":1,"info":{"status":"failed"},"manifest":"kind: ["}`, "stateless": `{"name":"stateless","version":1}`,
 			"renamed": `{"name":"other","version":1,"info":{"status":"failed"}}`, "undecoded": "?",
 		} {
 			labels := maps.Clone(s.releases()[0].Labels)
@@ -169,6 +169,31 @@ func TestRun_forgedReleases(t *testing.T) {
 	s.remove("app")
 	s.gone("a")
 	history(0)
+}
+
+// A user who may write Secrets in the namespace of a release stores Secrets that look like later revisions of it.
+func TestRun_undecodedRevision(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	before := s.releases()[0]
+	for at, change := range []func(labels map[string]string){
+		func(labels map[string]string) { labels[release.DeploymentIDLabel] = "x" },
+		func(map[string]string) {},
+	} {
+		labels := maps.Clone(before.Labels)
+		labels["version"] = "2000000000"
+		change(labels)
+		s.forge("app", 2_000_000_000, "?", 1, labels)
+		testenv.Eventually(t, func() (bool, string) {
+			found := s.releases()[0]
+			return found.Version == 2+at, fmt.Sprint("the last revision is ", found)
+		})
+		s.still()
+		require.Equal(t, 2+at, s.releases()[0].Version, "it is deployed once")
+		require.Equal(t, s.releases()[0].String(), s.state("app", fleet.Ready).Status.Release)
+	}
 }
 
 // A user who may write Secrets in another namespace stores a revision of the agent's own BundleDeployment, which does not exist. The agent still removes

@@ -81,7 +81,7 @@ func TestHostileAnswers(t *testing.T) {
 // history answers as a member with one release, whose revision has that manifest.
 func history(t *testing.T, manifest string) func(int, http.ResponseWriter, *http.Request) bool {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"name": "shop", "version": 1, "info": map[string]string{"status": "deployed"}, "manifest": manifest})
+	text, err := json.Marshal(map[string]any{"name": "shop", "namespace": "apps", "version": 1, "info": map[string]string{"status": "deployed"}, "manifest": manifest})
 	require.NoError(t, err)
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
