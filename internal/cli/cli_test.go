@@ -260,6 +260,7 @@ func TestTotals(t *testing.T) {
 	require.Equal(t, "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with unapplied Bundles", totals([]view.Cluster{
 		{State: "Offline", Unapplied: 3}, {State: "Registered", Settings: "Pending", Unapplied: 1}, {State: "Registered", Settings: "Applied"},
 	}))
+	require.Equal(t, "2 clusters: 2 Registered; 1 with Bundles that are not ready", totals([]view.Cluster{{State: "Registered", NotReady: true}, {State: "Registered"}}))
 }
 
 func TestTokenTable(t *testing.T) {

@@ -25,6 +25,7 @@ const (
 	flagSelector     = "selector"
 	flagWatch        = "watch"
 	flagState        = "state"
+	flagNotReady     = "not-ready"
 	flagSort         = "sort"
 	flagDeleteTokens = "delete-tokens"
 )
@@ -52,13 +53,15 @@ func clustersCommand(s Streams) *cli.Command {
 		Name:      "clusters",
 		Usage:     "list the clusters, with how each was registered and its state",
 		ArgsUsage: "[NAME...]",
-		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. UNAPPLIED, in the
-wide output, counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
+		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. REASON of a registered
+cluster is that of the first condition that is not as it should be; Ready is the last of them. UNAPPLIED, in the wide output, counts the
+Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
 settings that the hub wants. LAST-SEEN is the time of the last heartbeat, which is in a Lease in the cluster namespace; without the right to
 list Leases, and in the lines that --watch adds, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
 		Flags: listFlags(
 			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
 			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
+			&cli.BoolFlag{Name: flagNotReady, Usage: "only clusters with Bundles that are not ready"},
 			&cli.StringFlag{Name: flagSort, Value: "name", Usage: "`ORDER` of the list: " + strings.Join(slices.Sorted(maps.Keys(sortings)), ", ")},
 			&cli.BoolFlag{Name: flagWatch, Aliases: []string{"w"}, Usage: "after the list, print each cluster whose state or Bundles change, until interrupted"},
 		),
@@ -86,12 +89,15 @@ func clusters(c *cli.Context, s Streams) error {
 	namespace, where := scope(c, hub)
 	options := metav1.ListOptions{LabelSelector: c.String(flagSelector)}
 	names := c.Args().Slice()
+	wanted := func(v view.Cluster) bool {
+		return (len(states) == 0 || slices.Contains(states, v.State)) && (v.NotReady || !c.Bool(flagNotReady))
+	}
 
 	shown := []view.Cluster{}
 	missing := slices.Clone(names)
 	add := func(cluster *fleet.Cluster) error {
 		missing = slices.DeleteFunc(missing, func(name string) bool { return name == cluster.Name })
-		if v := view.OfCluster(cluster); len(states) == 0 || slices.Contains(states, v.State) {
+		if v := view.OfCluster(cluster); wanted(v) {
 			shown = append(shown, v)
 		}
 		return nil
@@ -153,7 +159,7 @@ func clusters(c *cli.Context, s Streams) error {
 		case deleted:
 			v.State, v.Reason, v.Message = "Deleted", "", ""
 			delete(printed, key)
-		case len(states) > 0 && !slices.Contains(states, v.State) && !known, reflect.DeepEqual(printed[key], withoutLastSeen(v)):
+		case !wanted(v) && !known, reflect.DeepEqual(printed[key], withoutLastSeen(v)):
 			return nil
 		default:
 			printed[key] = withoutLastSeen(v)
@@ -168,9 +174,9 @@ func withoutLastSeen(v view.Cluster) view.Cluster {
 	return v
 }
 
-// totals returns a line such as "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with Bundles that are not applied".
+// totals returns a line such as "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with Bundles that are not ready".
 func totals(clusters []view.Cluster) string {
-	count, pending, unapplied := map[string]int{}, 0, 0
+	count, pending, unapplied, notReady := map[string]int{}, 0, 0, 0
 	for _, v := range clusters {
 		count[v.State]++
 		if v.Settings == view.SettingsPending {
@@ -179,8 +185,11 @@ func totals(clusters []view.Cluster) string {
 		if v.Unapplied > 0 {
 			unapplied++
 		}
+		if v.NotReady {
+			notReady++
+		}
 	}
-	var parts []string
+	var parts, more []string
 	for _, state := range view.ClusterStates {
 		if count[state] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", count[state], state))
@@ -193,8 +202,16 @@ func totals(clusters []view.Cluster) string {
 	if len(parts) > 0 {
 		text += ": " + strings.Join(parts, ", ")
 	}
-	if pending+unapplied > 0 {
-		text += fmt.Sprintf("; %d with pending settings, %d with unapplied Bundles", pending, unapplied)
+	for _, m := range []struct {
+		count int
+		with  string
+	}{{pending, "pending settings"}, {unapplied, "unapplied Bundles"}, {notReady, "Bundles that are not ready"}} {
+		if m.count > 0 {
+			more = append(more, fmt.Sprintf("%d with %s", m.count, m.with))
+		}
+	}
+	if len(more) > 0 {
+		text += "; " + strings.Join(more, ", ")
 	}
 	return text
 }

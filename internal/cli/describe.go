@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -39,28 +40,51 @@ Cluster. The command reads no Secret.`,
 			if err := d.Print(s.Out, s.Now()); err != nil {
 				return err
 			}
-			if waiting := waitsForApproval(d.Objects); waiting != "" {
-				fmt.Fprintf(s.Out, "\nNext: %s\n  or: %s\n", hub.command(hub.namespace, "approve", waiting), hub.command(hub.namespace, "deny", waiting))
-			} else if next := nextStep(hub, d); next != "" {
-				fmt.Fprintf(s.Out, "\nNext: %s\n", next)
+			for i, next := range nextSteps(hub, d) {
+				fmt.Fprintln(s.Out, []string{"\nNext:", "  or:"}[min(i, 1)], next)
 			}
 			return nil
 		},
 	}
 }
 
-// nextStep returns the command to run next for a cluster without a request that waits for approval. It is empty if the cluster is registered
-// and connected, or belongs to another controller.
-func nextStep(hub *namespacedHub, d *describe.Description) string {
-	if d.Cluster != nil {
-		switch d.Cluster.State {
-		case view.StateRegistered, view.StateManaged:
-			return ""
-		case view.StateQuarantined:
-			return hub.command(hub.namespace, "release", d.Name)
+// nextSteps returns the commands of which a person runs one next. There are none if the cluster is registered, connected and ready, if it belongs
+// to another controller, or if no command of muster or kubectl is the remedy.
+func nextSteps(hub *namespacedHub, d *describe.Description) []string {
+	command := func(words ...string) []string { return []string{hub.command(hub.namespace, words...)} }
+	if waiting := waitsForApproval(d.Objects); waiting != "" {
+		return append(command("approve", waiting), command("deny", waiting)...)
+	}
+	if d.Cluster == nil {
+		return command("check", d.Name)
+	}
+	switch state, reason := d.Cluster.State, d.Cluster.Reason; {
+	case state == view.StateManaged, state == view.StateRegistered && slices.Contains([]string{"", fleet.ReasonBundlesMissing}, reason):
+		return nil // the message of BundlesMissing names the releases, and what to do
+	case state == view.StateRegistered && (reason == fleet.ReasonNotReady || reason == fleet.ReasonDeployFailed):
+		if b := notReady(d.Objects); b != nil {
+			return []string{hub.program("kubectl", b.Namespace, "describe", "bundledeployments.fleet.cattle.io", b.Name)}
+		}
+	case state == view.StateQuarantined:
+		return command("release", d.Name)
+	case d.Cluster.WayIn == view.WayAgent && (reason == fleet.ReasonCredentialExpired || reason == fleet.ReasonCredentialRevoked):
+		return []string{hub.command(hub.namespace, "token", "create", d.Name+"-again", "--cluster", d.Name, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
+			" | muster join - --kubeconfig MEMBER"}
+	}
+	return command("check", d.Name)
+}
+
+// notReady returns the first BundleDeployment that is not ready, or nil.
+func notReady(objects []*describe.Related) *describe.Related {
+	for _, r := range objects {
+		if r.Kind == "BundleDeployment" && r.State != string(fleet.Ready) {
+			return r
+		}
+		if found := notReady(r.Objects); found != nil {
+			return found
 		}
 	}
-	return hub.command(hub.namespace, "check", d.Name)
+	return nil
 }
 
 // waitsForApproval returns the name of a request that waits for approval, or "".

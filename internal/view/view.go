@@ -72,6 +72,8 @@ type Cluster struct {
 	Bundles string `json:"bundles,omitempty"`
 	// Unapplied is the number of its Bundles whose current version the agent has not applied.
 	Unapplied int `json:"unapplied,omitempty"`
+	// NotReady is set if condition Ready is False: the hub could not deploy its Bundles, or some of them are not ready.
+	NotReady bool `json:"notReady,omitempty"`
 	// Settings is SettingsApplied or SettingsPending, or empty without an agent.
 	Settings string `json:"settings,omitempty"`
 	// Agent and Kubernetes are the versions that the agent reports.
@@ -96,6 +98,7 @@ func OfCluster(c *fleet.Cluster) Cluster {
 		v.Settings = settings(c)
 	}
 	v.Unapplied = c.Status.Summary.WaitApplied + c.Status.Summary.ErrApplied + c.Status.Summary.OutOfSync + c.Status.Summary.Pending
+	v.NotReady = fleetstatus.IsFalse(c.Status.Conditions, fleet.ConditionReady)
 	return v
 }
 
@@ -139,14 +142,13 @@ func wayIn(c *fleet.Cluster) string {
 }
 
 // clusterState returns the first state that applies. Reason and message are from the condition that determines the state; for a registered
-// cluster, from the first of Processed, Imported and ReleasesManaged that is not True, or from Ready if the agent deploys nothing.
+// cluster, from the first of Processed, Imported, ReleasesManaged and Ready that is not True.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	condition := func(kind string) genericcondition.GenericCondition {
 		return fleetstatus.Condition(c.Status.Conditions, kind)
 	}
 	processed, imported := condition(fleet.ConditionProcessed), condition(fleet.ConditionImported)
 	registered, connected := condition(fleet.ConditionRegistered), condition(fleet.ConditionConnected)
-	ready := condition(fleet.ConditionReady)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
@@ -159,13 +161,10 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case registered.Status == corev1.ConditionTrue && connected.Status == corev1.ConditionFalse:
 		return StateOffline, connected.Reason, connected.Message
 	case registered.Status == corev1.ConditionTrue:
-		for _, c := range []genericcondition.GenericCondition{processed, imported, condition(fleet.ConditionReleasesManaged)} {
+		for _, c := range []genericcondition.GenericCondition{processed, imported, condition(fleet.ConditionReleasesManaged), condition(fleet.ConditionReady)} {
 			if c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown {
 				return StateRegistered, c.Reason, c.Message
 			}
-		}
-		if ready.Reason == fleet.ReasonDeploymentsStalled { // the other reasons of Ready are those of single Bundles
-			return StateRegistered, ready.Reason, ready.Message
 		}
 		return StateRegistered, "", ""
 	case processed.Status == corev1.ConditionFalse:

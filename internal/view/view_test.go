@@ -44,7 +44,8 @@ func TestClusterState(t *testing.T) {
 		"registered, no heartbeat":       {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
 		"releases without a Bundle":      {with(condition("Registered", yes, "Registered"), condition("ReleasesManaged", no, "BundlesMissing")), StateRegistered, "BundlesMissing"},
 		"registered, deploys nothing":    {with(condition("Registered", yes, "Registered"), condition("Ready", no, "DeploymentsStalled")), StateRegistered, "DeploymentsStalled"},
-		"registered, a Bundle not ready": {with(condition("Registered", yes, "Registered"), condition("Ready", no, "NotReady")), StateRegistered, ""},
+		"a Bundle is not ready":          {with(condition("Registered", yes, "Registered"), condition("Ready", no, "NotReady")), StateRegistered, "NotReady"},
+		"no Bundle, and one not ready":   {with(condition("Registered", yes, "Registered"), condition("Ready", no, "NotReady"), condition("ReleasesManaged", no, "BundlesMissing")), StateRegistered, "BundlesMissing"},
 		"registered and connected":       {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
 		"assigned to another controller": {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
 		"quarantined": {func(c *fleet.Cluster) {
@@ -72,6 +73,13 @@ func TestClusterState(t *testing.T) {
 				assert.Equal(t, "because of "+test.reason, v.Message)
 			}
 		})
+	}
+}
+
+func TestNotReady(t *testing.T) {
+	for status, want := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: false, corev1.ConditionUnknown: false, corev1.ConditionFalse: true} {
+		c := &fleet.Cluster{Status: fleet.ClusterStatus{Conditions: []genericcondition.GenericCondition{condition("Ready", status, "R")}}}
+		assert.Equal(t, want, OfCluster(c).NotReady, status)
 	}
 }
 
