@@ -82,6 +82,8 @@ func TestAlerts(t *testing.T) {
 		{"one in a hundred is offline", "MusterClustersOffline", 0, []string{`muster_clusters{condition="Connected",status="True"} 99x60`, `muster_clusters{condition="Connected",status="False"} 1x60`}, time.Hour, false},
 		{"no clusters", "MusterClustersOffline", 0, []string{`muster_clusters{condition="Connected",status="True"} 0x60`, `muster_clusters{condition="Connected",status="False"} 0x60`}, time.Hour, false},
 		{"the network failed for five minutes", "MusterClustersOffline", 0, []string{`muster_clusters{condition="Connected",status="False"} 0x50 9x5 0x5`, `muster_clusters{condition="Connected",status="True"} 9x50 0x5 9x5`}, 55 * time.Minute, false},
+		{"a Bundle fails on three clusters", "MusterBundlesNotReady", 0, []string{`muster_clusters{condition="Ready",status="True"} 497x60`, `muster_clusters{condition="Ready",status="False"} 3x60`}, time.Hour, true},
+		{"a rollout of ten minutes", "MusterBundlesNotReady", 0, []string{`muster_clusters{condition="Ready",status="False"} 0x50 9x10 0x5`}, time.Hour, false},
 		{"a renewal is overdue", "MusterCredentialExpiring", 0, []string{`muster_credential_renewals_overdue 1x60`}, time.Hour, true},
 		{"all are renewed", "MusterCredentialExpiring", 0, []string{`muster_credential_renewals_overdue 0x60`}, time.Hour, false},
 		{"two standbys", "MusterNoLeader", 0, []string{`muster_leader{instance="a"} 0x60`, `muster_leader{instance="b"} 0x60`}, time.Hour, true},
