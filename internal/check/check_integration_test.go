@@ -106,6 +106,10 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		return h.inputs("")
 	},
 
+	"fleet-clusters": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "west", fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "no heartbeat")
+		return h.inputs("")
+	},
 	"cluster-exists": func(_ *testing.T, h *hall) Inputs { return h.inputs("nobody") },
 	"cluster-processed": func(t *testing.T, h *hall) Inputs {
 		h.condition(t, "west", fleet.ConditionProcessed, corev1.ConditionFalse, fleet.ReasonNameConflict, "a namespace of that name exists")
@@ -324,9 +328,13 @@ var warned = map[string]func(*testing.T, *hall) Inputs{
 		broken["request-granted"](t, h)
 		return h.inputs("")
 	},
-	"fleet-clusters": func(t *testing.T, h *hall) Inputs {
-		h.condition(t, "west", fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "no heartbeat")
+	"fleet-bundles": func(t *testing.T, h *hall) Inputs {
+		h.bundlesNotReady(t)
 		return h.inputs("")
+	},
+	"cluster-bundles": func(t *testing.T, h *hall) Inputs {
+		h.bundlesNotReady(t)
+		return h.inputs("west")
 	},
 	"cluster-versions": func(_ *testing.T, h *hall) Inputs {
 		in := h.inputs("west")

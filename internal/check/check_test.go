@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -231,6 +233,31 @@ func TestHint(t *testing.T) {
 		Inputs{HubFlags: " --context=b", Namespace: "clusters"}.hint(c))
 	assert.Equal(t, "`muster --context=b -n clusters clusters -A` lists all; `muster --context=b -n clusters release east` helps, and so does `kubectl get nodes`",
 		Inputs{HubFlags: " --context=b", Namespace: "clusters", Cluster: "east"}.hint(c))
+}
+
+func TestFleetClusters(t *testing.T) {
+	at := func(second int) string { return time.Date(2026, 1, 2, 2, 41, second, 0, time.UTC).Format(time.RFC3339) }
+	fleetWith := func(offline int, times ...string) *knowledge {
+		k := &knowledge{}
+		for i := range 100 {
+			s := surveyed{Cluster: view.Cluster{Namespace: "ws", Name: fmt.Sprint("c", i), State: view.StateRegistered}}
+			s.connected.Status = corev1.ConditionTrue
+			if i < offline {
+				s.State, s.Reason = view.StateOffline, fleet.ReasonDisconnected
+				s.connected.Status, s.connected.LastTransitionTime = corev1.ConditionFalse, times[i%len(times)]
+			}
+			k.surveyed = append(k.surveyed, s)
+		}
+		return k
+	}
+	assert.Equal(t, pass("100"), fleetClusters(t.Context(), fleetWith(0)))
+	assert.Equal(t, warn("1 of 100 Clusters are not connected: ws/c0 Offline Disconnected"), fleetClusters(t.Context(), fleetWith(1, at(0))))
+	assert.Equal(t, Warn, fleetClusters(t.Context(), fleetWith(5, at(0))).Verdict, "the alert needs more than 5 %")
+	found := fleetClusters(t.Context(), fleetWith(6, at(50), at(0), at(20)))
+	assert.Equal(t, Fail, found.Verdict)
+	assert.Contains(t, found.Detail, "6 of 100 Clusters are not connected (6 became disconnected within 5m, the last at 2026-01-02T02:41:50Z: look for a common cause): ws/c0 ")
+	found = fleetClusters(t.Context(), fleetWith(6, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"))
+	assert.NotContains(t, found.Detail, "common cause")
 }
 
 func TestClusterProcessed_newCluster(t *testing.T) {

@@ -381,6 +381,16 @@ func clusterDeploys(_ context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
+func clusterBundles(_ context.Context, k *knowledge) Finding {
+	if k.cluster.Status.Display.ReadyBundles == "" {
+		return doesNotApply()
+	}
+	if fleetstatus.IsFalse(k.cluster.Status.Conditions, fleet.ConditionReady) {
+		return warn("%s of its Bundles are ready: %s", k.cluster.Status.Display.ReadyBundles, conditionText(k.cluster, fleet.ConditionReady))
+	}
+	return pass("%s", k.cluster.Status.Display.ReadyBundles)
+}
+
 // clusterVersions compares the version of the agent with the version of this program, which is released with the hub.
 func clusterVersions(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Status.Agent.Version == "" {

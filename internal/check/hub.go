@@ -119,19 +119,69 @@ func hubPolicies(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
-// fleetClusters counts the Clusters that are not registered or send no heartbeats.
+// offlineIsFailure is the part of the connected Clusters that must be disconnected for a failure: that of the alert MusterClustersOffline.
+const offlineIsFailure = 0.05
+
+// fleetClusters counts the Clusters that are not registered or send no heartbeats. It fails if more than offlineIsFailure are disconnected.
 func fleetClusters(ctx context.Context, k *knowledge) Finding {
+	all, err := k.survey(ctx)
 	var bad []string
-	total := 0
-	err := admin.Each(ctx, k.hub.fleet.Clusters(metav1.NamespaceAll).List, metav1.ListOptions{}, func(c *fleet.Cluster) error {
-		total++
-		v := view.OfCluster(c)
-		if v.State != view.StateRegistered && v.State != view.StateManaged && v.State != view.StateDeleting {
-			bad = append(bad, fmt.Sprintf("%s/%s %s", v.Namespace, v.Name, strings.TrimSpace(v.State+" "+v.Reason)))
+	var since []time.Time
+	agents := 0
+	for _, s := range all {
+		if s.connected.Status != "" {
+			agents++
 		}
-		return nil
-	})
-	return counted("Clusters", "not connected", total, bad, err)
+		if s.connected.Status == corev1.ConditionFalse {
+			changed, _ := time.Parse(time.RFC3339, s.connected.LastTransitionTime)
+			since = append(since, changed)
+		}
+		if s.State != view.StateRegistered && s.State != view.StateManaged && s.State != view.StateDeleting {
+			bad = append(bad, named(s))
+		}
+	}
+	found := counted("Clusters", "are not connected"+together(since), len(all), bad, err)
+	if found.Verdict == Warn && float64(len(since)) > offlineIsFailure*float64(agents) {
+		found.Verdict = Fail
+	}
+	return found
+}
+
+// togetherWithin is the time within which agents become disconnected that lose their connection for the same reason.
+const togetherWithin = 5 * time.Minute
+
+// together returns a text if most of several Clusters became disconnected at about the same time, else "".
+func together(since []time.Time) string {
+	slices.SortFunc(since, time.Time.Compare)
+	most, last := 0, time.Time{}
+	for first, end := 0, 0; end < len(since); end++ {
+		for since[end].Sub(since[first]) > togetherWithin {
+			first++
+		}
+		if n := end - first + 1; n > most {
+			most, last = n, since[end]
+		}
+	}
+	if most < 3 || 2*most < len(since) || last.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (%d became disconnected within %s, the last at %s: look for a common cause)", most, short(togetherWithin), last.UTC().Format(time.RFC3339))
+}
+
+func named(s surveyed) string {
+	return fmt.Sprintf("%s/%s %s", s.Namespace, s.Name, strings.TrimSpace(s.State+" "+s.Reason))
+}
+
+// fleetBundles counts the Clusters with Bundles that are not ready.
+func fleetBundles(ctx context.Context, k *knowledge) Finding {
+	all, err := k.survey(ctx)
+	var bad []string
+	for _, s := range all {
+		if s.NotReady {
+			bad = append(bad, named(s))
+		}
+	}
+	return counted("Clusters", "have Bundles that are not ready", len(all), bad, err)
 }
 
 // fleetRequests counts the requests that wait or were refused. Their agents may have no Cluster.
@@ -146,7 +196,7 @@ func fleetRequests(ctx context.Context, k *knowledge) Finding {
 		}
 		return nil
 	})
-	return counted("requests", "refused or waiting", total, bad, err)
+	return counted("requests", "are refused or waiting", total, bad, err)
 }
 
 func counted(what, state string, total int, bad []string, err error) Finding {
@@ -161,5 +211,5 @@ func counted(what, state string, total int, bad []string, err error) Finding {
 	if len(bad) > shown {
 		text += fmt.Sprintf(" and %d others", len(bad)-shown)
 	}
-	return warn("%d of %d %s are %s: %s", len(bad), total, what, state, text)
+	return warn("%d of %d %s %s: %s", len(bad), total, what, state, text)
 }

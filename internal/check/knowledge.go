@@ -7,12 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/register"
@@ -60,7 +64,35 @@ type knowledge struct {
 	versionAnswer []byte                          // way-tls
 	dialErr       error                           // way-tls
 
+	surveyed  []surveyed // survey
+	surveyErr error      // survey
+
 	probeTimeout time.Duration
+}
+
+// surveyed is what the checks of the whole fleet need to know about a Cluster.
+type surveyed struct {
+	view.Cluster
+	connected genericcondition.GenericCondition
+	// address and caHash are those of the agent's connection to the hub, if the agent reports them.
+	address, caHash string
+}
+
+// survey reads all Clusters. Only the first call does so.
+func (k *knowledge) survey(ctx context.Context) ([]surveyed, error) {
+	if k.surveyed != nil || k.surveyErr != nil {
+		return k.surveyed, k.surveyErr
+	}
+	k.surveyed = []surveyed{}
+	k.surveyErr = admin.Each(ctx, k.hub.fleet.Clusters(metav1.NamespaceAll).List, metav1.ListOptions{}, func(c *fleet.Cluster) error {
+		s := surveyed{Cluster: view.OfCluster(c), connected: fleetstatus.Condition(c.Status.Conditions, fleet.ConditionConnected)}
+		if reported := c.Status.Agent.Hub; reported != nil {
+			s.address, s.caHash = reported.APIServerURL, reported.APIServerCAHash
+		}
+		k.surveyed = append(k.surveyed, s)
+		return nil
+	})
+	return k.surveyed, k.surveyErr
 }
 
 func newKnowledge(in Inputs) *knowledge {

@@ -86,6 +86,10 @@ func newHall(t *testing.T) *hall {
 	})
 	for _, name := range []string{"west", "east"} {
 		testenv.Merge(t, h.Hub.Fleet.Clusters(h.Namespace).Patch, name, `{"status":{"agent":{"checkinInterval":"15m0s"}}}`, "status")
+		found := testenv.RequireThere(t, h.Hub.Fleet.Clusters(h.Namespace).Get, name)
+		found.Status.Display.ReadyBundles = "1/1"
+		setCondition(&found.Status, fleet.ConditionReady, corev1.ConditionTrue, fleet.ReasonAllReady, "")
+		testenv.Update(t, h.Hub.Fleet.Clusters(h.Namespace).UpdateStatus, found)
 	}
 	testenv.Create(t, h.Member.Kubernetes.CoreV1().Nodes().Create, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	return h
@@ -203,11 +207,19 @@ func (h *hall) status(t *testing.T, cluster string, edit func(*fleet.ClusterStat
 // condition changes a condition of a Cluster until the end of the test.
 func (h *hall) condition(t *testing.T, cluster, kind string, status corev1.ConditionStatus, reason, message string) {
 	t.Helper()
-	h.status(t, cluster, func(s *fleet.ClusterStatus) {
-		i := slices.IndexFunc(s.Conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
-		require.GreaterOrEqual(t, i, 0)
-		s.Conditions[i].Status, s.Conditions[i].Reason, s.Conditions[i].Message = status, reason, message
-	})
+	h.status(t, cluster, func(s *fleet.ClusterStatus) { setCondition(s, kind, status, reason, message) })
+}
+
+// setCondition changes a condition, or adds it.
+func setCondition(s *fleet.ClusterStatus, kind string, status corev1.ConditionStatus, reason, message string) {
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
+	s.Conditions = append(s.Conditions, genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message})
+}
+
+// bundlesNotReady changes condition Ready of west until the end of the test.
+func (h *hall) bundlesNotReady(t *testing.T) {
+	t.Helper()
+	h.condition(t, "west", fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady, "NotReady(1) [Bundle shop]")
 }
 
 // kubeconfig changes the kubeconfig of east until the end of the test.

@@ -77,6 +77,11 @@ var table = []Check{
 		Hint: "`muster clusters -A` lists them; pass the name and the namespace of a Cluster to muster check to find the cause",
 	},
 	{
+		ID: "fleet-bundles", Category: categoryHub, on: onHub | onFleet, run: fleetBundles, Needs: []string{"hub-kinds"},
+		Says: "the Bundles of all Clusters are ready",
+		Hint: "`muster clusters -A --not-ready -o wide` lists the Clusters with the Bundles; `muster describe CLUSTER` shows the error of each Bundle",
+	},
+	{
 		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
 		Says: "the hub has the Cluster, or a request about it",
 		Hint: "`muster clusters -A` and `muster requests -A` list all; if the agent has never reached the hub, pass --member-kubeconfig or run fleetagent check in its pod",
@@ -313,6 +318,12 @@ var table = []Check{
 		Needs: []string{"cluster-registered"},
 		Says:  "the agent deploys",
 		Hint:  "correct what the message names on the member; the agent tries again by itself",
+	},
+	{
+		ID: "cluster-bundles", Category: categoryConnection, on: onHub | onCluster, when: hasCluster, run: clusterBundles,
+		Needs: []string{"cluster-registered"}, ExplainedBy: append(slices.Clone(beforeHeartbeat), "cluster-heartbeat"),
+		Says: "the Bundles of the Cluster are ready",
+		Hint: "`muster describe CLUSTER` shows the error of each Bundle; correct the Bundle, or the member",
 	},
 	{
 		ID: "cluster-versions", Category: categoryConnection, on: onHub | onCluster, run: clusterVersions, Needs: []string{"cluster-exists"},
