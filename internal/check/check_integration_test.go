@@ -27,6 +27,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -361,6 +362,38 @@ var fromElsewhere = map[string]func(*testing.T, *hall) Inputs{
 		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = testenv.ClosedPort(t) })
 		return h.inputs("east")
 	},
+	"way-tcp of a fleet whose agents are connected": func(t *testing.T, h *hall) Inputs {
+		broken["way-tcp"](t, h)
+		h.status(t, "west", func(s *fleet.ClusterStatus) { s.Agent.Hub.APIServerURL = h.address(t) })
+		return h.inputs("")
+	},
+}
+
+// address returns apiServerURL of the hub's configuration.
+func (h *hall) address(t *testing.T) string {
+	t.Helper()
+	configMap := testenv.RequireThere(t, h.Hub.Kubernetes.CoreV1().ConfigMaps(testenv.SystemNamespace).Get, registration.HubConfigMap)
+	hub, _, err := config.ParseHub(configMap.Data[registration.ConfigKey])
+	require.NoError(t, err)
+	return hub.APIServerURL
+}
+
+// hubKnows contains set-ups in which this machine cannot reach what the agent or the hub can reach. The check of that name fails, because the hub
+// has written its cause.
+var hubKnows = map[string]func(*testing.T, *hall) Inputs{
+	"cluster-registered": func(t *testing.T, h *hall) Inputs {
+		broken["way-tcp"](t, h)
+		h.status(t, "west", func(s *fleet.ClusterStatus) {
+			setCondition(s, fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonCredentialExpired, "it expired")
+			setCondition(s, fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "no heartbeat")
+		})
+		return h.inputs("west")
+	},
+	"cluster-imported": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "east", fleet.ConditionImported, corev1.ConditionFalse, fleet.ReasonUnauthorized, "the member rejects the kubeconfig")
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = testenv.ClosedPort(t) })
+		return h.inputs("east")
+	},
 }
 
 func (h *hall) withoutRights(t *testing.T, namespace, role string) {
@@ -386,6 +419,14 @@ func TestChecksFailAlone(t *testing.T) {
 		t.Run("from elsewhere "+id, func(t *testing.T) {
 			d := Run(t.Context(), prepare(t, h))
 			assert.Equal(t, Warn, d.Result, screen(d))
+			name, _, _ := strings.Cut(id, " ")
+			assert.Contains(t, d.Summary, "("+name+")")
+		})
+	}
+	for id, prepare := range hubKnows {
+		t.Run("known to the hub "+id, func(t *testing.T) {
+			d := Run(t.Context(), prepare(t, h))
+			assert.Equal(t, Fail, d.Result, screen(d))
 			assert.Contains(t, d.Summary, "("+id+")")
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -258,6 +260,56 @@ func TestFleetClusters(t *testing.T) {
 	assert.Contains(t, found.Detail, "6 of 100 Clusters are not connected (6 became disconnected within 5m, the last at 2026-01-02T02:41:50Z: look for a common cause): ws/c0 ")
 	found = fleetClusters(t.Context(), fleetWith(6, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"))
 	assert.NotContains(t, found.Detail, "common cause")
+}
+
+func TestFromHere(t *testing.T) {
+	connected := surveyed{address: "https://hub:6443/", caHash: registration.CAHash([]byte("ca"))}
+	connected.connected.Status = corev1.ConditionTrue
+	seen := &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{LastSeen: metav1.Now()}}}
+	tests := map[string]struct {
+		server, ca string
+		cluster    *fleet.Cluster
+		others     []surveyed
+		want       Verdict
+	}{
+		"agents are connected at the address":    {"https://hub:6443", "ca", nil, []surveyed{connected}, Warn},
+		"with another CA":                        {"https://hub:6443", "new", nil, []surveyed{connected}, Fail},
+		"at another address":                     {"https://new:6443", "ca", nil, []surveyed{connected}, Fail},
+		"none is connected":                      {"https://hub:6443", "ca", nil, []surveyed{{address: "https://hub:6443"}}, Fail},
+		"the agent is offline, others are not":   {"https://hub:6443", "ca", seen, []surveyed{connected}, Warn},
+		"the agent is offline, and the only one": {"https://hub:6443", "ca", seen, []surveyed{}, Unknown},
+		"the agent has never sent a heartbeat":   {"https://hub:6443", "ca", &fleet.Cluster{}, []surveyed{}, Fail},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := &knowledge{hub: &apiServer{}, cluster: test.cluster, surveyed: test.others}
+			k.access = &hubclient.Access{Endpoint: hubclient.Endpoint{Server: test.server, CA: []byte(test.ca)}}
+			found := k.fromHere(t.Context(), fail("no answer"), k.withCA())
+			assert.Equal(t, test.want, found.Verdict)
+			assert.Contains(t, found.Detail, "from this machine: no answer")
+		})
+	}
+	assert.Equal(t, fail("no answer"), (&knowledge{}).fromHere(t.Context(), fail("no answer"), nil), "the pod of the agent")
+}
+
+// A server that accepts connections and ends each before the handshake.
+func TestWayTLS_noHandshake(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
+	k := &knowledge{access: &hubclient.Access{Endpoint: hubclient.Endpoint{Server: "https://" + listener.Addr().String()}}}
+	found := wayTLS(t.Context(), k)
+	assert.Equal(t, Fail, found.Verdict)
+	assert.Contains(t, found.Detail, "the TLS handshake with https://127.0.0.1:")
 }
 
 func TestClusterProcessed_newCluster(t *testing.T) {

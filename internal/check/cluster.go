@@ -193,6 +193,10 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine cannot reach it", k.importConfig.Host, err)
 		k.importConfig = nil
 		return warn("%s", text)
+	case err != nil && !answered && imported.Status == corev1.ConditionFalse && imported.Reason != fleet.ReasonUnreachable:
+		text := fmt.Sprintf("this machine cannot reach the member at %s: %s; the hub gives another reason than that: %s", k.importConfig.Host, err, imported.Reason)
+		k.importConfig = nil
+		return warn("%s", text)
 	case err != nil:
 		return fail("the member at %s: %s", k.importConfig.Host, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -63,6 +64,7 @@ type knowledge struct {
 	connection    *hubclient.Connection           // way-tls
 	versionAnswer []byte                          // way-tls
 	dialErr       error                           // way-tls
+	handshakeDone atomic.Bool                     // way-tls; whether a TLS handshake with the hub was completed
 
 	surveyed  []surveyed // survey
 	surveyErr error      // survey

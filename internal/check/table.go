@@ -246,12 +246,13 @@ var table = []Check{
 	{
 		ID: "way-tcp", Category: categoryWay, on: anywhere, when: hasAddress, run: wayTCP, Needs: []string{"way-dns"},
 		Says: "a connection to the hub is accepted",
-		Hint: "correct apiServerURL, start the server at that address, or open the firewall; this check connects from this machine",
+		Hint: "correct apiServerURL, start the server at that address, or open the firewall; without --probe, this check connects from this machine",
 	},
 	{
 		ID: "way-tls", Category: categoryWay, on: anywhere, when: hasAddress, run: wayTLS, Needs: []string{"way-tcp", "way-proxy"},
 		Says: "the certificate of the hub is trusted and names the address",
-		Hint: "set apiServerCA to the CA that signed the certificate, use a name that the certificate contains, or set agentTLSMode",
+		Hint: "set apiServerCA to the CA that signed the certificate, use a name that the certificate contains, or set agentTLSMode; if the handshake did not complete, a firewall or " +
+			"proxy ends the connection, or large packets are lost (MTU)",
 	},
 	{
 		ID: "way-server", Category: categoryWay, on: anywhere, run: wayServer, Needs: []string{"way-tls"},

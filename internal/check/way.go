@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -31,6 +32,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -114,14 +116,46 @@ func proxyOf(server string) (*url.URL, error) {
 	return transport.New(nil, nil).Proxy(&http.Request{URL: parsed})
 }
 
-// warnIfConnected turns a failure to connect into a warning if the agent is connected, because then only this machine cannot reach the hub at
-// the address. It also clears access and connection, so that the checks that need them do not apply.
-func (k *knowledge) warnIfConnected(problem Finding) Finding {
-	if k.cluster == nil || fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
+// fromHere returns the finding for a failed connection from the machine of the user, who has a kubeconfig of the hub: what the hub knows about the
+// agents counts more. It is a warning if the agent is connected, or if other agents are connected that report sameAddress; then it also clears access
+// and connection, so that the checks that need them do not apply. It is unknown, and so explains no other failure, if the agent has been registered:
+// then the conditions of the Cluster name the cause. Otherwise it is the failure.
+func (k *knowledge) fromHere(ctx context.Context, problem Finding, sameAddress func(surveyed) bool) Finding {
+	if k.hub == nil {
 		return problem
 	}
-	k.access, k.connection = nil, nil
-	return warn("%s; the agent is connected, so only this machine cannot reach the hub there", problem.Detail)
+	text := "from this machine: " + problem.Detail
+	if k.cluster != nil && fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionConnected).Status == corev1.ConditionTrue {
+		k.access, k.connection = nil, nil
+		return warn("%s; the agent is connected, so only this machine cannot reach the hub there", text)
+	}
+	all, err := k.survey(ctx)
+	connected := 0
+	for _, s := range all {
+		if s.connected.Status == corev1.ConditionTrue && sameAddress(s) {
+			connected++
+		}
+	}
+	switch {
+	case err == nil && connected > 0:
+		k.access, k.connection = nil, nil
+		return warn("%s; the agents of %d Clusters are connected at this address, so it works", text, connected)
+	case k.cluster != nil && !k.cluster.Status.Agent.LastSeen.IsZero():
+		return unknown("%s; whether the member can connect is only known on the member: pass --member-kubeconfig and --probe", text)
+	}
+	return fail("%s", text)
+}
+
+// atAddress reports whether an agent uses the address of this check.
+func (k *knowledge) atAddress() func(surveyed) bool {
+	server := k.access.Server
+	return func(s surveyed) bool { return strings.TrimRight(s.address, "/") == strings.TrimRight(server, "/") }
+}
+
+// withCA reports whether an agent uses the address and the CA of this check.
+func (k *knowledge) withCA() func(surveyed) bool {
+	at, hash := k.atAddress(), registration.CAHash(k.access.CA)
+	return func(s surveyed) bool { return at(s) && s.caHash == hash }
 }
 
 func wayDNS(ctx context.Context, k *knowledge) Finding {
@@ -134,7 +168,7 @@ func wayDNS(ctx context.Context, k *knowledge) Finding {
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil {
-		return k.warnIfConnected(fail("the name %s cannot be resolved: %s", host, err))
+		return k.fromHere(ctx, fail("the name %s cannot be resolved: %s", host, err), k.atAddress())
 	}
 	return pass("%s is %s", host, strings.Join(addresses, ", "))
 }
@@ -146,7 +180,7 @@ func wayTCP(ctx context.Context, k *knowledge) Finding {
 	dialer := &net.Dialer{Timeout: requestTimeout}
 	connection, err := dialer.DialContext(ctx, "tcp", hostPort(k.access.Server))
 	if err != nil {
-		return k.warnIfConnected(fail("no connection to %s: %s", hostPort(k.access.Server), err))
+		return k.fromHere(ctx, fail("no connection to %s: %s", hostPort(k.access.Server), err), k.atAddress())
 	}
 	_ = connection.Close()
 	return pass("%s", hostPort(k.access.Server))
@@ -163,7 +197,7 @@ func wayProxy(ctx context.Context, k *knowledge) Finding {
 	k.connect(ctx)
 	var refused *transport.ProxyError
 	if errors.As(k.dialErr, &refused) || transport.IsProxyUnreachable(k.dialErr) {
-		return k.warnIfConnected(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.dialErr))
+		return k.fromHere(ctx, fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.dialErr), k.atAddress())
 	}
 	return pass("%s://%s", proxy.Scheme, proxy.Host)
 }
@@ -181,6 +215,11 @@ func (k *knowledge) connect(ctx context.Context) {
 	if k.connection, k.dialErr = dialer.Dial(*k.access); k.dialErr != nil {
 		return
 	}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
+		if err == nil {
+			k.handshakeDone.Store(true)
+		}
+	}})
 	answer := k.connection.Core.Discovery().RESTClient().Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
 	if k.dialErr = answer.Error(); k.dialErr == nil {
 		k.versionAnswer, k.dialErr = answer.Raw()
@@ -193,7 +232,9 @@ func wayTLS(ctx context.Context, k *knowledge) Finding {
 	case k.connection == nil:
 		return fail("%s", k.dialErr)
 	case isTLS(k.dialErr):
-		return fail("%s: %s", k.access.Server, k.dialErr)
+		return k.fromHere(ctx, fail("%s: %s", k.access.Server, k.dialErr), k.withCA())
+	case k.dialErr != nil && !k.handshakeDone.Load() && !strings.HasPrefix(k.access.Server, "http://"):
+		return k.fromHere(ctx, fail("the TLS handshake with %s did not complete: %s", k.access.Server, k.dialErr), k.atAddress())
 	case strings.HasPrefix(k.access.Server, "http://"):
 		return warn("the connection to %s is not encrypted: everybody on the network can read and use the agent's token", k.access.Server)
 	}
@@ -209,7 +250,7 @@ func isTLS(err error) bool {
 		err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-func wayServer(_ context.Context, k *knowledge) Finding {
+func wayServer(ctx context.Context, k *knowledge) Finding {
 	if k.connection == nil {
 		return doesNotApply()
 	}
@@ -219,9 +260,10 @@ func wayServer(_ context.Context, k *knowledge) Finding {
 	case errors.As(k.dialErr, &status) && hubclient.FromAPIServer(k.dialErr) && (apierrors.IsUnauthorized(k.dialErr) || apierrors.IsForbidden(k.dialErr)):
 		return pass("the API server answers %d", status.Status().Code)
 	case k.dialErr != nil:
-		return fail("%s: %s", k.access.Server, k.dialErr)
+		return k.fromHere(ctx, fail("%s: %s", k.access.Server, k.dialErr), k.atAddress())
 	case json.Unmarshal(k.versionAnswer, &version) != nil || version.GitVersion == "":
-		return fail("the server at %s is not a Kubernetes API server: it may be a proxy, a login page or another service", k.access.Server)
+		return k.fromHere(ctx, fail("the server at %s is not a Kubernetes API server: it may be a proxy, a login page or another service",
+			k.access.Server), k.atAddress())
 	}
 	return pass("Kubernetes %s", version.GitVersion)
 }
