@@ -94,13 +94,19 @@ const (
 type Finding struct {
 	Verdict Verdict
 	Detail  string
+	// forbidden is set if the user lacks a right that the check needs.
+	forbidden bool
 }
 
-func pass(format string, args ...any) Finding { return Finding{Pass, fmt.Sprintf(format, args...)} }
-func warn(format string, args ...any) Finding { return Finding{Warn, fmt.Sprintf(format, args...)} }
-func fail(format string, args ...any) Finding { return Finding{Fail, fmt.Sprintf(format, args...)} }
+func pass(format string, args ...any) Finding { return finding(Pass, format, args...) }
+func warn(format string, args ...any) Finding { return finding(Warn, format, args...) }
+func fail(format string, args ...any) Finding { return finding(Fail, format, args...) }
 func unknown(format string, args ...any) Finding {
-	return Finding{Unknown, fmt.Sprintf(format, args...)}
+	return finding(Unknown, format, args...)
+}
+
+func finding(verdict Verdict, format string, args ...any) Finding {
+	return Finding{Verdict: verdict, Detail: fmt.Sprintf(format, args...)}
 }
 
 // doesNotApply returns the finding of a check that does not apply to these inputs. Its line is omitted.
@@ -110,7 +116,9 @@ func doesNotApply() Finding { return Finding{} }
 // timed out: neither is a property of the object.
 func failed(doing string, err error) Finding {
 	if apierrors.IsForbidden(err) || isTimeout(err) {
-		return unknown("%s: %s", doing, err)
+		f := unknown("%s: %s", doing, err)
+		f.forbidden = apierrors.IsForbidden(err)
+		return f
 	}
 	return fail("%s: %s", doing, err)
 }
@@ -141,6 +149,8 @@ type Diagnosis struct {
 	// Result is the worst of the results.
 	Result Verdict `json:"result"`
 	Checks []Line  `json:"checks"`
+	// LeftOut lists the checks of the hub that were left out because the user, who asked about one Cluster, lacks a right.
+	LeftOut []string `json:"leftOut,omitempty"`
 }
 
 // Run runs the checks of the table that apply, one after another.
@@ -169,6 +179,10 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 		} else {
 			found := c.find(ctx, k)
 			if found.Verdict == "" {
+				continue
+			}
+			if found.forbidden && c.Category == categoryHub && k.Cluster != "" {
+				d.LeftOut = append(d.LeftOut, c.ID)
 				continue
 			}
 			line.Result, line.Detail = found.Verdict, found.Detail

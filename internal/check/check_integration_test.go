@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -47,20 +48,8 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		return in
 	},
 	"hub-policies": func(t *testing.T, h *hall) Inputs {
-		client, err := dynamic.NewForConfig(h.Hub.RESTConfig())
-		require.NoError(t, err)
-		version, err := admission.ServedVersion(h.Hub.Kubernetes.Discovery())
-		require.NoError(t, err)
-		policies, err := admission.Objects(version)
-		require.NoError(t, err)
-		require.NoError(t, client.Resource(admission.Resource(policies[0])).Delete(t.Context(), policies[0].GetName(), metav1.DeleteOptions{}))
-		t.Cleanup(func() {
-			require.NoError(t, admission.Install(contextOf(t), client, policies[:1]))
-			testenv.Eventually(t, func() (bool, string) { // an API server enforces a policy after a moment
-				err := admission.Probe(contextOf(t), h.Hub.Fleet.ClusterRegistrations(h.Namespace))
-				return err == nil, fmt.Sprint(err)
-			})
-		})
+		h.withoutPolicy(t)
+		h.configure(t, "registration", map[string]any{"requirePolicies": true})
 		return h.inputs("")
 	},
 	"hub-runs": func(t *testing.T, h *hall) Inputs {
@@ -396,6 +385,25 @@ var hubKnows = map[string]func(*testing.T, *hall) Inputs{
 	},
 }
 
+// withoutPolicy deletes an admission policy until the end of the test.
+func (h *hall) withoutPolicy(t *testing.T) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(h.Hub.RESTConfig())
+	require.NoError(t, err)
+	version, err := admission.ServedVersion(h.Hub.Kubernetes.Discovery())
+	require.NoError(t, err)
+	policies, err := admission.Objects(version)
+	require.NoError(t, err)
+	require.NoError(t, client.Resource(admission.Resource(policies[0])).Delete(t.Context(), policies[0].GetName(), metav1.DeleteOptions{}))
+	t.Cleanup(func() {
+		require.NoError(t, admission.Install(contextOf(t), client, policies[:1]))
+		testenv.Eventually(t, func() (bool, string) { // an API server enforces a policy after a moment
+			err := admission.Probe(contextOf(t), h.Hub.Fleet.ClusterRegistrations(h.Namespace))
+			return err == nil, fmt.Sprint(err)
+		})
+	})
+}
+
 func (h *hall) withoutRights(t *testing.T, namespace, role string) {
 	t.Helper()
 	roles := h.Hub.Kubernetes.RbacV1().Roles(namespace)
@@ -431,6 +439,7 @@ func TestChecksFailAlone(t *testing.T) {
 		})
 	}
 
+	t.Run("policies", h.requirePolicies)
 	h.requireProbes(t)
 	for _, c := range Table() {
 		want, prepare := Fail, broken[c.ID]
@@ -467,6 +476,44 @@ func TestChecksFailAlone(t *testing.T) {
 	}
 }
 
+// A policy that the hub does not require disconnects nobody. Those of another release are not compared.
+func (h *hall) requirePolicies(t *testing.T) {
+	in := h.inputs("")
+	in.Version = "v9.9.9"
+	finding := func(t *testing.T) Line {
+		t.Helper()
+		line, made := Run(t.Context(), in).Line("hub-policies")
+		require.True(t, made)
+		return line
+	}
+	otherRelease := func(t *testing.T) {
+		t.Helper()
+		maps := h.Hub.Kubernetes.CoreV1().ConfigMaps(testenv.SystemNamespace)
+		change(t, maps.Get, maps.Update, registration.HubConfigMap, func(m *corev1.ConfigMap) {
+			m.Annotations = map[string]string{fleet.VersionAnnotation: "v1.2.3"}
+		})
+	}
+	policies := h.Hub.Kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	t.Run("changed", func(t *testing.T) {
+		all := testenv.List(t, policies.List, metav1.ListOptions{})
+		require.NotEmpty(t, all.Items)
+		change(t, policies.Get, policies.Update, all.Items[0].Name, func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.Validations[0].Message = "another" })
+		line := finding(t)
+		assert.Equal(t, Warn, line.Result)
+		assert.Contains(t, line.Detail, "differs from the one of this hub")
+		assert.NotContains(t, line.Detail, admission.Remedy, "it is the hint")
+		otherRelease(t)
+		line = finding(t)
+		assert.Equal(t, Pass, line.Result)
+		assert.Equal(t, "those of chart fleet v1.2.3; this muster is v9.9.9, so only their existence was checked", line.Detail)
+	})
+	t.Run("missing", func(t *testing.T) {
+		otherRelease(t)
+		h.withoutPolicy(t)
+		assert.Equal(t, Warn, finding(t).Result)
+	})
+}
+
 // If the user lacks rights, the result is unknown and not a failure.
 func TestCheckWithoutRights(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
@@ -477,7 +524,8 @@ func TestCheckWithoutRights(t *testing.T) {
 	powerless.BearerToken = hub.TokenOf(t, namespace, "powerless")
 	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})
 	require.Equal(t, ExitUnknown, d.ExitCode(), screen(d))
-	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Hub (hub-policies): "), d.Summary)
+	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Cluster on the hub (cluster-exists): "), d.Summary)
+	require.Equal(t, []string{"hub-runs", "hub-config", "hub-policies"}, d.LeftOut)
 }
 
 // The pod connects to the hub, and the Job is always deleted.

@@ -97,7 +97,7 @@ func TestRunAfterAnUnknownResult(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	for verdict, want := range map[Verdict]int{Pass: ExitGood, Warn: ExitGood, Fail: ExitFailed, Unknown: ExitUnknown} {
-		d := run(t.Context(), []Check{{ID: "a", run: always(pass(""))}, {ID: "b", run: always(Finding{verdict, "text"})}}, newKnowledge(Inputs{}))
+		d := run(t.Context(), []Check{{ID: "a", run: always(pass(""))}, {ID: "b", run: always(Finding{Verdict: verdict, Detail: "text"})}}, newKnowledge(Inputs{}))
 		assert.Equal(t, want, d.ExitCode(), verdict)
 		assert.Equal(t, verdict, d.Result)
 	}
@@ -109,6 +109,25 @@ func TestFailedRequests(t *testing.T) {
 	assert.Equal(t, Unknown, failed("reading", context.DeadlineExceeded).Verdict)
 	assert.Equal(t, Fail, failed("reading", apierrors.NewUnauthorized("no")).Verdict)
 	assert.Equal(t, Fail, failed("reading", os.ErrClosed).Verdict)
+}
+
+// A user with rights in one workspace gets the result of the Cluster.
+func TestRunWithoutRightsOnTheHub(t *testing.T) {
+	forbidden := always(failed("reading", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", nil)))
+	table := []Check{
+		{ID: "hub-a", Category: categoryHub, run: forbidden},
+		{ID: "b", Category: categoryCluster, ExplainedBy: []string{"hub-a"}, run: always(pass(""))},
+	}
+	d := run(t.Context(), table, newKnowledge(Inputs{Cluster: "west"}))
+	assert.Equal(t, "All 1 checks passed.", d.Summary)
+	assert.Equal(t, []string{"hub-a"}, d.LeftOut)
+	var out bytes.Buffer
+	d.Print(&out, false)
+	assert.Contains(t, out.String(), "Left out, because you may not read what they need: hub-a.")
+	d = run(t.Context(), table, newKnowledge(Inputs{}))
+	assert.Equal(t, Unknown, d.Result, "without a Cluster, the hub is what the user asked about")
+	table[0].Category = categoryCluster
+	assert.Equal(t, Unknown, run(t.Context(), table, newKnowledge(Inputs{Cluster: "west"})).Result)
 }
 
 // A member chooses some of the texts.

@@ -347,7 +347,13 @@ func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 		interval = own.Duration
 	}
 	leases, err := k.hub.core.CoordinationV1().Leases(registration.ClusterNamespace(k.cluster.Namespace, k.cluster.Name)).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	switch {
+	case apierrors.IsForbidden(err): // a person with rights only in the workspace; the hub judges the same heartbeats
+		if !fleetstatus.IsFalse(k.cluster.Status.Conditions, fleet.ConditionConnected) {
+			return pass("%s", conditionText(k.cluster, fleet.ConditionConnected))
+		}
+		return fail("%s", conditionText(k.cluster, fleet.ConditionConnected))
+	case err != nil:
 		return failed("listing the Leases of the Cluster", err)
 	}
 	age := k.hub.clock.serverNow().Sub(view.LastHeartbeat(&k.cluster.Status.Agent.LastSeen, leases.Items).Time)

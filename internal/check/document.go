@@ -48,6 +48,9 @@ kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagen
 The exit code is the same with ` + "`--output json`" + `, which prints ` + "`summary`, `result` and `checks`" + `; each check has ` + "`id`, `category`, `check`, `result`" + `,
 and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.
 
+With CLUSTER, a user without the right to read the objects of the hub itself gets the other checks; ` + "`leftOut`" + ` and the last line name those that
+were left out.
+
 A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
 `
 

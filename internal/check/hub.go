@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -92,6 +93,7 @@ func hubConfig(ctx context.Context, k *knowledge) Finding {
 	} else if err != nil {
 		return failed(title, err)
 	}
+	k.hubVersion = configMap.Annotations[fleet.VersionAnnotation]
 	hub, warnings, err := config.ParseHub(configMap.Data[registration.ConfigKey])
 	if err != nil {
 		return fail("%s: %s", title, err)
@@ -106,15 +108,20 @@ func hubConfig(ctx context.Context, k *knowledge) Finding {
 	return pass("%s", title)
 }
 
+// hubPolicies fails if the hub refuses registrations because of the policies. Otherwise a missing policy disconnects nobody. It compares the
+// policies with those of this program only if the chart has the same version.
 func hubPolicies(ctx context.Context, k *knowledge) Finding {
-	reason, message, err := admission.Installed(ctx, k.hub.core.Discovery(), k.hub.dynamic)
+	chart := cmp.Or(k.hubVersion, k.Version)
+	reason, message, err := admission.Installed(ctx, k.hub.core.Discovery(), k.hub.dynamic, chart == k.Version)
 	switch {
 	case err != nil:
 		return failed("reading the admission policies", err)
-	case reason == fleet.ReasonPoliciesNotServed:
-		return warn("%s", message)
+	case reason != "" && k.hubConfig != nil && k.hubConfig.Registration.RequirePolicies:
+		return fail("%s, and the hub refuses registrations without it (registration.requirePolicies)", message)
 	case reason != "":
-		return fail("%s", message)
+		return warn("%s", message)
+	case chart != k.Version:
+		return pass("those of chart fleet %s; this muster is %s, so only their existence was checked", chart, k.Version)
 	}
 	return pass("")
 }

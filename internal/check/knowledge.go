@@ -44,7 +44,8 @@ type knowledge struct {
 	hub    *apiServer
 	member *apiServer // from Inputs, or set by import-reaches
 
-	hubConfig *config.Hub // hub-config
+	hubConfig  *config.Hub // hub-config
+	hubVersion string      // hub-config; of the chart fleet, if a chart has installed the hub
 
 	cluster       *fleet.Cluster                  // cluster-exists; nil if there is only a request
 	request       *fleet.ClusterRegistration      // cluster-exists; the last one about the Cluster

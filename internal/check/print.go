@@ -70,6 +70,13 @@ func (d Diagnosis) Print(w io.Writer, colour bool) {
 			fmt.Fprintf(w, "    %s\n", more)
 		}
 	}
+	d.printLeftOut(w)
+}
+
+func (d Diagnosis) printLeftOut(w io.Writer) {
+	if len(d.LeftOut) > 0 {
+		fmt.Fprintf(w, "\nLeft out, because you may not read what they need: %s.\n", strings.Join(d.LeftOut, ", "))
+	}
 }
 
 // PrintJSON writes the Diagnosis as JSON.

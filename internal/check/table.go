@@ -52,11 +52,6 @@ var table = []Check{
 		Hint: "install the chart fleet-crd, or check that the kubeconfig is for the hub",
 	},
 	{
-		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
-		Says: "the admission policies are in force",
-		Hint: admission.Remedy,
-	},
-	{
 		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},
 		Says: "a hub holds its Lease and renews it",
 		Hint: "start the Deployment fleet-controller, and look at its pods and its log",
@@ -65,6 +60,11 @@ var table = []Check{
 		ID: "hub-config", Category: categoryHub, on: onHub, run: hubConfig, Needs: []string{"hub-kinds"},
 		Says: "the configuration of the hub is valid",
 		Hint: "correct the values of the chart fleet, or key config of the ConfigMap; meanwhile the hub uses the previous configuration",
+	},
+	{
+		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
+		Says: "the admission policies are in force",
+		Hint: admission.Remedy,
 	},
 	{
 		ID: "fleet-requests", Category: categoryHub, on: onHub | onFleet, run: fleetRequests, Needs: []string{"hub-kinds"},

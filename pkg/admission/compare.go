@@ -31,6 +31,8 @@ type policyDiff struct {
 	inForce map[PolicyRef]bool
 }
 
+const differs = "differs from the one of this hub"
+
 // compare gets the policies of the API server with get, which returns nil for a missing one.
 func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstructured) *unstructured.Unstructured) policyDiff {
 	c := policyDiff{inForce: map[PolicyRef]bool{}}
@@ -45,7 +47,7 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 		case got.GetDeletionTimestamp() != nil:
 			problem = "is being deleted"
 		case !sameSpec(want, got):
-			problem = "differs from the one of this hub"
+			problem = differs
 		}
 		if problem != "" {
 			c.inForce[policyOf(want)] = false
@@ -112,10 +114,10 @@ func lastChanged(object *unstructured.Unstructured) time.Time {
 	return last
 }
 
-// Installed reads the policies once. It returns a reason and a message for a condition if policies are missing or changed, or if the API
-// server does not serve ValidatingAdmissionPolicies; otherwise both are empty. It does not test whether the API server applies the policies;
-// a Monitor does.
-func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client dynamic.Interface) (reason, message string, err error) {
+// Installed reads the policies once. It returns a reason, and a message without a remedy, if policies are missing or changed, or if the API server
+// does not serve ValidatingAdmissionPolicies; otherwise both are empty. If sameRelease is false, the policies on the server may be those of another
+// release, and it only tests whether they exist. It does not test whether the API server applies the policies; a Monitor does.
+func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client dynamic.Interface, sameRelease bool) (reason, message string, err error) {
 	served, err := servedBy(kinds)
 	if err != nil {
 		return "", "", err
@@ -141,8 +143,12 @@ func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client d
 		}
 	}
 	diff := compare(wanted, func(want *unstructured.Unstructured) *unstructured.Unstructured { return found[want] })
-	if problems := slices.Concat(diff.origin, diff.agents); len(problems) > 0 {
-		return fleet.ReasonPolicyMissing, describe(problems), nil
+	problems := slices.Concat(diff.origin, diff.agents)
+	if !sameRelease {
+		problems = slices.DeleteFunc(problems, func(problem string) bool { return strings.HasSuffix(problem, differs) })
+	}
+	if len(problems) > 0 {
+		return fleet.ReasonPolicyMissing, strings.Join(problems, ", "), nil
 	}
 	return "", "", nil
 }
