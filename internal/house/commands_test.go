@@ -1,6 +1,7 @@
 package house
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,6 +47,7 @@ func TestUnknownCommandIsFound(t *testing.T) {
 		"scripts/package --tag TAG": true, "scripts/nothing": false, ".ci/run": true, ".ci/nothing": false,
 		"muster token create NAME --cluster CLUSTER": true, "bin/muster --context hub token create NAME": true,
 		"muster tokens": false, "muster token make": false, "muster token create --nothing": false, "muster clusters -o wide": true,
+		"muster token create NAME -o values | muster join -": true, "muster token create NAME -o values | muster joins -": false,
 	} {
 		known, err := commandExists(app, strings.Fields(command))
 		assert.True(t, known, command)
@@ -55,6 +57,11 @@ func TestUnknownCommandIsFound(t *testing.T) {
 
 // commandExists returns whether the program is one of this repository, and an error if the arguments are invalid.
 func commandExists(app *urfave.App, words []string) (known bool, err error) {
+	if at := slices.Index(words, "|"); at > 0 && at < len(words)-1 {
+		first, err := commandExists(app, words[:at])
+		rest, errRest := commandExists(app, words[at+1:])
+		return first || rest, errors.Join(err, errRest)
+	}
 	program, arguments := words[0], words[1:]
 	switch {
 	case program == "make" && len(arguments) > 0:
@@ -81,7 +88,7 @@ func musterRuns(app *urfave.App, arguments []string) error {
 	commands, flags := app.Commands, append(slices.Clone(app.Flags), urfave.HelpFlag)
 	for i := 0; i < len(arguments); i++ {
 		word := arguments[i]
-		if strings.HasPrefix(word, "-") {
+		if strings.HasPrefix(word, "-") && word != "-" {
 			takesValue, err := flagOf(flags, word)
 			if err != nil {
 				return err
