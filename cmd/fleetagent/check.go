@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -24,9 +25,9 @@ func checkCommand(r *raw) *cli.Command {
 		Name:  "check",
 		Usage: "find out why this agent is not connected to its hub",
 		Description: `Run it in the pod of the agent: kubectl -n cattle-fleet-system exec deployment/fleet-agent -- fleetagent check
-The first line names the cause. docs/checks.md explains each check and the exit codes. It changes nothing and prints no value of a Secret.`,
+The first line names the cause; with -o wide, all checks follow. docs/checks.md explains each check and the exit codes. It changes nothing and prints no value of a Secret.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: wide, json; default: human-readable text"},
 		},
 		Action: func(c *cli.Context) error {
 			format := c.String("output")
@@ -34,8 +35,8 @@ The first line names the cause. docs/checks.md explains each check and the exit 
 			switch {
 			case c.Args().Present():
 				return usage(fmt.Errorf("check takes no argument %q; see --help", c.Args().First()))
-			case format != "" && format != "json":
-				return usage(fmt.Errorf("--output is %q: it must be json", format))
+			case !slices.Contains(check.Formats, format):
+				return usage(fmt.Errorf("--output is %q: it must be wide or json", format))
 			case errors.Join(r.checkNamespace(), err) != nil:
 				return usage(errors.Join(r.checkNamespace(), err))
 			}

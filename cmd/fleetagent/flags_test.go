@@ -192,7 +192,7 @@ func TestCheckUsage(t *testing.T) {
 	}{
 		"no namespace":    {[]string{"--kubeconfig", file, "check"}, "pass --namespace"},
 		"no cluster":      {[]string{"--namespace", "ns", "check"}, "pass --kubeconfig, set KUBECONFIG or run in a pod"},
-		"another format":  {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "-o", "xml"}, `--output is "xml": it must be json`},
+		"another format":  {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "-o", "xml"}, `--output is "xml": it must be wide or json`},
 		"an argument":     {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "west"}, `check takes no argument "west"`},
 		"an unknown flag": {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "--nonsense"}, "nonsense"},
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -187,7 +188,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 			}
 			line.Result, line.Detail = found.Verdict, found.Detail
 			if line.Result != Pass {
-				line.Hint, line.Documentation = k.hint(c), Page+"#"+c.ID
+				line.Hint, line.Documentation = k.hint(c), k.documentation(c.ID)
 			}
 		}
 		results[c.ID] = line
@@ -208,7 +209,7 @@ func (k *knowledge) lineOfProbe(c Check, made Line) Line {
 	if slices.ContainsFunc(Table(), func(other Check) bool { return other.ID == made.SkippedBecause }) {
 		line.SkippedBecause = made.SkippedBecause
 	} else if line.Result != Pass {
-		line.Hint, line.Documentation = k.hint(c), Page+"#"+c.ID
+		line.Hint, line.Documentation = k.hint(c), k.documentation(c.ID)
 	}
 	return line
 }
@@ -227,12 +228,26 @@ func (in Inputs) hint(c Check) string {
 	if in.Cluster != "" || in.Token != "" {
 		muster += " -n " + in.Namespace
 	}
-	text := strings.ReplaceAll(c.Hint, "`muster", muster)
+	text := strings.NewReplacer("`muster", muster, "docs/", in.documents()).Replace(c.Hint)
 	if in.Cluster != "" {
-		text = strings.ReplaceAll(text, " CLUSTER`", " "+in.Cluster+"`")
+		text = strings.ReplaceAll(text, "CLUSTER", in.Cluster)
 	}
 	return text
 }
+
+var release = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// documents returns the URL of the documents of this release, or of the latest ones for a build between releases.
+func (in Inputs) documents() string {
+	tag := "main"
+	if release.MatchString(in.Version) {
+		tag = in.Version
+	}
+	return "https://github.com/muster-fleet/muster/blob/" + tag + "/docs/"
+}
+
+// documentation returns the URL of the section about a check.
+func (in Inputs) documentation(id string) string { return in.documents() + "checks.md#" + id }
 
 // skippedBecause returns the ID of the check whose result is the reason to skip this one, or "". If that check was skipped as well, it returns
 // the check whose result caused that.
@@ -259,23 +274,37 @@ func skippedBecause(c Check, results map[string]Line) string {
 
 // summarize returns the worst result, and a sentence about the first check with that result.
 func summarize(lines []Line) (Verdict, string) {
-	count := map[Verdict]int{}
-	for _, line := range lines {
-		count[line.Result]++
-	}
-	first := func(result Verdict) string {
-		i := slices.IndexFunc(lines, func(l Line) bool { return l.Result == result && l.SkippedBecause == "" })
-		return fmt.Sprintf("%s (%s): %s", lines[i].Category, lines[i].ID, lines[i].Detail)
+	count := countResults(lines)
+	about := func(result Verdict) string {
+		line := lines[firstWith(lines, result)]
+		return fmt.Sprintf("%s (%s): %s", line.Category, line.ID, line.Detail)
 	}
 	switch {
 	case count[Fail] > 0:
-		return Fail, "Failed: " + first(Fail)
+		return Fail, "Failed: " + about(Fail)
 	case count[Unknown] > 0:
-		return Unknown, "Could not find out: " + first(Unknown)
+		return Unknown, "Could not find out: " + about(Unknown)
 	case count[Warn] > 0:
-		return Warn, fmt.Sprintf("No check failed, %d of %d with a warning: %s", count[Warn], len(lines), first(Warn))
+		return Warn, fmt.Sprintf("No check failed, %d of %d with a warning: %s", count[Warn], len(lines), about(Warn))
 	}
 	return Pass, fmt.Sprintf("All %d checks passed.", len(lines))
+}
+
+// countResults counts the lines by result; those of skipped checks by "".
+func countResults(lines []Line) map[Verdict]int {
+	count := map[Verdict]int{}
+	for _, line := range lines {
+		if line.SkippedBecause != "" {
+			line.Result = ""
+		}
+		count[line.Result]++
+	}
+	return count
+}
+
+// firstWith returns the index of the first check with a result that was not skipped, or -1.
+func firstWith(lines []Line, result Verdict) int {
+	return slices.IndexFunc(lines, func(l Line) bool { return l.Result == result && l.SkippedBecause == "" })
 }
 
 // ExitCode returns the exit code of a program that prints the Diagnosis.

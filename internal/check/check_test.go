@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 func always(f Finding) func(context.Context, *knowledge) Finding {
@@ -61,7 +62,7 @@ A
 × b is good
     b is bad
     do it
-    see docs/checks.md#b
+    see https://github.com/muster-fleet/muster/blob/main/docs/checks.md#b
 
 B
 -
@@ -71,7 +72,20 @@ B
 ‼ g needs what does not apply
     g is old
     renew it
-    see docs/checks.md#g
+    see https://github.com/muster-fleet/muster/blob/main/docs/checks.md#g
+`, out.String())
+	out.Reset()
+	d.PrintShort(&out, false)
+	require.Equal(t, `Failed: A (b): b is bad
+    do it
+    see https://github.com/muster-fleet/muster/blob/main/docs/checks.md#b
+
+‼ g needs what does not apply
+    g is old
+    renew it
+    see https://github.com/muster-fleet/muster/blob/main/docs/checks.md#g
+
+6 checks: 1 passed, 1 failed, 1 with a warning, 3 skipped because of these (-o wide lists all).
 `, out.String())
 	out.Reset()
 	require.NoError(t, d.PrintJSON(&out))
@@ -163,7 +177,7 @@ func TestRun_textsOfAProbe(t *testing.T) {
 	}
 	d := run(t.Context(), table, k)
 	assert.Equal(t, []Line{
-		{ID: "a", Category: categoryWay, Check: "a is good", Result: Unknown, Detail: evil, Hint: "do it", Documentation: Page + "#a"},
+		{ID: "a", Category: categoryWay, Check: "a is good", Result: Unknown, Detail: evil, Hint: "do it", Documentation: Inputs{}.documentation("a")},
 		{ID: "b", Category: categoryWay, Check: "b is good", Result: Unknown, SkippedBecause: "way-dns"},
 		{ID: "c", Category: categoryWay, Check: "c is good", Result: Pass, Detail: "good"},
 	}, d.Checks)
@@ -239,7 +253,7 @@ func TestTable(t *testing.T) {
 
 // The page is generated from the table, and has the sections to which the output refers.
 func TestPage(t *testing.T) {
-	file := filepath.Join("..", "..", Page)
+	file := filepath.Join("..", "..", "docs", "checks.md")
 	golden.Equal(t, file, Document())
 	for _, c := range Table() {
 		require.Contains(t, Document(), "\n### "+c.ID+"\n")
@@ -254,6 +268,40 @@ func TestHint(t *testing.T) {
 		Inputs{HubFlags: " --context=b", Namespace: "clusters"}.hint(c))
 	assert.Equal(t, "`muster --context=b -n clusters clusters -A` lists all; `muster --context=b -n clusters release east` helps, and so does `kubectl get nodes`",
 		Inputs{HubFlags: " --context=b", Namespace: "clusters", Cluster: "east"}.hint(c))
+}
+
+func TestDocumentation(t *testing.T) {
+	assert.Equal(t, "https://github.com/muster-fleet/muster/blob/v1.2.3/docs/checks.md#a", Inputs{Version: "v1.2.3"}.documentation("a"))
+	assert.Equal(t, "https://github.com/muster-fleet/muster/blob/main/docs/checks.md#a", Inputs{Version: "v1.2.3-4-g1a2b3c4"}.documentation("a"))
+	hint := Inputs{Version: "v1.2.3", Cluster: "west", Namespace: "ws", HubFlags: " --context=b"}.hint(Check{Hint: "see docs/reasons.md#cluster; " + registerAgain})
+	assert.Contains(t, hint, "see https://github.com/muster-fleet/muster/blob/v1.2.3/docs/reasons.md#cluster; ")
+	assert.Contains(t, hint, "`muster --context=b -n ws token create west-again --cluster west --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`")
+}
+
+func TestHubAPI_slow(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"gitVersion":"v1.36.1"}`)) }))
+	defer server.Close()
+	for name, test := range map[string]struct {
+		took []time.Duration // of each request
+		want Finding
+	}{
+		"fast":            {[]time.Duration{time.Second}, pass("Kubernetes v1.36.1 at %s", server.URL)},
+		"slow at first":   {[]time.Duration{slowAnswer, time.Second}, pass("Kubernetes v1.36.1 at %s", server.URL)},
+		"slow both times": {[]time.Duration{slowAnswer, 2 * slowAnswer}, warn("Kubernetes v1.36.1 at %s answers slowly: in 4s", server.URL)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now, calls := time.Time{}, 0
+			k := &knowledge{Inputs: Inputs{Hub: &rest.Config{Host: server.URL}}}
+			k.Now = func() time.Time { // hubAPI calls it before and after each request
+				if calls++; calls%2 == 0 {
+					now = now.Add(test.took[calls/2-1])
+				}
+				return now
+			}
+			k.hub = connectTo(k.Hub, time.Now, transport.ResponseLimits{})
+			assert.Equal(t, test.want, hubAPI(t.Context(), k))
+		})
+	}
 }
 
 func TestFleetClusters(t *testing.T) {

@@ -10,7 +10,8 @@ const introduction = `# Checks
 <!-- Made from internal/check: go test ./internal/check -run TestPage -update -->
 
 ` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: the checks are in the order in which a registration depends on
-them, so the first check that fails is the cause, and the first line of the output names it. The checks send requests only to the hub and
+them, so the first check that fails is the cause, and the first line of the output names it, with the remedy below. The checks
+that passed or were skipped are only printed with ` + "`--output wide`" + `. The checks send requests only to the hub and
 the member, change nothing, and print no value of a Secret. Only --probe writes: it creates a Job on the member, and always deletes it.
 
 | command | what is checked |

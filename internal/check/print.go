@@ -12,9 +12,6 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Page is the file that documents the checks, with a section for each.
-const Page = "docs/checks.md"
-
 var marks = map[Verdict]string{Pass: "√", Warn: "‼", Fail: "×", Unknown: "?"}
 
 const (
@@ -24,15 +21,26 @@ const (
 
 var colours = map[Verdict]string{Pass: "\x1b[32m", Warn: "\x1b[33m", Fail: "\x1b[31m", Unknown: "\x1b[36m"}
 
-// Report writes the Diagnosis as JSON if the format is "json", and otherwise as text, in colour if w is a terminal. The error contains the exit
-// code; it is nil for ExitGood.
+// Formats are the formats of Report.
+var Formats = []string{"", FormatWide, formatJSON}
+
+// FormatWide is text with all checks.
+const (
+	FormatWide = "wide"
+	formatJSON = "json"
+)
+
+// Report writes the Diagnosis in one of the Formats, in colour if w is a terminal. The error contains the exit code; it is nil for ExitGood.
 func (d Diagnosis) Report(w io.Writer, format string) error {
-	if format == "json" {
+	switch format {
+	case formatJSON:
 		if err := d.PrintJSON(w); err != nil {
 			return err
 		}
-	} else {
+	case FormatWide:
 		d.Print(w, printers.AllowsColorOutput(w))
+	default:
+		d.PrintShort(w, printers.AllowsColorOutput(w))
 	}
 	if code := d.ExitCode(); code != ExitGood {
 		return cli.Exit("", code)
@@ -42,35 +50,76 @@ func (d Diagnosis) Report(w io.Writer, format string) error {
 
 // Print writes the Diagnosis as text: the summary, then each category with a line for each check.
 func (d Diagnosis) Print(w io.Writer, colour bool) {
-	paint := func(code, text string) string {
-		if !colour || code == "" {
-			return text
-		}
-		return code + text + colourOff
-	}
-	fmt.Fprintln(w, paint(bold, printable(d.Summary)))
+	fmt.Fprintln(w, painter(colour)(bold, printable(d.Summary)))
 	category := ""
 	for _, line := range d.Checks {
 		if line.Category != category {
 			category = line.Category
 			fmt.Fprintf(w, "\n%s\n%s\n", category, strings.Repeat("-", len(category)))
 		}
-		text := line.Check
-		if line.Result == Pass && line.Detail != "" {
-			text += " (" + printable(line.Detail) + ")"
-		}
-		if line.SkippedBecause != "" {
-			text += ": skipped because of " + line.SkippedBecause
-		}
-		fmt.Fprintf(w, "%s %s\n", paint(colours[line.Result], marks[line.Result]), text)
-		if line.Result == Pass || line.SkippedBecause != "" {
-			continue
-		}
-		for _, more := range []string{printable(line.Detail), line.Hint, "see " + line.Documentation} {
-			fmt.Fprintf(w, "    %s\n", more)
+		line.print(w, colour)
+	}
+	d.printLeftOut(w)
+}
+
+// PrintShort writes what a person has to know: the summary with the remedy, the other checks that did not pass and were not skipped, and the
+// number of all.
+func (d Diagnosis) PrintShort(w io.Writer, colour bool) {
+	fmt.Fprintln(w, painter(colour)(bold, printable(d.Summary)))
+	count, first := countResults(d.Checks), -1
+	if d.Result != Pass {
+		first = firstWith(d.Checks, d.Result)
+		d.Checks[first].printRemedy(w)
+	}
+	for i, line := range d.Checks {
+		if i != first && line.Result != Pass && line.SkippedBecause == "" {
+			fmt.Fprintln(w)
+			line.print(w, colour)
 		}
 	}
 	d.printLeftOut(w)
+	if d.Result == Pass {
+		return
+	}
+	var parts []string
+	for _, part := range []struct {
+		result Verdict
+		text   string
+	}{{Pass, "passed"}, {Fail, "failed"}, {Warn, "with a warning"}, {Unknown, "unknown"}, {"", "skipped because of these"}} {
+		if count[part.result] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count[part.result], part.text))
+		}
+	}
+	fmt.Fprintf(w, "\n%d checks: %s (-o %s lists all).\n", len(d.Checks), strings.Join(parts, ", "), FormatWide)
+}
+
+func painter(colour bool) func(code, text string) string {
+	return func(code, text string) string {
+		if !colour || code == "" {
+			return text
+		}
+		return code + text + colourOff
+	}
+}
+
+// print writes the result of a check, and if it did not pass, the detail and the remedy.
+func (l Line) print(w io.Writer, colour bool) {
+	text := l.Check
+	if l.Result == Pass && l.Detail != "" {
+		text += " (" + printable(l.Detail) + ")"
+	}
+	if l.SkippedBecause != "" {
+		text += ": skipped because of " + l.SkippedBecause
+	}
+	fmt.Fprintf(w, "%s %s\n", painter(colour)(colours[l.Result], marks[l.Result]), text)
+	if l.Result != Pass && l.SkippedBecause == "" {
+		fmt.Fprintf(w, "    %s\n", printable(l.Detail))
+		l.printRemedy(w)
+	}
+}
+
+func (l Line) printRemedy(w io.Writer) {
+	fmt.Fprintf(w, "    %s\n    see %s\n", l.Hint, l.Documentation)
 }
 
 func (d Diagnosis) printLeftOut(w io.Writer) {

@@ -29,6 +29,12 @@ var beforeHeartbeat = []string{
 	"request-arrived", "request-granted", "cluster-imported",
 }
 
+// registerAgain is the remedy for an agent whose credential the hub rejects. A token that is not only for this Cluster would be refused with
+// ClientIDInUse.
+const registerAgain = "if the hub has a kubeconfig of the member, it registers the agent again by itself; otherwise run " +
+	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
+	"with --agent-namespace if the agent is not in cattle-fleet-system"
+
 // Table returns all checks, in the order in which a registration depends on them.
 func Table() []Check { return slices.Clone(table) }
 
@@ -44,7 +50,8 @@ var table = []Check{
 	{
 		ID: "hub-api", Category: categoryHub, on: onHub, run: hubAPI,
 		Says: "the hub's API server answers",
-		Hint: "check --kubeconfig and --context, the network to this address, and whether your credential is valid",
+		Hint: "check --kubeconfig and --context, the network to this address, and whether your credential is valid; if it answers slowly or not in time, look at " +
+			"`kubectl get --raw '/readyz?verbose'` and at docs/operations.md#priority-of-api-requests",
 	},
 	{
 		ID: "hub-kinds", Category: categoryHub, on: onHub, run: hubKinds, Needs: []string{"hub-api"},
@@ -90,7 +97,7 @@ var table = []Check{
 		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterProcessed,
 		Needs: []string{"cluster-exists"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the hub has processed the Cluster",
-		Hint: "follow the reason of the condition Processed in docs/reasons.md",
+		Hint: "follow the reason of the condition Processed in docs/reasons.md#cluster",
 	},
 	{
 		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterNotQuarantined,
@@ -184,7 +191,7 @@ var table = []Check{
 	{
 		ID: "agent-credential-lives", Category: categoryAgent, on: onMember, run: agentCredentialLives, Needs: []string{"agent-credential"},
 		Says: "the credential of the agent has not expired and is renewed",
-		Hint: "an expired credential needs a new registration; look for CredentialExpiring in the events of the Deployment",
+		Hint: "look for CredentialExpiring in the events of the Deployment; after the expiry, " + registerAgain,
 	},
 	{
 		ID: "agent-bootstrap", Category: categoryAgent, on: onMember, run: agentBootstrap, Needs: []string{"agent-secret"},
@@ -206,7 +213,7 @@ var table = []Check{
 		ID: "token-ready", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenReady,
 		Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the registration token is ready",
-		Hint: "follow the reason of the condition Ready in docs/reasons.md",
+		Hint: "follow the reason of the condition Ready in docs/reasons.md#clusterregistrationtoken",
 	},
 	{
 		ID: "token-lives", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenLives, Needs: []string{"token-exists"},
@@ -268,7 +275,7 @@ var table = []Check{
 		ID: "way-authenticated", Category: categoryWay, on: onMember, when: hasHubCredential, run: wayAuthenticated, Needs: []string{"way-server"},
 		ExplainedBy: []string{"agent-credential-lives", "agent-token", "token-exists", "token-lives", "token-ready"},
 		Says:        "the hub accepts the token of the agent",
-		Hint:        "register again with a new token; for an import, change spec.redeployAgentGeneration of the Cluster",
+		Hint:        registerAgain,
 	},
 	{
 		ID: "way-authorised", Category: categoryWay, on: onMember, when: hasHubCredential, run: wayAuthorised, Needs: []string{"way-authenticated"},
@@ -282,7 +289,7 @@ var table = []Check{
 			"hub-runs", "hub-config", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights", "way-address",
 		},
 		Says: "the hub has installed the agent",
-		Hint: "follow the reason of the condition Imported in docs/reasons.md",
+		Hint: "follow the reason of the condition Imported in docs/reasons.md#cluster",
 	},
 	{
 		ID: "request-arrived", Category: categoryConnection, on: onHub | onMember | onCluster, run: requestArrived,
@@ -294,13 +301,13 @@ var table = []Check{
 		ID: "request-granted", Category: categoryConnection, on: onHub | onCluster, run: requestGranted, Needs: []string{"cluster-exists"},
 		ExplainedBy: []string{"hub-runs", "cluster-not-quarantined", "token-exists", "token-lives", "token-uses"},
 		Says:        "the hub has granted the request of the agent",
-		Hint:        "follow the reason in docs/reasons.md; `muster describe CLUSTER` names the commands that decide about a request that waits for approval",
+		Hint:        "follow the reason in docs/reasons.md#clusterregistration; `muster describe CLUSTER` names the commands that decide about a request that waits for approval",
 	},
 	{
 		ID: "cluster-registered", Category: categoryConnection, on: onHub | onCluster, when: hasCluster, run: clusterRegistered,
 		Needs: []string{"cluster-processed"}, ExplainedBy: beforeHeartbeat,
 		Says: "the agent is registered",
-		Hint: "follow the reason of the condition Registered in docs/reasons.md; without a connection to the member, run fleetagent check in the agent's pod",
+		Hint: "follow the reason of the condition Registered in docs/reasons.md#cluster; without a connection to the member, run fleetagent check in the agent's pod",
 	},
 	{
 		ID: "cluster-heartbeat", Category: categoryConnection, on: onHub | onCluster, run: clusterHeartbeat,
@@ -312,7 +319,7 @@ var table = []Check{
 		ID: "cluster-credential", Category: categoryConnection, on: onHub | onCluster, run: clusterCredential,
 		Needs: []string{"cluster-registered"}, ExplainedBy: beforeHeartbeat,
 		Says: "the credential of the agent has not expired",
-		Hint: "register again with a new token, or import the cluster again",
+		Hint: registerAgain,
 	},
 	{
 		ID: "cluster-deploys", Category: categoryConnection, on: onHub | onCluster, run: clusterDeploys,

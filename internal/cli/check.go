@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -31,7 +32,8 @@ muster check CLUSTER                                 a Cluster, or a request wit
 muster check CLUSTER --member-kubeconfig FILE        the Cluster, and the agent on the member
 muster check --member --member-kubeconfig FILE       only the member, without a kubeconfig of the hub
 
-The first line names the first check that failed, which is the cause. docs/checks.md explains each check. The command sends requests to
+The first line names the first check that failed, which is the cause, and the remedy follows. Without -o wide, only the checks that did not
+pass are printed. docs/checks.md explains each check. The command sends requests to
 the hub and the member only, and prints no value of a Secret. It changes nothing, except with --probe, which creates a Job next to an
 installed agent and deletes it. The exit code is 0 if no check failed or is unknown (warnings are allowed), 1 if a check failed, 2 for an
 invalid command line, and 3 if no check failed but some are unknown.`,
@@ -41,7 +43,7 @@ invalid command line, and 3 if no check failed but some are unknown.`,
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: the one in the Cluster, or else cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
 			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: the token of the request"},
-			&cli.StringFlag{Name: flagOutput, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},
+			&cli.StringFlag{Name: flagOutput, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: wide (all checks), json; default: human-readable text about the checks that did not pass"},
 			timeoutFlag("of all checks", 2*time.Minute),
 		),
 		Action: func(c *cli.Context) error {
@@ -75,8 +77,8 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 		return in, fmt.Errorf("--%s needs --%s", flagMember, flagMemberKubeconfig)
 	case in.Probe && !c.Bool(flagMember) && in.Cluster == "":
 		return in, errors.New("--probe needs a member: give --member, or the name of the CLUSTER")
-	case c.String(flagOutput) != "" && c.String(flagOutput) != "json":
-		return in, fmt.Errorf("--output is %q: it must be json", c.String(flagOutput))
+	case !slices.Contains(check.Formats, c.String(flagOutput)):
+		return in, fmt.Errorf("--output is %q: it must be wide or json", c.String(flagOutput))
 	}
 	if in.Cluster != "" {
 		if err := checkName(in.Cluster); err != nil {

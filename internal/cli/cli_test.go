@@ -468,7 +468,7 @@ func TestCheckUsage(t *testing.T) {
 		"check":                         "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
 		"check a b":                     "check needs at most one argument, the name of the CLUSTER, and got 2",
 		"check UP":                      `"UP" is not a valid object name`,
-		"check -o yaml":                 `--output is "yaml": it must be json`,
+		"check -o yaml":                 `--output is "yaml": it must be wide or json`,
 		"check --bogus":                 "flag provided but not defined: -bogus; see --help",
 		"check --probe":                 "--probe needs a member: give --member, or the name of the CLUSTER",
 		"check --member":                "--member needs --member-kubeconfig",
