@@ -354,7 +354,11 @@ func (d *Deployer) summarize(
 			unready = append(unready, entry)
 		}
 	}
-	summary.NonReadyResources = worstFirst(unready)
+	waits := make(map[string]bool, len(postponed))
+	for cluster := range postponed {
+		waits[cluster.String()] = true
+	}
+	summary.NonReadyResources = worstFirst(unready, waits)
 	return summary, unavailable, quarantined, nil
 }
 

@@ -28,7 +28,7 @@ func reportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleD
 		}
 		rollup.AddResources(&resources, deployment.Status.ResourceCounts)
 	}
-	summary.NonReadyResources = worstFirst(unready)
+	summary.NonReadyResources = worstFirst(unready, nil)
 	status.Summary = summary
 	status.ResourceCounts = resources
 	status.Display.ReadyBundles = rollup.Fraction(summary)
@@ -100,15 +100,36 @@ func describe(kind string, s fleet.BundleSummary) string {
 	return strings.Join(parts, "; ")
 }
 
-// worstFirst sorts the resources by state and name, so that equal resources give an equal list, and returns the first rollup.MaxListed.
-func worstFirst(all []fleet.NonReadyResource) []fleet.NonReadyResource {
-	slices.SortFunc(all, func(a, b fleet.NonReadyResource) int {
-		return cmp.Or(slices.Index(rollup.UnreadyStates, a.State)-slices.Index(rollup.UnreadyStates, b.State), strings.Compare(a.Name, b.Name))
-	})
+// worstFirst sorts the resources by state and name, so that equal resources give an equal list, and returns at most rollup.MaxListed of them.
+// Those that only wait for others come last in their state. If not all fit, the list has the first of each state, then those that do not wait,
+// so that it names what stops a rollout.
+func worstFirst(all []fleet.NonReadyResource, waits map[string]bool) []fleet.NonReadyResource {
 	if len(all) == 0 {
 		return nil
 	}
-	return slices.Clone(all[:min(len(all), rollup.MaxListed)])
+	number := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	inOrder := func(a, b fleet.NonReadyResource) int {
+		return cmp.Or(slices.Index(rollup.UnreadyStates, a.State)-slices.Index(rollup.UnreadyStates, b.State),
+			number(waits[a.Name])-number(waits[b.Name]), strings.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(all, inOrder)
+	if len(all) > rollup.MaxListed {
+		first := map[fleet.BundleState]string{}
+		for _, r := range slices.Backward(all) {
+			first[r.State] = r.Name
+		}
+		slices.SortStableFunc(all, func(a, b fleet.NonReadyResource) int {
+			return cmp.Or(number(first[a.State] != a.Name)-number(first[b.State] != b.Name), number(waits[a.Name])-number(waits[b.Name]))
+		})
+		all = all[:rollup.MaxListed]
+		slices.SortFunc(all, inOrder)
+	}
+	return slices.Clone(all)
 }
 
 // maxMessage is how many bytes one BundleDeployment adds to a message that lists many.

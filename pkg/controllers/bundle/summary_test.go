@@ -1,6 +1,8 @@
 package bundle
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,7 +73,7 @@ func TestDescribe(t *testing.T) {
 		all = append(all, fleet.NonReadyResource{Name: string(rune('t' - i)), State: fleet.NotReady})
 	}
 	all = append(all, fleet.NonReadyResource{Name: "z", State: fleet.ErrApplied, Message: "why"})
-	list := worstFirst(all)
+	list := worstFirst(all, nil)
 	assert.Len(t, list, 10)
 	assert.Equal(t, "z", list[0].Name)
 	assert.Equal(t, "a", list[1].Name)
@@ -80,7 +82,35 @@ func TestDescribe(t *testing.T) {
 	s.NonReadyResources = list
 	assert.Equal(t, "ErrApplied(1) [Cluster z: why]; NotReady(20) [Cluster a; Cluster b; Cluster c; Cluster d; Cluster e; Cluster f; Cluster g; Cluster h; Cluster i]",
 		describe("Cluster", s))
-	assert.Nil(t, worstFirst(nil))
+	assert.Nil(t, worstFirst(nil, nil))
+}
+
+// A rollout to many Clusters stops at one Cluster, whose state is the last one.
+func TestWorstFirst_rollout(t *testing.T) {
+	var all []fleet.NonReadyResource
+	waits := map[string]bool{}
+	add := func(name string, state fleet.BundleState, isWaiting bool) {
+		all = append(all, fleet.NonReadyResource{Name: name, State: state})
+		waits[name] = isWaiting
+	}
+	for i := range 20 {
+		add(fmt.Sprintf("new-%02d", i), fleet.NotReady, true)
+		add(fmt.Sprintf("old-%02d", i), fleet.OutOfSync, true)
+	}
+	add("z-canary", fleet.NotReady, false)
+	s := counted(map[fleet.BundleState]int{fleet.NotReady: 21, fleet.OutOfSync: 20})
+	s.NonReadyResources = worstFirst(slices.Clone(all), waits)
+	assert.Len(t, s.NonReadyResources, rollup.MaxListed)
+	text := describe("Cluster", s)
+	assert.Contains(t, text, "OutOfSync(20) [Cluster old-00; ", "the order of the states stays")
+	assert.Contains(t, text, "; NotReady(21) [Cluster z-canary]")
+
+	for i := range 20 {
+		add(fmt.Sprintf("down-%02d", i), fleet.NotReady, false)
+	}
+	s.NonReadyResources = worstFirst(all, waits)
+	assert.Equal(t, "OutOfSync(20) [Cluster old-00]; NotReady(21) [Cluster down-00; Cluster down-01; Cluster down-02; Cluster down-03; "+
+		"Cluster down-04; Cluster down-05; Cluster down-06; Cluster down-07; Cluster down-08]", describe("Cluster", s))
 }
 
 func TestReady(t *testing.T) {
