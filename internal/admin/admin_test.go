@@ -10,6 +10,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,7 +150,7 @@ func TestAwaitQuarantine(t *testing.T) {
 		east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}}
 		hub := &Hub{Fleet: fake.NewSimpleClientset(east).FleetV1alpha1()}
 		clusters := hub.Fleet.Clusters("ns")
-		require.NoError(t, hub.Quarantine(t.Context(), "ns", "east", true))
+		require.NoError(t, hub.Quarantine(t.Context(), "ns", "east", true, ""))
 		east, err := clusters.Get(t.Context(), "east", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.True(t, east.Spec.Quarantined)
@@ -162,6 +163,26 @@ func TestAwaitQuarantine(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, hub.AwaitQuarantine(t.Context(), "ns", "east", true))
 	})
+}
+
+func TestQuarantineRecordsTheReason(t *testing.T) {
+	kubernetes := kubernetesfake.NewSimpleClientset()
+	hub := &Hub{Fleet: fake.NewSimpleClientset(&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}}).FleetV1alpha1(), Kubernetes: kubernetes}
+	recorded := func(quarantined bool, reason string) string {
+		require.NoError(t, hub.Quarantine(t.Context(), "ns", "east", quarantined, reason))
+		east, err := hub.Fleet.Clusters("ns").Get(t.Context(), "east", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, quarantined, east.Spec.Quarantined)
+		return east.Annotations[fleet.QuarantineReasonAnnotation]
+	}
+	require.Equal(t, "stolen", recorded(true, "stolen"), "the API server does not say who asks")
+	kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		review := &authenticationv1.SelfSubjectReview{}
+		review.Status.UserInfo.Username = "alice"
+		return true, review, nil
+	})
+	require.Equal(t, `alice: "lost"`, recorded(true, `"lost"`))
+	require.Empty(t, recorded(false, ""))
 }
 
 func TestAwaitToken(t *testing.T) {

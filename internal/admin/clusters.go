@@ -2,11 +2,13 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -126,10 +128,24 @@ func reportChanges(progress func(view.Cluster)) func(*fleet.Cluster) view.Cluste
 	}
 }
 
-// Quarantine removes the rights of a Cluster's agent on the hub, or gives them back.
-func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantined bool) error {
-	patch := fmt.Appendf(nil, `{"spec":{"quarantined":%t}}`, quarantined)
-	_, err := h.Fleet.Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+// Quarantine removes the rights of a Cluster's agent on the hub, or gives them back. The reason, if there is one, is recorded with the name of
+// the user; a former reason is removed.
+func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantined bool, reason string) error {
+	var recorded any
+	if reason != "" {
+		recorded = reason
+		me, err := h.Kubernetes.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err == nil && me.Status.UserInfo.Username != "" { // the reason counts more than the name
+			recorded = me.Status.UserInfo.Username + ": " + reason
+		}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{fleet.QuarantineReasonAnnotation: recorded}},
+		"spec":     map[string]any{"quarantined": quarantined},
+	})
+	if err == nil {
+		_, err = h.Fleet.Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
 	return h.explainCluster(err, namespace, name)
 }
 

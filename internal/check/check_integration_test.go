@@ -307,7 +307,9 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		return h.inputs("west")
 	},
 	"cluster-deploys": func(t *testing.T, h *hall) Inputs {
-		h.status(t, "west", func(s *fleet.ClusterStatus) { s.Agent.DeploymentsStalled = "listing the Secrets of Helm releases on the member: forbidden" })
+		h.status(t, "west", func(s *fleet.ClusterStatus) {
+			s.Agent.DeploymentsStalled = "listing the Secrets of Helm releases on the member: forbidden"
+		})
 		return h.inputs("west")
 	},
 }

@@ -103,7 +103,8 @@ var table = []Check{
 		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterNotQuarantined,
 		Needs: []string{"cluster-exists"},
 		Says:  "the Cluster is not quarantined",
-		Hint:  "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and gives the agent its rights back",
+		Hint:  "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and restores the rights of the credential: " +
+			"if it may be stolen, run `muster revoke CLUSTER` first",
 	},
 	{
 		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, when: isImport, run: importSecret, Needs: []string{"cluster-exists"},

@@ -235,20 +235,23 @@ func quarantineCommand(s Streams) *cli.Command {
 		Usage:     "remove the rights of a cluster's agent on the hub, immediately and until the cluster is released",
 		ArgsUsage: "CLUSTER",
 		Description: `The agent keeps its ServiceAccount but loses all rights, except to read Contents whose names it knows. The hub sends nothing to
-the cluster, and nobody can register for it. What already runs there keeps running.`,
-		Flags:  append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute)),
+the cluster, and nobody can register for it. What already runs there keeps running. If its credential may be stolen, run muster revoke
+before muster release.`,
+		Flags: append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute),
+			&cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` with the reason; muster describe shows it with the name of the user"}),
 		Action: func(c *cli.Context) error { return quarantine(c, s, true) },
 	}
 }
 
 func releaseCommand(s Streams) *cli.Command {
 	return &cli.Command{
-		Name:        "release",
-		Usage:       "end the quarantine of a cluster",
-		ArgsUsage:   "CLUSTER",
-		Description: "The agent gets its rights back and continues with its credential, unless that has expired in the meantime.",
-		Flags:       append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute)),
-		Action:      func(c *cli.Context) error { return quarantine(c, s, false) },
+		Name:      "release",
+		Usage:     "end the quarantine of a cluster",
+		ArgsUsage: "CLUSTER",
+		Description: `The agent gets its rights back and continues with its credential, unless that has expired in the meantime. So does whoever has
+stolen the credential: run muster revoke first.`,
+		Flags:  append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute)),
+		Action: func(c *cli.Context) error { return quarantine(c, s, false) },
 	}
 }
 
@@ -258,7 +261,7 @@ func quarantine(c *cli.Context, s Streams, on bool) error {
 	if err != nil {
 		return err
 	}
-	if err := hub.Quarantine(c.Context, hub.namespace, name, on); err != nil {
+	if err := hub.Quarantine(c.Context, hub.namespace, name, on, c.String(flagMessage)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))

@@ -66,7 +66,7 @@ func nextSteps(hub *namespacedHub, d *describe.Description) []string {
 			return []string{hub.program("kubectl", b.Namespace, "describe", "bundledeployments.fleet.cattle.io", b.Name)}
 		}
 	case state == view.StateQuarantined:
-		return command("release", d.Name)
+		return []string{hub.command(hub.namespace, "revoke", d.Name) + " # if the credential may be stolen; then release", hub.command(hub.namespace, "release", d.Name)}
 	case d.Cluster.WayIn == view.WayAgent && (reason == fleet.ReasonCredentialExpired || reason == fleet.ReasonCredentialRevoked):
 		return []string{hub.command(hub.namespace, "token", "create", d.Name+"-again", "--cluster", d.Name, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
 			" | muster join - --kubeconfig MEMBER"}

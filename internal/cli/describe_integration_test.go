@@ -117,9 +117,12 @@ func TestDescribe(t *testing.T) {
 	testenv.Merge(t, p.hub.Fleet.Clusters(p.namespace).Patch, "east", `{"status":{"agent":{"lastSeen":"2026-01-01T00:00:00Z"}}}`, "status")
 	p.hub.ClusterCondition(t, p.namespace, "east", fleet.ConditionConnected, "False")
 	require.Contains(t, p.mustRun("describe", "east"), "\nNext: muster -n "+p.namespace+" check east\n")
-	p.mustRun("quarantine", "east", "--timeout", "5m")
+	p.mustRun("quarantine", "east", "-m", "laptop stolen", "--timeout", "5m")
 	file := os.Getenv("KUBECONFIG")
-	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig="+file+" -n "+p.namespace+" release east\n")
+	quarantined := p.mustRun("--kubeconfig", file, "describe", "east")
+	flags := "muster --kubeconfig=" + file + " -n " + p.namespace
+	require.Contains(t, quarantined, "\nNext: "+flags+" revoke east # if the credential may be stolen; then release\n  or: "+flags+" release east\n")
+	require.Regexp(t, `^Cluster \S+ Quarantined \(the agent is quarantined \(\S+: laptop stolen\) and has no access`, quarantined)
 }
 
 // The commands in results and errors work as printed, even if the hub was selected with flags.

@@ -87,7 +87,8 @@ func (c Case) refuseQuarantined() *Explanation {
 		return nil
 	}
 	return &Explanation{fleet.ReasonQuarantined, fmt.Sprintf(
-		"Cluster %s is quarantined; end the quarantine with \"muster -n %s release %s\"", c.Cluster.Name, c.Cluster.Namespace, c.Cluster.Name)}
+		"Cluster %[2]s is quarantined; end the quarantine with \"muster -n %[1]s release %[2]s\", "+
+			"after \"muster -n %[1]s revoke %[2]s\" if the credential of its agent may be stolen", c.Cluster.Namespace, c.Cluster.Name)}
 }
 
 func (c Case) refuseDenied() *Explanation {

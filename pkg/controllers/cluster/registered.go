@@ -22,15 +22,23 @@ import (
 // stateWaitCheckIn is what management servers display for a Cluster whose agent has never sent a heartbeat.
 const stateWaitCheckIn = "WaitCheckIn"
 
+// maxQuarantineReason limits the length of an annotation in a message.
+const maxQuarantineReason = 400
+
 // registeredResult returns the result for condition Registered. Until the agent has sent a heartbeat, the condition is Unknown, which management servers
 // display as "in progress". It is False, which they display as an error, if a request was refused, if the agent is quarantined, if its
 // credential was revoked or has expired, or if it has a clone.
 func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 	switch {
 	case cluster.Spec.Quarantined:
+		why := cluster.Annotations[fleet.QuarantineReasonAnnotation]
+		if why != "" {
+			why = " (" + fleetstatus.Cut(why, maxQuarantineReason) + ")"
+		}
 		return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
-			"the agent is quarantined and has no access to the hub; `muster -n %s release %s`, or spec.quarantined: false, restores its rights",
-			cluster.Namespace, cluster.Name))
+			"the agent is quarantined%[3]s and has no access to the hub; if its credential may be stolen, first revoke it with `muster -n %[1]s revoke %[2]s`; "+
+				"`muster -n %[1]s release %[2]s`, or spec.quarantined: false, restores the rights of the credential",
+			cluster.Namespace, cluster.Name, why))
 	case h.subReconcilers.Liveness.HasClones(cluster):
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
 			"two agents send heartbeats with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+

@@ -220,13 +220,14 @@ func TestRegistered_quarantineAndClones(t *testing.T) {
 		says                []string
 	}{
 		{"neither", false, false, fleet.ReasonRegistered, nil},
-		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"`muster -n ns release c`", "spec.quarantined: false"}},
+		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"quarantined (alice: lost) and", "first revoke it with `muster -n ns revoke c`; `muster -n ns release c`", "spec.quarantined: false"}},
 		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
 		{"both", true, true, fleet.ReasonQuarantined, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
 			c.Spec.ClientID, c.Spec.Quarantined, c.Status.Agent.LastSeen = "id", row.quarantined, metav1.NewTime(noon)
+			c.Annotations = map[string]string{fleet.QuarantineReasonAnnotation: "alice: lost"}
 			out := registeredAtNoon(c, requests{}, row.clones)
 			assert.Equal(t, row.reason, out.Reason)
 			assert.Equal(t, row.reason != fleet.ReasonRegistered, out.IsStalled(), "a stalled result emits an event")

@@ -42,6 +42,9 @@ const (
 // they would be lost. A hub without disableBundles moves status.import back and removes the annotation.
 const StatusAnnotation = "muster.fleet.cattle.io/status"
 
+// QuarantineReasonAnnotation is set by `muster quarantine --message` on a Cluster: who quarantined it and why. Condition Registered shows it.
+const QuarantineReasonAnnotation = "muster.fleet.cattle.io/quarantine-reason"
+
 // MemberAccountAnnotation is set by `muster import --create-service-account` on a Cluster to the namespace and the name of the ServiceAccount
 // that it has created on the member, and whose token is in the kubeconfig. The hub ignores it.
 const MemberAccountAnnotation = "muster.fleet.cattle.io/member-account"
