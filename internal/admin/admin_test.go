@@ -185,6 +185,34 @@ func TestQuarantineRecordsTheReason(t *testing.T) {
 	require.Empty(t, recorded(false, ""))
 }
 
+func TestAwaitGranted(t *testing.T) {
+	for name, row := range map[string]struct {
+		status corev1.ConditionStatus
+		reason string
+		want   string
+	}{
+		"granted":                            {corev1.ConditionTrue, fleet.ReasonGranted, ""},
+		"refused for another reason":         {corev1.ConditionFalse, fleet.ReasonTokenUsedUp, "ClusterRegistration ns/r: Refused: TokenUsedUp: because of TokenUsedUp"},
+		"the hub has not seen the approval":  {corev1.ConditionFalse, fleet.ReasonClientIDInUse, "gave up waiting: Refused: ClientIDInUse"},
+		"it waits for something else, still": {corev1.ConditionUnknown, fleet.ReasonTooManyUnconnected, "gave up waiting: Waiting: TooManyUnconnected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				request := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"}}
+				request.Status.Conditions = conditions(fleet.ConditionGranted, row.status, row.reason)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := (&Hub{Fleet: fake.NewSimpleClientset(request).FleetV1alpha1()}).AwaitGranted(ctx, request)
+				if row.want == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, row.want)
+				}
+			})
+		})
+	}
+}
+
 func TestAwaitToken(t *testing.T) {
 	for name, test := range map[string]struct {
 		status          corev1.ConditionStatus

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 	var about []*fleet.ClusterRegistration
 	var names []string
 	err = Each(ctx, requests.List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
-		if canBeDecided(r) && view.IsAbout(r, name, clientID) {
+		if CanBeDecided(r) && view.IsAbout(r, name, clientID) {
 			about, names = append(about, r), append(names, r.Name)
 		}
 		return nil
@@ -54,7 +55,8 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 		len(about), namespace, name, namespace, strings.Join(names, ", "))
 }
 
-func canBeDecided(r *fleet.ClusterRegistration) bool {
+// CanBeDecided reports whether the request waits for an approval, or was refused for a reason that an approval overrides.
+func CanBeDecided(r *fleet.ClusterRegistration) bool {
 	switch v := view.OfRequest(r); v.Reason {
 	case fleet.ReasonWaitingForApproval:
 		return v.State == view.StateWaiting || v.State == view.StateRefused
@@ -96,4 +98,24 @@ func (h *Hub) Decide(ctx context.Context, request *fleet.ClusterRegistration, de
 		return fmt.Errorf("decide about ClusterRegistration %s/%s: %w", request.Namespace, request.Name, err)
 	}
 	return nil
+}
+
+// AwaitGranted waits until the hub has granted a request that was approved. It fails if the hub refuses the request for another reason.
+func (h *Hub) AwaitGranted(ctx context.Context, request *fleet.ClusterRegistration) error {
+	_, err := awaited[*fleet.ClusterRegistration]{
+		what: fmt.Sprintf("ClusterRegistration %s/%s", request.Namespace, request.Name), get: h.Fleet.ClusterRegistrations(request.Namespace).Get,
+		name: request.Name, status: "the hub has not answered: is a fleet-controller running?",
+		check: func(latest *fleet.ClusterRegistration) (bool, string, error) {
+			v := view.OfRequest(latest)
+			status := fmt.Sprintf("%s: %s: %s", v.State, v.Reason, v.Message)
+			switch {
+			case latest.UID != request.UID:
+				return false, "", errDeleted
+			case v.State == view.StateRefused && !CanBeDecided(latest):
+				return false, "", errors.New(status)
+			}
+			return v.State == view.StateGranted, status, nil
+		},
+	}.wait(ctx)
+	return err
 }

@@ -59,7 +59,8 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 	case k.cluster == nil:
 		return warn("there is no Cluster yet, only ClusterRegistration %s/%s", k.Namespace, k.request.Name)
 	case k.cluster.DeletionTimestamp != nil:
-		return fail("Cluster %s/%s is being deleted: %s", k.Namespace, k.Cluster, conditionText(k.cluster, fleet.ConditionProcessed))
+		v := view.OfCluster(k.cluster)
+		return fail("Cluster %s/%s is being deleted: %s", k.Namespace, k.Cluster, strings.TrimPrefix(v.Reason+": "+v.Message, ": "))
 	}
 	return pass("%s/%s", k.Namespace, k.Cluster)
 }

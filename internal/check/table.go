@@ -91,7 +91,8 @@ var table = []Check{
 	{
 		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
 		Says: "the hub has the Cluster, or a request about it",
-		Hint: "`muster clusters -A` and `muster requests -A` list all; if the agent has never reached the hub, pass --member-kubeconfig or run fleetagent check in its pod",
+		Hint: "`muster clusters -A` and `muster requests -A` list all; if the agent has never reached the hub, pass --member-kubeconfig or run fleetagent check in its pod; " +
+			"of a Cluster that is being deleted, follow the reason of the condition Processed in docs/reasons.md",
 	},
 	{
 		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterProcessed,
@@ -103,7 +104,7 @@ var table = []Check{
 		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, when: hasCluster, run: clusterNotQuarantined,
 		Needs: []string{"cluster-exists"},
 		Says:  "the Cluster is not quarantined",
-		Hint:  "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and restores the rights of the credential: " +
+		Hint: "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and restores the rights of the credential: " +
 			"if it may be stolen, run `muster revoke CLUSTER` first",
 	},
 	{

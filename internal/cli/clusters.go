@@ -281,17 +281,26 @@ func revokeCommand(s Streams) *cli.Command {
 		Description: `It deletes the ServiceAccounts of the cluster's agent. The API server then rejects their tokens within ten seconds. If the hub has a
 kubeconfig of the cluster, it installs the agent again, which then registers again with a new import token: revoke deletes the old one. Any
 other agent needs a new token: muster token create NAME --cluster CLUSTER. Whoever holds an earlier token made for this cluster can
-register it again; revoke names these tokens, and deletes them with --delete-tokens.`,
-		Flags: append(hubFlags(), &cli.BoolFlag{Name: flagDeleteTokens, Usage: "also delete the registration tokens that are only for this cluster"}),
+register it again; revoke names these tokens, and deletes them with --delete-tokens. Without --yes, it revokes nothing, and tells what
+follows.`,
+		Flags: append(hubFlags(),
+			&cli.BoolFlag{Name: flagDeleteTokens, Usage: "also delete the registration tokens that are only for this cluster"},
+			&cli.BoolFlag{Name: flagYes, Aliases: []string{"y"}, Usage: "revoke it"}),
 		Action: func(c *cli.Context) error {
-			hub, name, err := connectWithName(c, "the name of the CLUSTER")
+			hub, cluster, _, err := connectWithCluster(c)
 			if err != nil {
 				return err
+			}
+			name := cluster.Name
+			if !c.Bool(flagYes) {
+				fmt.Fprintf(s.Out, "The agent of Cluster %s/%s loses its credential permanently.\n%s\n", hub.namespace, name, afterRevocation(hub, cluster))
+				return errors.New("nothing was revoked: repeat the command with --yes")
 			}
 			revoked, err := hub.Revoke(c.Context, hub.namespace, name, c.Bool(flagDeleteTokens))
 			switch {
 			case len(revoked.Requests) > 0:
-				fmt.Fprintf(s.Out, "The credential of Cluster %s/%s is revoked; it was issued for %s.\n", hub.namespace, name, strings.Join(revoked.Requests, ", "))
+				fmt.Fprintf(s.Out, "The credential of Cluster %s/%s is revoked; it was issued for %s.\n%s\n",
+					hub.namespace, name, strings.Join(revoked.Requests, ", "), afterRevocation(hub, cluster))
 			case err == nil:
 				fmt.Fprintf(s.Err, "No agent has a credential for Cluster %s/%s.\n", hub.namespace, name)
 			}
@@ -301,5 +310,24 @@ register it again; revoke names these tokens, and deletes them with --delete-tok
 			}
 			return err
 		},
+	}
+}
+
+// afterRevocation describes how the cluster gets a credential again after the current one was revoked.
+func afterRevocation(hub *namespacedHub, cluster *fleet.Cluster) string {
+	quarantined := cluster.Spec.Quarantined
+	switch name := cluster.Name; {
+	case cluster.Spec.KubeConfigSecret != "" && quarantined:
+		return "The hub has a kubeconfig: it installs the agent again when the quarantine ends."
+	case cluster.Spec.KubeConfigSecret != "":
+		return "The hub has a kubeconfig and installs the agent again at once. To keep it out, quarantine the cluster first: " +
+			hub.command(hub.namespace, "quarantine", name)
+	default:
+		text := "The hub has no kubeconfig. To admit the agent again"
+		if quarantined {
+			text += ", after the quarantine"
+		}
+		return text + ": " + hub.command(hub.namespace, "token", "create", name+"-again", "--cluster", name, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
+			" | muster join - --kubeconfig MEMBER"
 	}
 }

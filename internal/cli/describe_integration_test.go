@@ -161,7 +161,7 @@ func TestNextSteps(t *testing.T) {
 		}
 		steps := printed.FindAllStringSubmatch(out, -1)
 		require.Len(t, steps, test.steps, "%s: %s", test.command, out)
-		for _, step := range steps {
+		for _, step := range slices.Backward(steps) { // a denial before the approval
 			words := strings.Fields(step[1] + step[2])
 			_, _, err := muster(t, words[1:]...)
 			require.NoError(t, err, "%s: %s", test.command, words)

@@ -40,14 +40,23 @@ func TestRequests(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("requests", "-o", "json")), &all))
 	require.Len(t, all.Items, 2)
 
-	require.Equal(t, "Request "+p.namespace+"/"+east.Name+" for Cluster "+registration.ClusterName("east")+" is approved.\n", p.mustRun("approve", east.Name))
+	labelled := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{
+		ClientID: "north", ClientRandom: "1" + p.namespace, ClusterLabels: map[string]string{"env": "prod"},
+	})
+	p.hub.WaitCondition(t, testenv.KindRequest, p.namespace, labelled.Name, fleet.ConditionGranted, "Unknown WaitingForApproval")
+	require.Regexp(t, labelled.Name+` .* env=prod +waiting for`, p.mustRun("requests", "-o", "wide"))
+	require.Regexp(t, labelled.Name+`.*; the agent requests the labels env=prod\)`, p.mustRun("describe", labelled.Name))
+	require.Equal(t, "Request "+p.namespace+"/"+east.Name+" for Cluster "+registration.ClusterName("east")+" is granted. To see whether its agent connects: muster -n "+
+		p.namespace+" clusters "+registration.ClusterName("east")+"\n", p.mustRun("approve", east.Name, "--timeout", "5m"))
+	_, _, err := p.run("approve", east.Name)
+	require.ErrorContains(t, err, "is granted already")
 	p.hub.Granted(t, values, east)
 	require.Contains(t, p.mustRun("deny", registration.ClusterName("west"), "--message", "who is that?"), west.Name+" for Cluster "+registration.ClusterName("west")+" is denied.")
 	require.Contains(t, p.hub.WaitCondition(t, testenv.KindRequest, p.namespace, west.Name, fleet.ConditionGranted, "False Denied"), "who is that?")
 	require.NotContains(t, p.mustRun("requests"), east.Name)
 	require.Contains(t, p.mustRun("requests", "--granted"), east.Name)
 
-	require.Contains(t, p.mustRun("approve", west.Name), "is approved")
+	require.Contains(t, p.mustRun("approve", west.Name, "--timeout", "5m"), "is granted")
 	p.hub.Granted(t, values, west)
 	said := testenv.RequireThere(t, p.hub.Fleet.ClusterRegistrations(p.namespace).Get, west.Name).Status.Approval
 	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}, said, "without the earlier message")
@@ -92,15 +101,21 @@ func TestQuarantineAndRevoke(t *testing.T) {
 	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is released.\n", p.mustRun("release", cluster, "--timeout", "5m"))
 	testenv.RequireMay(t, p.hub, bearer, reads)
 
-	require.Equal(t, "The credential of Cluster "+p.namespace+"/"+cluster+" is revoked; it was issued for "+request.Name+".\n", p.mustRun("revoke", cluster))
+	admitAgain := "The hub has no kubeconfig. To admit the agent again: muster -n " + p.namespace + " token create " + cluster + "-again --cluster " + cluster +
+		" --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER\n"
+	unconfirmed, _, err := p.run("revoke", cluster)
+	require.EqualError(t, err, "nothing was revoked: repeat the command with --yes")
+	require.Equal(t, "The agent of Cluster "+p.namespace+"/"+cluster+" loses its credential permanently.\n"+admitAgain, unconfirmed)
+	testenv.RequireMay(t, p.hub, bearer, reads)
+	require.Equal(t, "The credential of Cluster "+p.namespace+"/"+cluster+" is revoked; it was issued for "+request.Name+".\n"+admitAgain, p.mustRun("revoke", cluster, "--yes"))
 	account := registration.RequestServiceAccount(request.Name, string(request.UID))
 	testenv.RequireGone(t, p.hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(p.namespace, cluster)).Get, "ServiceAccount", account)
 	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionRegistered, "False CredentialRevoked")
 	testenv.RequireUnauthorized(t, p.hub, bearer)
 	p.mustRun("token", "create", "stolen", "--cluster", cluster, "--timeout", "5m")
 	require.Equal(t, "Whoever holds token stolen can register the cluster again; delete it with `muster -n "+p.namespace+
-		" token revoke stolen`, or all such tokens with --delete-tokens.\n", p.mustRun("revoke", cluster))
-	out, said, err := p.run("revoke", cluster, "--delete-tokens")
+		" token revoke stolen`, or all such tokens with --delete-tokens.\n", p.mustRun("revoke", cluster, "--yes"))
+	out, said, err := p.run("revoke", cluster, "--delete-tokens", "--yes")
 	require.NoError(t, err)
 	require.Empty(t, out)
 	require.Equal(t, "No agent has a credential for Cluster "+p.namespace+"/"+cluster+".\n", said)

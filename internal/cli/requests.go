@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -34,11 +35,13 @@ var requestColumns = columns[view.Request]{
 	kind:       "ClusterRegistration",
 	name:       func(v view.Request) (string, string) { return v.Namespace, v.Name },
 	header:     []string{"NAMESPACE", "NAME", "CLUSTER", "TOKEN", "STATE", "REASON", "CREATED"},
-	wideHeader: []string{"CLIENT-ID", "CREATED-BY", "MESSAGE"},
+	wideHeader: []string{"CLIENT-ID", "CREATED-BY", "LABELS", "MESSAGE"},
 	row: func(v view.Request, now time.Time) []string {
 		return []string{v.Namespace, v.Name, v.Cluster, v.Token, v.State, v.Reason, view.Ago(v.Created, now)}
 	},
-	wideRow: func(v view.Request, _ time.Time) []string { return []string{shorten(v.ClientID), v.Creator, v.Message} },
+	wideRow: func(v view.Request, _ time.Time) []string {
+		return []string{shorten(v.ClientID), v.Creator, v.LabelsText(), v.Message}
+	},
 }
 
 func approveCommand(s Streams) *cli.Command {
@@ -48,9 +51,10 @@ func approveCommand(s Streams) *cli.Command {
 		ArgsUsage: "REQUEST|CLUSTER",
 		Description: `REQUEST is a ClusterRegistration that is waiting for approval, or was refused because another agent has the identity that it
 requests; muster requests lists them. CLUSTER selects the only such request about that cluster. An approval replaces a proof of
-identity: the agent that made the request becomes the agent of the cluster, in place of the current one.`,
-		Flags:  decisionFlags(),
-		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved, "approved") },
+identity: the agent that made the request becomes the agent of the cluster, in place of the current one. The command waits until the hub
+has granted the request, and fails if something else prevents that.`,
+		Flags:  append(decisionFlags(), timeoutFlag("to wait for the hub", time.Minute)),
+		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved) },
 	}
 }
 
@@ -62,7 +66,7 @@ func denyCommand(s Streams) *cli.Command {
 		Description: `The agent logs the message once, and checks about every ten minutes whether the decision has changed. It does not affect a
 credential that was already granted; see muster revoke.`,
 		Flags:  decisionFlags(),
-		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionDenied, "denied") },
+		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionDenied) },
 	}
 }
 
@@ -70,7 +74,7 @@ func decisionFlags() []cli.Flag {
 	return append(hubFlags(), &cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` with the reason; the agent logs that of a denial"})
 }
 
-func decide(c *cli.Context, s Streams, decision fleet.Decision, done string) error {
+func decide(c *cli.Context, s Streams, decision fleet.Decision) error {
 	const limit = 1024 // in the CustomResourceDefinition
 	approval := fleet.RegistrationApproval{Decision: decision, Message: c.String(flagMessage)}
 	if len([]rune(approval.Message)) > limit {
@@ -84,10 +88,27 @@ func decide(c *cli.Context, s Streams, decision fleet.Decision, done string) err
 	if err != nil {
 		return err
 	}
+	v := view.OfRequest(request)
+	title := fmt.Sprintf("Request %s/%s for Cluster %s", v.Namespace, v.Name, v.Cluster)
+	isApproval := decision == fleet.DecisionApproved
+	switch {
+	case v.State == view.StateGranted:
+		return fmt.Errorf("%s is granted already, and a decision changes nothing; to lock its agent out: %s", title, hub.command(v.Namespace, "revoke", v.Cluster))
+	case isApproval && v.State == view.StateRefused && !admin.CanBeDecided(request):
+		return fmt.Errorf("%s is refused, and an approval does not change that: %s: %s", title, v.Reason, view.Printable(v.Message))
+	}
 	if err := hub.Decide(c.Context, request, approval); err != nil {
 		return err
 	}
-	v := view.OfRequest(request)
-	fmt.Fprintf(s.Out, "Request %s/%s for Cluster %s is %s.\n", v.Namespace, v.Name, v.Cluster, done)
+	if !isApproval {
+		fmt.Fprintf(s.Out, "%s is denied.\n", title)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+	defer cancel()
+	if err := hub.AwaitGranted(ctx, request); err != nil {
+		return fmt.Errorf("the request is approved, but not granted: %w", err)
+	}
+	fmt.Fprintf(s.Out, "%s is granted. To see whether its agent connects: %s\n", title, hub.command(v.Namespace, "clusters", v.Cluster))
 	return nil
 }

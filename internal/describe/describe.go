@@ -132,6 +132,9 @@ func (d *Description) registrations(ctx context.Context, hub *admin.Hub, request
 	for _, r := range requests {
 		v := view.OfRequest(r)
 		related := &Related{Kind: "ClusterRegistration", Namespace: r.Namespace, Name: r.Name, State: v.State, Reason: v.Reason, Message: v.Message}
+		if len(v.Labels) > 0 && v.State != view.StateGranted {
+			related.Message = strings.TrimPrefix(v.Message+"; the agent requests the labels "+v.LabelsText(), "; ")
+		}
 		d.happenings(ctx, hub, "ClusterRegistration", r, r.Status.Conditions)
 		if v.Token == "" {
 			d.Objects = append(d.Objects, related)

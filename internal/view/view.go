@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -151,7 +152,10 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	registered, connected := condition(fleet.ConditionRegistered), condition(fleet.ConditionConnected)
 	switch {
 	case c.DeletionTimestamp != nil:
-		return StateDeleting, "", ""
+		if processed.Status == "" || processed.Status == corev1.ConditionTrue {
+			return StateDeleting, "", "the hub has not reported about the removal; without a running hub, the Cluster remains"
+		}
+		return StateDeleting, processed.Reason, processed.Message
 	case c.Labels[fleet.ClusterManagementLabel] != "":
 		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " assigns it to another controller"
 	case c.Spec.Quarantined && registered.Reason == fleet.ReasonQuarantined:
@@ -274,6 +278,9 @@ type Request struct {
 	Message string            `json:"message,omitempty"`
 	Created *metav1.Time      `json:"created,omitempty"`
 }
+
+// LabelsText returns the labels that the agent requests for its Cluster, such as "env=prod,region=eu", shortened.
+func (r Request) LabelsText() string { return fleetstatus.Cut(labels.Set(r.Labels).String(), 400) }
 
 // OfRequest summarizes a ClusterRegistration.
 func OfRequest(r *fleet.ClusterRegistration) Request {

@@ -61,6 +61,10 @@ func TestClusterState(t *testing.T) {
 			c.DeletionTimestamp = &metav1.Time{}
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
 		}, StateDeleting, ""},
+		"deletion that fails": {func(c *fleet.Cluster) {
+			c.DeletionTimestamp = &metav1.Time{}
+			c.Status.Conditions = []genericcondition.GenericCondition{condition("Processed", no, "Error")}
+		}, StateDeleting, "Error"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
