@@ -36,6 +36,22 @@ func TestDocumentationCommandsRunInCI(t *testing.T) {
 	assert.NotZero(t, commands)
 }
 
+// The transcript on the first page consists of lines of a golden file; "..." stands for lines that are left out.
+func TestReadmeTranscript(t *testing.T) {
+	_, block, found := strings.Cut(read(t, "../../README.md"), "```console\n$ muster -n clusters check west ")
+	require.True(t, found)
+	block, _, _ = strings.Cut(block, "\n```")
+	rest := "\n" + read(t, "../check/testdata/broken.txt")
+	for _, line := range strings.Split(block, "\n")[1:] {
+		if line == "..." {
+			continue
+		}
+		_, after, found := strings.Cut(rest, "\n"+line+"\n")
+		require.True(t, found, "muster check does not print this line, or not in this order: %s", line)
+		rest = "\n" + after
+	}
+}
+
 func isRun(page string) bool {
 	return slices.ContainsFunc(docs.Pages, func(run string) bool { return filepath.Join("../..", run) == filepath.Clean(page) })
 }
