@@ -46,7 +46,7 @@ func TestUnknownCommandIsFound(t *testing.T) {
 		"make bench-small ARGS=--x": true, "make nothing": false,
 		"scripts/package --tag TAG": true, "scripts/nothing": false, ".ci/run": true, ".ci/nothing": false,
 		"muster token create NAME --cluster CLUSTER": true, "bin/muster --context hub token create NAME": true,
-		"muster tokens": false, "muster token make": false, "muster token create --nothing": false, "muster clusters -o wide": true,
+		"muster tokens": false, "muster token make": false, "muster token create --nothing": false, "muster clusters -o wide": true, "muster join - --kubeconfig FILE": true,
 		"muster token create NAME -o values | muster join -": true, "muster token create NAME -o values | muster joins -": false,
 	} {
 		known, err := commandExists(app, strings.Fields(command))
