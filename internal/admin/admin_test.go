@@ -145,6 +145,13 @@ func TestAwaitRegistered(t *testing.T) {
 	})
 }
 
+func TestAwaitRegistered_failureThatLasts(t *testing.T) {
+	east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}}
+	east.Status.Conditions = conditions(fleet.ConditionImported, corev1.ConditionFalse, fleet.ReasonAddressNotAllowed)
+	_, err := (&Hub{Fleet: fake.NewSimpleClientset(east).FleetV1alpha1()}).AwaitRegistered(t.Context(), "ns", "east", func(view.Cluster) {})
+	require.EqualError(t, err, "Cluster ns/east: ImportFailed: AddressNotAllowed: because of AddressNotAllowed")
+}
+
 func TestAwaitQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}}

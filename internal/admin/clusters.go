@@ -100,8 +100,14 @@ func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 	return errors.Join(failed, err)
 }
 
+// needsPerson are the reasons of an import that fails until a person changes its Cluster, its Secret or the configuration of the hub.
+var needsPerson = []string{
+	fleet.ReasonKubeconfigInvalid, fleet.ReasonKubeconfigNotAllowed, fleet.ReasonAddressNotAllowed, fleet.ReasonAPIServerURLMissing, fleet.ReasonSettingsInvalid,
+}
+
 // AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.
-// The hub repeats failed imports, so only the deletion of the Cluster ends the wait before ctx ends.
+// The hub repeats failed imports, so only the deletion of the Cluster, or a failure that lasts until a person corrects it, ends the wait before
+// ctx ends.
 func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progress func(view.Cluster)) (*fleet.Cluster, error) {
 	stateOf := reportChanges(progress)
 	return awaited[*fleet.Cluster]{
@@ -109,7 +115,11 @@ func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progr
 		status: "the Cluster does not exist yet",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
 			now := stateOf(cluster)
-			return now.State == view.StateRegistered, fmt.Sprintf("%s: %s: %s", now.State, now.Reason, now.Message), nil
+			status := fmt.Sprintf("%s: %s: %s", now.State, now.Reason, now.Message)
+			if now.State == view.StateImportFailed && slices.Contains(needsPerson, now.Reason) {
+				return false, "", errors.New(status)
+			}
+			return now.State == view.StateRegistered, status, nil
 		},
 	}.wait(ctx)
 }

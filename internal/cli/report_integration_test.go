@@ -92,9 +92,20 @@ func TestReport(t *testing.T) {
 	require.Contains(t, files["member/cattle-fleet-system/secrets.json"], registration.CredentialSecret)
 	require.Contains(t, files["hub/cattle-fleet-system/configmaps.json"], "apiServerURL")
 	require.Contains(t, files["checks.txt"], "the hub's API server answers")
+	require.Contains(t, files["checks.json"], `"id": "hub-api"`)
+	require.Contains(t, files["describe.txt"], "Cluster "+p.namespace+"/east: ")
+	own := "hub/" + registration.ClusterNamespace(p.namespace, "east")
+	require.Contains(t, files, own+"/leases.json")
+	require.Contains(t, files, own+"/events.json")
 	require.Contains(t, files, "hub/"+p.namespace+"/events.json")
 
-	_, _, err := p.run("report", "--file", file)
+	// Nothing is known about a name that is wrong, but the report about a member may help.
+	typo := filepath.Join(t.TempDir(), "typo.zip")
+	_, _, err := p.run("report", "esat", "--file", typo)
+	require.ErrorContains(t, err, "there is no Cluster "+p.namespace+"/esat")
+	require.NoFileExists(t, typo)
+
+	_, _, err = p.run("report", "--file", file)
 	require.ErrorContains(t, err, "file exists")
 }
 

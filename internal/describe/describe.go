@@ -34,6 +34,8 @@ type Description struct {
 	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
 	// CredentialDaysLeft is the number of whole days until then. It is negative if the credential has expired.
 	CredentialDaysLeft *int `json:"credentialDaysLeft,omitempty"`
+	// AgentNamespace is the namespace on the member that the agent or the spec names.
+	AgentNamespace string `json:"agentNamespace,omitempty"`
 	// Objects are the objects of the cluster, as a tree.
 	Objects  []*Related `json:"objects"`
 	Timeline []Happened `json:"timeline"`
@@ -62,6 +64,11 @@ type Happened struct {
 	Message      string  `json:"message,omitempty"`
 }
 
+// NotFoundError says that there is neither a Cluster nor a request with a name.
+type NotFoundError string
+
+func (e NotFoundError) Error() string { return string(e) }
+
 // Of describes the cluster with a name. An agent whose request waits or was refused may have no Cluster: then name is the name of the request, or
 // of the Cluster that the hub would create. Of fails if there is neither.
 func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Time) (*Description, error) {
@@ -80,13 +87,14 @@ func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Ti
 		return nil, fmt.Errorf("list ClusterRegistrations: %w", hub.Explain(err, namespace))
 	}
 	if cluster == nil && len(requests) == 0 {
-		return nil, fmt.Errorf("there is no Cluster %s/%s, and no request about one: `muster%[3]s clusters -A` and `muster%[3]s requests -A` list all",
-			namespace, name, hub.Flags)
+		return nil, NotFoundError(fmt.Sprintf("there is no Cluster %s/%s, and no request about one: `muster%[3]s clusters -A` and `muster%[3]s requests -A` list all",
+			namespace, name, hub.Flags))
 	}
 
 	if cluster != nil {
 		summary := view.OfCluster(cluster)
 		d.Cluster, d.Conditions = &summary, cluster.Status.Conditions
+		d.AgentNamespace = cmp.Or(cluster.Status.Agent.Namespace, cluster.Spec.AgentNamespace)
 		if expires := cluster.Status.Agent.CredentialExpires; expires != nil {
 			d.CredentialExpires, d.CredentialDaysLeft = expires, new(int(expires.Sub(now).Hours()/24))
 		}

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -30,7 +31,9 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/check"
+	"github.com/muster-fleet/muster/internal/describe"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -59,7 +62,8 @@ const (
 	objectLimit = 10_000           // of one kind in one namespace
 )
 
-// Write collects all parts, and then writes the zip file, with one folder. It fails only if the file cannot be written.
+// Write collects all parts, and then writes the zip file, with one folder. It fails only if the file cannot be written, or if the hub knows
+// nothing about the Cluster and no member was given.
 func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) (Overview, error) {
 	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
 	c := &collection{
@@ -78,6 +82,9 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 	})
 	c.installation(ctx, "hub", in.Hub, in.SystemNamespace)
 	if in.Cluster != "" {
+		if err := c.description(ctx, &in); err != nil {
+			return c.Overview, err
+		}
 		own := registration.ClusterNamespace(in.Namespace, in.Cluster)
 		c.objects(ctx, "hub", in.Hub, []kindIn{
 			{fleet.SchemeGroupVersion.WithResource("bundledeployments"), own},
@@ -85,6 +92,8 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 			{rbacv1.SchemeGroupVersion.WithResource("roles"), own},
 			{rbacv1.SchemeGroupVersion.WithResource("rolebindings"), own},
 			{corev1.SchemeGroupVersion.WithResource("secrets"), own},
+			{corev1.SchemeGroupVersion.WithResource("events"), own},
+			{coordinationv1.SchemeGroupVersion.WithResource("leases"), own},
 		})
 	}
 	if in.Member != nil {
@@ -95,9 +104,13 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 		})
 		c.installation(ctx, "member", in.Member, cmp.Or(in.AgentNamespace, registration.DefaultSystemNamespace))
 	}
-	var checks bytes.Buffer
-	check.Run(ctx, in).Print(&checks, false)
-	c.files["checks.txt"] = checks.Bytes()
+	var text, structured bytes.Buffer
+	diagnosis := check.Run(ctx, in)
+	diagnosis.Print(&text, false)
+	if err := diagnosis.PrintJSON(&structured); err != nil {
+		return c.Overview, err
+	}
+	c.files["checks.txt"], c.files["checks.json"] = text.Bytes(), structured.Bytes()
 
 	for i, f := range c.Failed { // an error can quote a credential
 		c.Failed[i].Error = credentials.ReplaceAllString(f.Error, redacted)
@@ -125,6 +138,35 @@ func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) 
 		}
 	}
 	return c.Overview, archive.Close()
+}
+
+// description collects the output of muster describe, and takes the namespace of the agent from the Cluster, unless the user gave one.
+func (c *collection) description(ctx context.Context, in *check.Inputs) error {
+	const name = "describe.txt"
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	hub, err := admin.Connect(in.Hub)
+	if err != nil {
+		c.failed(name, err)
+		return nil
+	}
+	hub.Flags = in.HubFlags
+	d, err := describe.Of(ctx, hub, in.Namespace, in.Cluster, in.Now())
+	var unknown describe.NotFoundError
+	switch {
+	case errors.As(err, &unknown) && in.Member == nil:
+		return err
+	case err != nil:
+		c.failed(name, err)
+		return nil
+	}
+	in.AgentNamespace = cmp.Or(in.AgentNamespace, d.AgentNamespace)
+	var text bytes.Buffer
+	if err := d.Print(&text, in.Now()); err != nil {
+		c.failed(name, err)
+	}
+	c.files[name] = text.Bytes()
+	return nil
 }
 
 // kindIn selects the objects of a kind in a namespace.
