@@ -18,6 +18,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,7 +120,7 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFu
 	}
 	l.heartbeat = &heartbeat.Heartbeat{
 		Member: m, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Interval: c.CheckinInterval,
-		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()),
+		Version: c.Version, Generation: c.Generation, Instance: newInstance(),
 		Metrics: c.heartbeats,
 	}
 	l.renewer = &credential.Renewer{
@@ -449,4 +451,12 @@ func (l *loop) logError(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil {
 		l.log.Errorf("%s: %v", what, err)
 	}
+}
+
+// newInstance returns a name of this process: the name of its pod, by which a person finds it, and a random string, because a copy of the cluster
+// can have a pod of the same name. The API limits its length to 64.
+func newInstance() string {
+	pod, _ := os.Hostname()
+	random := strings.ReplaceAll(string(uuid.NewUUID()), "-", "")
+	return strings.ToValidUTF8(pod[:min(len(pod), 63-len(random))], "") + "_" + random
 }

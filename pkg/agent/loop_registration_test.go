@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -300,5 +301,8 @@ func TestLoopInstanceDiffersBetweenProcesses(t *testing.T) {
 	first := f.lastHeartbeat()
 	assert.Equal(t, "request-1", first.Registration)
 	assert.LessOrEqual(t, len(first.Instance), 64)
+	pod, err := os.Hostname()
+	require.NoError(t, err)
+	assert.True(t, strings.HasPrefix(first.Instance, pod[:min(len(pod), 31)]+"_"), first.Instance)
 	f.runUntil(func() bool { return f.lastHeartbeat().Instance != first.Instance })
 }

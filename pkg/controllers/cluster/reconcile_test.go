@@ -63,6 +63,8 @@ func (l *liveness) Observe(*fleet.Cluster) {}
 
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 
+func (l *liveness) Instances(*fleet.Cluster) []string { return []string{"pod-a_1", "pod-b_2"} }
+
 func TestReconcile_steps(t *testing.T) {
 	home := ownNamespace()
 	for _, row := range []struct {

@@ -197,6 +197,8 @@ type Liveness interface {
 	Observe(cluster *fleet.Cluster)
 	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
+	// Instances returns the names of the agent processes that have recently sent heartbeats, sorted.
+	Instances(cluster *fleet.Cluster) []string
 }
 
 // SubReconcilers are the controllers that contribute to the status of a Cluster, in the order in which they are called.

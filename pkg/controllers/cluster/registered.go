@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,9 +42,10 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 			cluster.Namespace, cluster.Name, why))
 	case h.subReconcilers.Liveness.HasClones(cluster):
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
-			"two agents send heartbeats with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+
+			"two agents send heartbeats with the identity of this cluster (%s; each begins with the name of its pod); "+
+				"the second one runs on a copy of the cluster or uses a stolen credential; "+
 				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
-			cluster.Namespace, cluster.Name))
+			quoted(h.subReconcilers.Liveness.Instances(cluster)), cluster.Namespace, cluster.Name))
 	}
 	requests, err := credentialstatus.Of(h.requests, cluster)
 	switch {
@@ -136,6 +138,15 @@ func setDisplay(cluster *fleet.Cluster) {
 	case d.State == stateWaitCheckIn:
 		d.State = ""
 	}
+}
+
+// quoted lists names that agents have chosen.
+func quoted(names []string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, strconv.Quote(name))
+	}
+	return strings.Join(all, ", ")
 }
 
 // mustRegisterAgain returns the result for an agent whose credential was revoked or has expired. It adds to the message what happens next: the request

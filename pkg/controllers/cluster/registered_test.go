@@ -221,7 +221,7 @@ func TestRegistered_quarantineAndClones(t *testing.T) {
 	}{
 		{"neither", false, false, fleet.ReasonRegistered, nil},
 		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"quarantined (alice: lost) and", "first revoke it with `muster -n ns revoke c`; `muster -n ns release c`", "spec.quarantined: false"}},
-		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
+		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", `("pod-a_1", "pod-b_2"; each begins with the name of its pod)`, "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
 		{"both", true, true, fleet.ReasonQuarantined, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

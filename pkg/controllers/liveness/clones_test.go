@@ -90,6 +90,7 @@ func TestHasClones(t *testing.T) {
 	assert.False(t, d.HasClones(d.cluster), "another pass is not another heartbeat")
 	d.beatAs("A")
 	assert.True(t, d.HasClones(d.cluster), "within the same second")
+	assert.Equal(t, []string{"A", "B"}, d.Instances(d.cluster))
 	d.clock.Step(grace)
 	d.beatAs("A")
 	assert.False(t, d.HasClones(d.cluster))

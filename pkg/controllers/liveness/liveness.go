@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -304,6 +305,21 @@ func (d *Detector) onSettings(before, after config.Hub) {
 	for key := range d.records {
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
+}
+
+// Instances returns the names of the agent processes that have recently sent heartbeats with the identity of the Cluster, sorted.
+func (d *Detector) Instances(cluster *fleet.Cluster) (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r := d.records[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]; r != nil {
+		for _, recent := range r.instances.recent {
+			if recent.name != "" {
+				names = append(names, recent.name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // HasClones reports whether two agents send heartbeats with the identity of the Cluster.

@@ -385,8 +385,8 @@ type AgentStatus struct {
 	// +optional
 	Hub *AgentHub `json:"hub,omitempty"`
 
-	// Instance is set by the agent to a random string generated at its start. If two values alternate, two agents use one
-	// identity.
+	// Instance is set by the agent to the name of its pod and a random string generated at its start. If two values alternate, two
+	// agents use one identity.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Instance string `json:"instance,omitempty"`
