@@ -254,6 +254,11 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 	case ready.Status == "":
 		return StateNew, "", notProcessed
 	case ready.Status == corev1.ConditionTrue:
+		for _, kind := range []string{fleet.ConditionRequestsAccepted, fleet.ConditionWithinLimits} {
+			if c := fleetstatus.Condition(t.Status.Conditions, kind); c.Status == corev1.ConditionFalse {
+				return StateReady, c.Reason, c.Message
+			}
+		}
 		return StateReady, "", ""
 	case ready.Status == corev1.ConditionFalse:
 		return StateFailed, ready.Reason, ready.Message

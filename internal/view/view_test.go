@@ -124,7 +124,12 @@ func TestTokenState(t *testing.T) {
 		"of an import": {func(token *fleet.ClusterRegistrationToken) {
 			token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "c"}}
 		}, StateReady, ""},
-		"usable":             {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
+		"usable": {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
+		"a request was refused": {func(token *fleet.ClusterRegistrationToken) {
+			token.Status.Conditions = []genericcondition.GenericCondition{
+				{Type: "Ready", Status: corev1.ConditionTrue}, {Type: "RequestsAccepted", Status: corev1.ConditionFalse, Reason: "ClientIDNotAllowed"},
+			}
+		}, StateReady, "ClientIDNotAllowed"},
 		"waiting":            {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
 		"refused":            {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
 		"without conditions": {func(token *fleet.ClusterRegistrationToken) { token.Status.SecretName = "s" }, StateReady, ""},
