@@ -4,6 +4,7 @@ package fuzz
 import (
 	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,13 @@ func Shuffled[T any](data []byte, of []T) []T {
 	//nolint:gosec // the order must be reproducible
 	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	return shuffled
+}
+
+// AddSeeds adds the seeds to a fuzz test with one input.
+func AddSeeds(f *testing.F) {
+	for _, seed := range Seeds() {
+		f.Add(seed)
+	}
 }
 
 // Seeds returns initial inputs for tests that use From.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -258,4 +259,64 @@ func badDuration(value any, least time.Duration) string {
 // SameForAgents reports whether agents reach the hub in the same way with both configurations.
 func (h Hub) SameForAgents(other Hub) bool {
 	return h.APIServerURL == other.APIServerURL && slices.Equal(h.APIServerCA, other.APIServerCA)
+}
+
+// Bundles limits what the hub stores for the Bundles of one workspace.
+type Bundles struct {
+	// WorkspaceLimitMiB is how many MiB the hub stores for the Clusters of one workspace in BundleDeployments of more than 16 KiB, with their Helm
+	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments beyond 100,000 count 2 KiB each. 0 means DefaultWorkspaceLimitMiB.
+	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
+}
+
+// DefaultWorkspaceLimitMiB is a quarter of etcd's default quota of 2 GiB. An update doubles what is stored, until etcd is compacted.
+const DefaultWorkspaceLimitMiB = 512
+
+// maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
+const maxWorkspaceLimitMiB = 1 << 20
+
+// WorkspaceLimit returns the limit in bytes.
+func (b Bundles) WorkspaceLimit() int64 {
+	return int64(cmp.Or(b.WorkspaceLimitMiB, DefaultWorkspaceLimitMiB)) << 20
+}
+
+func (b Bundles) validate() error {
+	if b.WorkspaceLimitMiB < 0 || b.WorkspaceLimitMiB > maxWorkspaceLimitMiB {
+		return fmt.Errorf("bundles.workspaceLimitMiB is %d: it must be from 1 to %d, or 0 for the default of %d",
+			b.WorkspaceLimitMiB, maxWorkspaceLimitMiB, DefaultWorkspaceLimitMiB)
+	}
+	return nil
+}
+
+// Members limit the addresses to which the hub connects for kubeconfigs, which users of workspaces write.
+type Members struct {
+	// AllowedCIDRs are ranges of addresses to which the hub connects although they are denied by default or by DeniedCIDRs.
+	AllowedCIDRs CIDRs `json:"allowedCIDRs,omitempty"`
+	// DeniedCIDRs are ranges of addresses to which the hub does not connect, in addition to loopback, link-local, unspecified and
+	// multicast addresses and the metadata services of cloud providers.
+	DeniedCIDRs CIDRs `json:"deniedCIDRs,omitempty"`
+	// AllowProxyURL lets kubeconfigs name a proxy in proxy-url.
+	AllowProxyURL bool `json:"allowProxyURL,omitempty"`
+	// Unknown is true if the hub has started with an invalid or missing configuration that does not say which addresses are denied: it then
+	// connects to no member, except its own cluster.
+	Unknown bool `json:"-"`
+}
+
+// CIDRs are ranges of addresses, such as 10.0.0.0/8.
+type CIDRs []netip.Prefix
+
+// UnmarshalJSON reads a list of strings.
+func (c *CIDRs) UnmarshalJSON(data []byte) error {
+	var texts []string
+	if err := json.Unmarshal(data, &texts); err != nil {
+		return fmt.Errorf("members.allowedCIDRs and members.deniedCIDRs must be lists of CIDRs such as 10.0.0.0/8: %w", err)
+	}
+	*c = nil
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("members.allowedCIDRs and members.deniedCIDRs must be lists of CIDRs such as 10.0.0.0/8: %q is none", text)
+		}
+		*c = append(*c, prefix.Masked())
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -166,5 +167,32 @@ func TestMissedCheckins(t *testing.T) {
 		require.NoError(t, err, row.document)
 		assert.Equal(t, row.missed, hub.MissedCheckins(), row.document)
 		assert.Equal(t, row.interval, hub.CheckinInterval(), row.document)
+	}
+}
+
+func TestWorkspaceLimit(t *testing.T) {
+	for document, limit := range map[string]int64{"{}": 512 << 20, "bundles: {workspaceLimitMiB: 3}": 3 << 20} {
+		hub, _, err := ParseHub(document)
+		require.NoError(t, err, document)
+		assert.Equal(t, limit, hub.Bundles.WorkspaceLimit(), document)
+	}
+	for _, document := range []string{"bundles: {workspaceLimitMiB: -1}", "bundles: {workspaceLimitMiB: 1048577}"} {
+		_, _, err := ParseHub(document)
+		require.ErrorContains(t, err, "it must be from 1 to 1048576, or 0 for the default of 512", document)
+	}
+}
+
+func TestParseHub_members(t *testing.T) {
+	hub, _, err := ParseHub("members: {allowedCIDRs: [127.0.0.1/8], deniedCIDRs: ['10.96.0.0/12', 'fd00::/8'], allowProxyURL: true}")
+	require.NoError(t, err)
+	assert.Equal(t, Members{
+		AllowedCIDRs:  CIDRs{netip.MustParsePrefix("127.0.0.0/8")},
+		DeniedCIDRs:   CIDRs{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/8")},
+		AllowProxyURL: true,
+	}, hub.Members)
+
+	for _, document := range []string{"members: {deniedCIDRs: [10.0.0.1]}", "members: {allowedCIDRs: [hub.example]}", "members: {deniedCIDRs: 10.0.0.0/8}"} {
+		_, _, err := ParseHub(document)
+		require.ErrorContains(t, err, "members.allowedCIDRs and members.deniedCIDRs must be lists of CIDRs such as 10.0.0.0/8", document)
 	}
 }

@@ -5,9 +5,11 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -134,4 +136,119 @@ func Of(rules []config.PolicyRule) *Policy {
 		return &Policy{broken: err}
 	}
 	return p
+}
+
+const (
+	// maxExpression bounds a rule, in characters.
+	maxExpression = 8192
+	// maxDepth is the maximum nesting depth of an expression.
+	maxDepth = 100
+	// maxCost is the cost limit of one evaluation in CEL's units, about one for each step. It amounts to a few milliseconds.
+	maxCost = 1_000_000
+)
+
+// The variables of an expression.
+const (
+	variableRequest = "request"
+	variableToken   = "token"
+	variableCluster = "cluster"
+)
+
+// environment has CEL's standard library and optional fields (request.spec.?clusterLabels); it omits extensions, because
+// CEL does not count their cost.
+func environment() (*cel.Env, error) {
+	return cel.NewEnv(
+		cel.OptionalTypes(),
+		cel.DefaultUTCTimeZone(true),
+		cel.CrossTypeNumericComparisons(true),
+		cel.ParserExpressionSizeLimit(maxExpression),
+		cel.ParserRecursionLimit(maxDepth),
+		cel.Variable(variableRequest, cel.DynType),
+		cel.Variable(variableToken, cel.DynType),
+		cel.Variable(variableCluster, cel.DynType),
+	)
+}
+
+// compile compiles an expression that must return a bool. It turns a panic of the compiler into an error, because users write the
+// expressions.
+func compile(env *cel.Env, expression string) (program cel.Program, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the expression cannot be compiled: %v", r)
+		}
+	}()
+	ast, issues := env.Compile(expression)
+	if issues.Err() != nil {
+		return nil, oneLine(issues.Err())
+	}
+	if kind := ast.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
+		return nil, fmt.Errorf("the expression returns a %s instead of a bool", kind)
+	}
+	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost, cel.OptPartialEval), cel.CostLimit(maxCost))
+}
+
+// oneLine joins the lines of an error, for events and conditions. CEL prints the position of an error on separate lines.
+func oneLine(err error) error {
+	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// variablesOf converts the objects to the form that kubectl shows.
+func variablesOf(c RuleInput) (map[string]any, error) {
+	request, err := object(c.Request, c.Request == nil)
+	if err != nil {
+		return nil, err
+	}
+	token, err := object(c.Token, c.Token == nil)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := object(c.Cluster, c.Cluster == nil)
+	if err != nil {
+		return nil, err
+	}
+	complete(request, "spec", "clusterLabels")
+	if spec, ok := request["spec"].(map[string]any); ok {
+		delete(spec, "clientRandom") // the name of the answer Secret can be computed from it, and an error's message might repeat it
+	}
+	complete(token, "spec", "labels")
+	complete(cluster, "spec")
+	return map[string]any{
+		variableRequest: orNull(request), variableToken: orNull(token), variableCluster: orNull(cluster),
+	}, nil
+}
+
+func object(o any, absent bool) (map[string]any, error) {
+	if absent {
+		return nil, nil
+	}
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+}
+
+// complete adds empty maps for absent ones, so that "key" in request.metadata.labels needs no has() before it.
+func complete(o map[string]any, path ...string) {
+	if o == nil {
+		return
+	}
+	for _, p := range [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec"}, {"status"}, path} {
+		ensure(o, p)
+	}
+}
+
+func ensure(o map[string]any, path []string) {
+	for _, key := range path {
+		inner, ok := o[key].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			o[key] = inner
+		}
+		o = inner
+	}
+}
+
+// orNull returns an untyped nil for a nil map, because CEL treats a nil map as empty and not as null.
+func orNull(o map[string]any) any {
+	if o == nil {
+		return nil
+	}
+	return o
 }

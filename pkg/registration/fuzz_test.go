@@ -59,9 +59,7 @@ func FuzzIdentityNames(f *testing.F) {
 func identities(seed []byte, into any) { fuzz.From(seed, "a", "b", "ab", "cluster-1").Fill(into) }
 
 func FuzzMatchCluster(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			ClientID string
@@ -107,9 +105,7 @@ func assertOneAnswer(t *testing.T, m ClusterMatch) {
 }
 
 func FuzzMatchToken(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			Claimed            string
@@ -133,9 +129,7 @@ func FuzzMatchToken(f *testing.F) {
 }
 
 func FuzzSuperseded(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var self AgentRequest
 		var others []AgentRequest
@@ -211,9 +205,7 @@ func FuzzEncodeValues(f *testing.F) {
 }
 
 func FuzzUsesAdd(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			Uses   Uses

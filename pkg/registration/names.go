@@ -160,3 +160,11 @@ func ManagedGeneration(redeployAgentGeneration int64) string {
 func IsManagedGeneration(generation string) bool {
 	return strings.HasPrefix(generation, managedGeneration)
 }
+
+// Fields of log lines about one object. Their values are NAMESPACE/NAME, or NAME alone where the namespace is not known.
+const (
+	LogCluster          = "cluster"
+	LogRequest          = "request"
+	LogToken            = "token"
+	LogBundleDeployment = "bundleDeployment"
+)

@@ -107,3 +107,27 @@ func EnsureNamespace(ctx context.Context, client kubernetes.Interface, name stri
 func IsMissing(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
+
+// PatchOperation is one operation of a JSON patch (RFC 6902).
+type PatchOperation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// Fields sends a JSON patch of fields of an object, and nothing without an operation. Like Status, it never overwrites a change that this pass
+// has not seen.
+func Fields[T metav1.Object](ctx context.Context, client Patcher[T], object T, operations []PatchOperation) (latest T, changed bool, err error) {
+	if len(operations) == 0 {
+		return object, false, nil
+	}
+	patch, err := json.Marshal(append([]PatchOperation{{"replace", "/metadata/resourceVersion", object.GetResourceVersion()}}, operations...))
+	if err != nil {
+		return object, false, err
+	}
+	latest, err = client.Patch(ctx, object.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return object, false, fmt.Errorf("patching %s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	return latest, true, nil
+}
