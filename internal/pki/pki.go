@@ -11,6 +11,8 @@ import (
 	"net"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
@@ -112,4 +114,19 @@ func sign(template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) 
 	}
 	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), Key: keyPEM}, err
+}
+
+// Kubeconfig returns a kubeconfig with one context.
+func Kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byte, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
+	config.AuthInfos[name] = user
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return clientcmd.Write(*config)
+}
+
+// User returns the user of a kubeconfig with this certificate.
+func (p Pair) User() *clientcmdapi.AuthInfo {
+	return &clientcmdapi.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	lassolog "github.com/rancher/lasso/pkg/log"
 	"github.com/sirupsen/logrus"
@@ -91,4 +92,13 @@ func TestPassesContext(t *testing.T) {
 	assert.True(t, bounded)
 	stop()
 	assert.ErrorIs(t, pass.Err(), context.Canceled)
+}
+
+func TestDelays(t *testing.T) {
+	c := &Context{}
+	assert.Equal(t, DefaultStatusDelay, c.StatusDelay())
+	assert.Equal(t, DefaultRepairDelay, c.RepairDelay())
+	c.Delays = Delays{Status: time.Minute, Repair: time.Hour}
+	assert.Equal(t, time.Minute, c.StatusDelay())
+	assert.Equal(t, time.Hour, c.RepairDelay())
 }

@@ -67,6 +67,12 @@ func (d *detectorTest) leasePass() (corev1.ConditionStatus, fleet.AgentStatus) {
 	return d.status(), d.cluster.Status.Agent
 }
 
+// renew handles the renewal of a Lease, and returns the result of the pass after it.
+func (d *detectorTest) renew(lease *coordinationv1.Lease) (corev1.ConditionStatus, fleet.AgentStatus) {
+	d.onRenewal(lease, false)
+	return d.leasePass()
+}
+
 func (d *detectorTest) enqueued() int {
 	n := len(d.clusters)
 	for range n {
@@ -156,8 +162,7 @@ func TestDetector_leasesAtStart(t *testing.T) {
 				assert.Equal(t, old, *d.cluster, "nothing is written")
 			}
 			d.clock.Step(time.Minute)
-			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-			status, _ = d.leasePass()
+			status, _ = d.renew(d.renewedLease("a-uid", oneReport))
 			assert.Equal(t, yes, status)
 		})
 	}
@@ -180,8 +185,7 @@ func TestDetector_lastSeenAfterAStart(t *testing.T) {
 		d.leasePass()
 		require.Equal(t, old, *d.cluster, "nothing is written")
 		d.clock.Step(config.DefaultLastSeenInterval)
-		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-		d.leasePass()
+		d.renew(d.renewedLease("a-uid", oneReport))
 		require.NotEqual(t, old.Status.Agent.LastSeen, d.cluster.Status.Agent.LastSeen)
 	}
 }
@@ -217,16 +221,14 @@ func TestDetector_watchLeases(t *testing.T) {
 
 func TestDetector_emptiedStatus(t *testing.T) {
 	d := newLeaseTest(t)
-	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.leasePass()
+	d.renew(d.renewedLease("a-uid", oneReport))
 	d.leasePass() // the event of the write
 	d.cluster.Status.Agent = fleet.AgentStatus{}
 	status, agent := d.leasePass()
 	assert.Equal(t, unknown, status)
 	assert.True(t, agent.LastSeen.IsZero(), "the earlier heartbeat was that of the earlier agent")
 	d.clock.Step(time.Second)
-	d.onRenewal(d.renewedLease("b-uid", oneReport), false)
-	status, agent = d.leasePass()
+	status, agent = d.renew(d.renewedLease("b-uid", oneReport))
 	assert.Equal(t, yes, status)
 	assert.Equal(t, "b", agent.Registration)
 	d.clock.Step(3 * time.Minute)
@@ -237,13 +239,11 @@ func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
 	d := newLeaseTest(t)
 	ahead := d.renewedLease("a-uid", oneReport)
 	ahead.Spec.RenewTime = ptr.To(metav1.NewMicroTime(noon.Add(1000 * time.Hour)))
-	d.onRenewal(ahead, false)
-	_, agent := d.leasePass()
+	_, agent := d.renew(ahead)
 	assert.Equal(t, noon.Add(1000*time.Hour), agent.LastSeen.Time)
 	for range 20 {
 		d.clock.Step(time.Minute)
-		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-		status, _ := d.leasePass()
+		status, _ := d.renew(d.renewedLease("a-uid", oneReport))
 		assert.Equal(t, yes, status)
 	}
 	_, agent = d.leasePass()
@@ -268,8 +268,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newLeaseTest(t)
-			d.onRenewal(d.renewedAt("a-uid", theirs), false)
-			_, agent := d.leasePass()
+			_, agent := d.renew(d.renewedAt("a-uid", theirs))
 			assert.Equal(t, "a", agent.Registration)
 			assert.Equal(t, theirs, agent.LastSeen.Time)
 
@@ -300,8 +299,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 		})
 		t.Run(name+", by an agent that writes the status", func(t *testing.T) {
 			d := newLeaseTest(t)
-			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-			d.leasePass()
+			d.renew(d.renewedLease("a-uid", oneReport))
 			d.clock.Step(time.Minute)
 			d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(theirs.Add(time.Second)), Registration: "c"}
 			for range 2 {
@@ -309,8 +307,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 				assert.Equal(t, "c", agent.Registration, "it came later")
 				d.clock.Step(time.Second)
 			}
-			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-			_, agent := d.leasePass()
+			_, agent := d.renew(d.renewedLease("a-uid", oneReport))
 			assert.Equal(t, "a", agent.Registration)
 		})
 	}
@@ -319,27 +316,22 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 func TestDetector_limitedRenewalIsOneHeartbeat(t *testing.T) {
 	d := newLeaseTest(t)
 	future := time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)
-	d.onRenewal(d.renewedAt("a-uid", future), false)
-	d.leasePass()
+	d.renew(d.renewedAt("a-uid", future))
 	for range 3 {
 		d.clock.Step(time.Minute)
-		d.onRenewal(d.renewedAt("a-uid", future), false)
-		d.leasePass()
+		d.renew(d.renewedAt("a-uid", future))
 	}
 	assert.Equal(t, noon, d.records[member].last().at, "only the rest of the Lease has changed")
-	d.onRenewal(d.renewedAt("a-uid", future.Add(time.Minute)), false)
-	d.leasePass()
+	d.renew(d.renewedAt("a-uid", future.Add(time.Minute)))
 	assert.Equal(t, d.clock.Now(), d.records[member].last().at)
 }
 
 func TestDetector_deletedLease(t *testing.T) {
 	d := newLeaseTest(t)
-	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.leasePass()
+	d.renew(d.renewedLease("a-uid", oneReport))
 	d.clock.Step(time.Minute)
 	lease := d.renewedLease("a-uid", oneReport)
-	d.onRenewal(lease, false)
-	d.leasePass()
+	d.renew(lease)
 	last := d.clock.Now()
 	assert.Equal(t, noon, d.cluster.Status.Agent.LastSeen.Time, "only the Detector knows of the renewal")
 
@@ -365,8 +357,7 @@ func TestDetector_deletedLease(t *testing.T) {
 // A proxy may refuse the Lease: then the agent writes the status with the same identity.
 func TestDetector_agentWithoutItsLease(t *testing.T) {
 	d := newLeaseTest(t)
-	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.leasePass()
+	d.renew(d.renewedLease("a-uid", oneReport))
 	for range 10 {
 		d.clock.Step(2 * time.Minute)
 		d.beat()
@@ -442,11 +433,9 @@ func TestDetector_manyReports(t *testing.T) {
 	assert.Equal(t, 2, copies)
 
 	t.Run("another identity: at once", func(t *testing.T) {
-		d.onRenewal(d.renewedLease("b-uid", oneReport), false)
-		_, agent := d.leasePass()
+		_, agent := d.renew(d.renewedLease("b-uid", oneReport))
 		assert.Equal(t, "b", agent.Registration)
-		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-		_, agent = d.leasePass()
+		_, agent = d.renew(d.renewedLease("a-uid", oneReport))
 		assert.Equal(t, "b", agent.Registration, "two identities in turn are limited too")
 		d.clock.Step(reportInterval)
 		_, agent = d.leasePass()
@@ -482,26 +471,22 @@ func TestDetector_failedWrite(t *testing.T) {
 
 func TestDetector_otherIdentities(t *testing.T) {
 	d := newLeaseTest(t)
-	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.leasePass()
+	d.renew(d.renewedLease("a-uid", oneReport))
 	t.Run("revoked", func(t *testing.T) {
 		d.clock.Step(time.Second)
 		revoked := d.renewedLease("revoked", strings.Replace(oneReport, "v1", "v2", 1))
-		d.onRenewal(revoked, false)
-		_, agent := d.leasePass()
+		_, agent := d.renew(revoked)
 		assert.Equal(t, "v1", agent.Version)
 		d.forgetLease(revoked)
 	})
 	t.Run("of another Cluster", func(t *testing.T) {
 		foreign := d.renewedLease("b-uid", strings.Replace(oneReport, "v1", "v2", 1))
 		foreign.Namespace = registration.ClusterNamespace(member.Namespace, "other")
-		d.onRenewal(foreign, false)
-		_, agent := d.leasePass()
+		_, agent := d.renew(foreign)
 		assert.Equal(t, "v1", agent.Version)
 	})
 	t.Run("of an agent that writes the status", func(t *testing.T) {
-		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-		d.leasePass()
+		d.renew(d.renewedLease("a-uid", oneReport))
 		d.clock.Step(time.Minute)
 		d.beat()
 		d.cluster.Status.Agent.Registration = "c"
@@ -568,8 +553,7 @@ func TestDetector_keptReleasesStayUntilTheAgentKnows(t *testing.T) {
 		{`{"version":"v4"}`, nil},
 	} {
 		d.clock.Step(time.Second)
-		d.onRenewal(d.renewedLease("a-uid", row.report), false)
-		_, agent := d.leasePass()
+		_, agent := d.renew(d.renewedLease("a-uid", row.report))
 		assert.Equal(t, row.want, agent.KeptReleases, row.report)
 	}
 }
@@ -583,8 +567,7 @@ func TestDetector_invalidReports(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newLeaseTest(t)
-			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-			d.leasePass()
+			d.renew(d.renewedLease("a-uid", oneReport))
 			for range 3 {
 				d.clock.Step(time.Second)
 				reduced, err := Reduce(d.renewedLease("a-uid", report))

@@ -2,13 +2,16 @@
 package metrics
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/version"
 )
 
 const namespace = "muster"
@@ -155,4 +158,40 @@ func New(registerer prometheus.Registerer) *Counters {
 		h.registered.WithLabelValues(way, ApprovalManual)
 	}
 	return h
+}
+
+var policies = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "admission_policy_in_force"),
+	"Whether this admission policy and its binding exist and equal those of this hub.", []string{"kind", "policy"}, nil)
+
+// Policies reports the state of each admission policy of the API server at each scrape.
+type Policies func() map[admission.PolicyRef]bool
+
+// Describe implements prometheus.Collector.
+func (p Policies) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- policies }
+
+// Collect implements prometheus.Collector.
+func (p Policies) Collect(into chan<- prometheus.Metric) {
+	for policy, inForce := range p() {
+		value := 0.0
+		if inForce {
+			value = 1
+		}
+		into <- prometheus.MustNewConstMetric(policies, prometheus.GaugeValue, value, policy.Kind, policy.Name)
+	}
+}
+
+// NewLeader returns the metric that is 1 while this hub works, and 0 while it is a standby.
+func NewLeader() prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "leader",
+		Help: "Whether this hub works (1) or is a standby (0).",
+	})
+}
+
+// NewBuildInfo returns the metric with the version of the hub.
+func NewBuildInfo() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", ConstLabels: prometheus.Labels{"version": version.Version, "go_version": runtime.Version()},
+		Help: "The version of this program, as a label; the value is 1.",
+	}, func() float64 { return 1 })
 }
