@@ -18,6 +18,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -46,6 +48,29 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		in := h.inputs("")
 		in.Hub = h.Member.RESTConfig()
 		return in
+	},
+	"hub-fields": func(t *testing.T, h *hall) Inputs {
+		client, err := apiextensions.NewForConfig(h.Hub.RESTConfig())
+		require.NoError(t, err)
+		definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+		replace := func(ctx context.Context, spec apiextensionsv1.CustomResourceDefinitionSpec) {
+			current, err := definitions.Get(ctx, "clusters.fleet.cattle.io", metav1.GetOptions{})
+			require.NoError(t, err)
+			current.Spec = spec
+			_, err = definitions.Update(ctx, current, metav1.UpdateOptions{})
+			require.NoError(t, err)
+		}
+		before, err := definitions.Get(t.Context(), "clusters.fleet.cattle.io", metav1.GetOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { replace(contextOf(t), before.Spec) })
+		pruning := before.DeepCopy()
+		properties := pruning.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		spec := properties["spec"]
+		spec.XPreserveUnknownFields = nil
+		delete(spec.Properties, "quarantined")
+		properties["spec"] = spec
+		replace(t.Context(), pruning.Spec)
+		return h.inputs("")
 	},
 	"hub-policies": func(t *testing.T, h *hall) Inputs {
 		h.withoutPolicy(t)

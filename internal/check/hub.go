@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -60,6 +62,35 @@ func hubKinds(_ context.Context, k *knowledge) Finding {
 		return fail("the API server does not serve %s in %s", strings.Join(missing, ", "), fleet.SchemeGroupVersion)
 	}
 	return pass("%s", fleet.SchemeGroupVersion)
+}
+
+// hubFields fails if another program has installed definitions of its own over those of the chart fleet-crd.
+func hubFields(ctx context.Context, k *knowledge) Finding {
+	client, err := apiextensions.NewForConfig(k.Hub)
+	if err != nil {
+		return failed("reading the CustomResourceDefinitions", err)
+	}
+	var missing []string
+	for _, name := range crds.LimitingKinds {
+		definition, err := client.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsForbidden(err) { // who may not read them cannot correct them either
+			return doesNotApply()
+		}
+		if err != nil {
+			return failed("reading CustomResourceDefinition "+name, err)
+		}
+		lacking, err := crds.LackingSpec(definition)
+		if err != nil {
+			return failed("comparing CustomResourceDefinition "+name, err)
+		}
+		if len(lacking) > 0 {
+			missing = append(missing, fmt.Sprintf("CustomResourceDefinition %s lacks %s", name, strings.Join(lacking, ", ")))
+		}
+	}
+	if len(missing) > 0 {
+		return fail("%s", strings.Join(missing, "; "))
+	}
+	return pass("")
 }
 
 // hubLease is the Lease of the hub. Fleet's agentmanagement, which the hub replaces, uses the same Lease.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/crds"
 )
 
 const (
@@ -57,6 +58,11 @@ var table = []Check{
 		ID: "hub-kinds", Category: categoryHub, on: onHub, run: hubKinds, Needs: []string{"hub-api"},
 		Says: "the API server serves the kinds of a hub",
 		Hint: "install the chart fleet-crd, or check that the kubeconfig is for the hub",
+	},
+	{
+		ID: "hub-fields", Category: categoryHub, on: onHub, run: hubFields, Needs: []string{"hub-kinds"},
+		Says: "the API server stores quarantines and the limits of registration tokens",
+		Hint: crds.SpecRemedy,
 	},
 	{
 		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},

@@ -85,6 +85,9 @@ func ensure(
 			logrus.Warnf("CustomResourceDefinition %s lacks %s: the API server drops these fields, and people do not see what the hub reports in them; "+
 				"install the chart fleet-crd of this version", object.Name, strings.Join(lacking, ", "))
 		}
+		if lacking := lackingSpec(existing, object); len(lacking) > 0 {
+			logrus.Warnf("CustomResourceDefinition %s lacks %s: %s", object.Name, strings.Join(lacking, ", "), SpecRemedy)
+		}
 		if served, _ := describe(existing); served {
 			return existing, nil
 		}
@@ -144,8 +147,42 @@ func describe(object *apiextensionsv1.CustomResourceDefinition) (bool, string) {
 	return false, state
 }
 
+// SpecRemedy says what a lacking field of the spec means, and what to do.
+const SpecRemedy = "the API server drops these fields from existing objects too, so a quarantine and the limits of registration tokens have no effect; " +
+	"install the chart fleet-crd of this version"
+
+// LackingSpec returns the fields of the spec that an existing definition of Clusters or ClusterRegistrationTokens lacks, as paths: those with which
+// people limit agents. It returns none for another definition.
+func LackingSpec(existing *apiextensionsv1.CustomResourceDefinition) ([]string, error) {
+	objects, err := Objects()
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		if object.Name == existing.Name {
+			return lackingSpec(existing, object), nil
+		}
+	}
+	return nil, nil
+}
+
+// LimitingKinds are the kinds of which LackingSpec compares the spec, as names of their definitions.
+var LimitingKinds = []string{"clusterregistrationtokens.fleet.cattle.io", "clusters.fleet.cattle.io"}
+
+func lackingSpec(existing, wanted *apiextensionsv1.CustomResourceDefinition) []string {
+	if !slices.Contains(LimitingKinds, wanted.Name) {
+		return nil
+	}
+	return lackingFields(existing, wanted, "spec", false)
+}
+
 // lackingStatus returns the fields of the status, and of the objects in it, that an existing definition lacks, as paths.
-func lackingStatus(existing, wanted *apiextensionsv1.CustomResourceDefinition) (paths []string) {
+func lackingStatus(existing, wanted *apiextensionsv1.CustomResourceDefinition) []string {
+	return lackingFields(existing, wanted, "status", true)
+}
+
+// lackingFields returns the fields of the spec or the status that an existing definition lacks, as paths, and with isDeep those of the objects in it.
+func lackingFields(existing, wanted *apiextensionsv1.CustomResourceDefinition, part string, isDeep bool) (paths []string) {
 	var compare func(path string, have, want apiextensionsv1.JSONSchemaProps)
 	compare = func(path string, have, want apiextensionsv1.JSONSchemaProps) {
 		if have.XPreserveUnknownFields != nil && *have.XPreserveUnknownFields {
@@ -155,7 +192,7 @@ func lackingStatus(existing, wanted *apiextensionsv1.CustomResourceDefinition) (
 			haveField, found := have.Properties[name]
 			if !found {
 				paths = append(paths, path+"."+name)
-			} else if path == "status" {
+			} else if isDeep && path == part {
 				compare(path+"."+name, haveField, wantField)
 			}
 		}
@@ -163,7 +200,7 @@ func lackingStatus(existing, wanted *apiextensionsv1.CustomResourceDefinition) (
 	for _, want := range wanted.Spec.Versions {
 		for _, have := range existing.Spec.Versions {
 			if have.Name == want.Name && have.Schema != nil && have.Schema.OpenAPIV3Schema != nil && want.Schema != nil {
-				compare("status", have.Schema.OpenAPIV3Schema.Properties["status"], want.Schema.OpenAPIV3Schema.Properties["status"])
+				compare(part, have.Schema.OpenAPIV3Schema.Properties[part], want.Schema.OpenAPIV3Schema.Properties[part])
 			}
 		}
 	}

@@ -59,3 +59,28 @@ func TestLackingStatus(t *testing.T) {
 		assert.Equal(t, []string{"status.conditions"}, lackingStatus(existing[i], wanted[i]))
 	}
 }
+
+// Without these fields, the API server drops the quarantine of a Cluster and the limits of a token.
+func TestLackingSpec(t *testing.T) {
+	existing, err := Objects()
+	require.NoError(t, err)
+	for _, definition := range existing {
+		lacking, err := LackingSpec(definition)
+		require.NoError(t, err)
+		assert.Empty(t, lacking, definition.Name)
+		spec, hasSpec := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		if !hasSpec {
+			continue
+		}
+		for _, field := range []string{"quarantined", "usageLimit", "clientIDs", "selector"} {
+			delete(spec.Properties, field)
+		}
+		spec.XPreserveUnknownFields = nil
+		definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = spec
+		lacking, err = LackingSpec(definition)
+		require.NoError(t, err)
+		assert.Equal(t, map[string][]string{
+			LimitingKinds[0]: {"spec.clientIDs", "spec.usageLimit"}, LimitingKinds[1]: {"spec.quarantined"},
+		}[definition.Name], lacking, definition.Name)
+	}
+}
