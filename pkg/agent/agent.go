@@ -168,6 +168,16 @@ func (l *loop) run(ctx context.Context) {
 			running = nil
 			continue
 		}
+		if o.newerToken != "" {
+			if err := o.stored.WithToken(o.newerToken).Replace(work, l.member, o.storedSecret); err != nil {
+				l.logError(work, "Cannot write the newer token of the credential back to Secret "+registration.CredentialSecret, err)
+				l.wait(ctx, retry.Step(), running)
+				continue
+			}
+			l.log.Warnf("Secret %s/%s had an earlier token of the credential: the member was probably restored from a backup. The agent has written the newer one back",
+				l.member.Namespace, registration.CredentialSecret)
+			continue
+		}
 		if work.Err() != nil {
 			o.conn.Close()
 			continue

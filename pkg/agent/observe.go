@@ -30,6 +30,8 @@ type observation struct {
 	// mustStop means that the runnables must stop, because their credential must no longer be used: another one is stored, or the agent was
 	// installed again while it was uninstalling itself. The hub was not asked then.
 	mustStop bool
+	// newerToken replaces the token in the Secret, which is an earlier one of the credential in use; empty otherwise. The hub was not asked then.
+	newerToken string
 
 	conn     *hubclient.Connection // with the stored credential; nil if none was made. The caller closes it.
 	hubErr   error                 // the hub's answer at the stored endpoint
@@ -85,6 +87,12 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	}
 	if o.facts.Stored != Present {
 		return o, nil
+	}
+	if running != nil {
+		if token, isOlder := running.use.NewerThan(o.stored); isOlder {
+			o.newerToken = token
+			return o, nil
+		}
 	}
 	if o.mustStop = running != nil && !running.use.Matches(o.stored); o.mustStop {
 		return o, nil

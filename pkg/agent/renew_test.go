@@ -344,6 +344,23 @@ func TestRenewDoesNotOverwriteAnotherCredential(t *testing.T) {
 	assert.Equal(t, oldToken, r.storedToken())
 }
 
+// The etcd of the member is restored from a backup: the Secret has an earlier token of the same ServiceAccount, which may expire soon.
+func TestRenewWritesTheNewerTokenBack(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.start()
+	r.advanceUntil(r.isRenewed, "renewed")
+	renewed := r.storedToken()
+	r.advanceUntil(func() bool { return r.countLogs("The credential for the hub was renewed") > 0 && r.isWatching() }, "the watches have begun")
+	for serial, issued := range []time.Time{noon, noon.Add(-day / 2)} { // that of the start, and one that this process has never seen
+		earlier := agenttest.JWT("uid", issued, issued.Add(day), serial)
+		r.putSecrets(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), earlier))
+		r.eventually(func() bool { return r.storedToken() != earlier }, "written back")
+		assert.Equal(t, renewed, r.storedToken())
+	}
+	assert.EqualValues(t, 1, r.deployRuns.Load(), "the work goes on")
+	assert.Zero(t, r.countLogs("The work with the stored credential has ended"))
+}
+
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewingAgent(t)
 	r.start()

@@ -183,7 +183,7 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 		return nil // an earlier write succeeded, and its response was lost
 	}
 	stored.Mode = stored.WorkingMode(use.stored.Mode)
-	if !use.Matches(stored) {
+	if _, isOlder := use.NewerThan(stored); !isOlder && !use.Matches(stored) {
 		return ErrReplaced
 	}
 	return stored.WithToken(token).Replace(ctx, r.Member, secret)
@@ -242,6 +242,19 @@ func (u *InUse) Matches(found *Stored) bool {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return slices.ContainsFunc(u.written, func(token string) bool { return found.Same(u.stored.WithToken(token).Access) })
+}
+
+// NewerThan returns the token that the agent stored last, if a credential that was read from the Secret has an earlier token of the same ServiceAccount:
+// the etcd of the member was restored from a backup. The earlier token may have expired when the agent is restarted.
+func (u *InUse) NewerThan(found *Stored) (token string, isOlder bool) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	token = u.written[0]
+	last, renewable := inspect(token)
+	earlier, earlierRenewable := inspect(found.Token)
+	same := found.Same(u.stored.WithToken(found.Token).Access) && earlier.UID != "" && earlier.UID == last.UID &&
+		earlier.Namespace == last.Namespace && earlier.ServiceAccount == last.ServiceAccount
+	return token, renewable && earlierRenewable && same && earlier.Issued.Before(last.Issued)
 }
 
 // Expires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but

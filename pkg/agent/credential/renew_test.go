@@ -105,6 +105,32 @@ func TestInUseMatches(t *testing.T) {
 	assert.Equal(t, noon, use.hubTime(noon), "while the clock skew is unknown")
 }
 
+func TestInUseNewerThan(t *testing.T) {
+	use := inUse(t)
+	last := agenttest.JWT("uid", noon, noon.Add(time.Hour), 1)
+	use.useStored(last)
+	for name, row := range map[string]struct {
+		token, server string
+		want          bool
+	}{
+		"earlier":                   {agenttest.JWT("uid", noon.Add(-time.Minute), noon.Add(time.Hour), 2), "", true},
+		"earlier, at another hub":   {agenttest.JWT("uid", noon.Add(-time.Minute), noon.Add(time.Hour), 2), "https://elsewhere", false},
+		"the same":                  {last, "", false},
+		"later":                     {agenttest.JWT("uid", noon.Add(time.Minute), noon.Add(time.Hour), 2), "", false},
+		"of another ServiceAccount": {agenttest.JWT("other", noon.Add(-time.Minute), noon.Add(time.Hour), 2), "", false},
+		"of an agent of Fleet":      {agenttest.JWT("uid", noon.Add(-time.Minute), time.Time{}, 2), "", false},
+		"not a token":               {"next", "", false},
+	} {
+		found := use.Stored().WithToken(row.token)
+		if row.server != "" {
+			found.Server = row.server
+		}
+		token, isOlder := use.NewerThan(found)
+		assert.Equal(t, row.want, isOlder, name)
+		assert.Equal(t, last, token)
+	}
+}
+
 func TestInUseHubTime(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(-3*time.Hour).UTC().Format(http.TimeFormat))
