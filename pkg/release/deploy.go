@@ -138,7 +138,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := op.ensureNamespace(ctx, r); err != nil && !errors.As(err, &unlabelled) {
 		return Deployed{}, err
 	}
-	dropped, err := op.dropDamaged(ctx, r, last(revisions))
+	dropped, err := op.dropDamaged(ctx, r.Name, r.Labels, revisions)
 	if err != nil {
 		return Deployed{}, err
 	}

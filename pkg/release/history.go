@@ -388,28 +388,25 @@ func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 	return nil
 }
 
-// dropDamaged deletes revisions that are neither signed nor sound, see soundReleases: those with the labels of the request, and those later than the last
+// dropDamaged deletes revisions that are neither signed nor sound, see soundReleases: those with the labels of the owner, and those later than the last
 // sound revision, whose owner was checked. One of them may have the number of the next revision, or look like the last revision to a reader of labels.
-func (o *helmAction) dropDamaged(ctx context.Context, r Request, latest *helm.Release) (dropped []Found, err error) {
+func (o *helmAction) dropDamaged(ctx context.Context, name string, ownerLabels map[string]string, sound []*helm.Release) (dropped []Found, err error) {
 	if o.client.key == nil {
 		return nil, nil
 	}
-	sound, err := o.revisions(r.Name)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.history.read)) {
-		secret := o.history.read[name]
+	latest := last(sound)
+	for _, key := range slices.Sorted(maps.Keys(o.history.read)) {
+		secret := o.history.read[key]
 		found := FoundIn(secret)
-		isSound := slices.ContainsFunc(sound, func(r *helm.Release) bool { return secretName(r.Name, r.Version) == name })
-		isOwn := found.Labels[AgentLabel] == r.Labels[AgentLabel] && found.Labels[DeploymentLabel] == r.Labels[DeploymentLabel]
+		isSound := slices.ContainsFunc(sound, func(r *helm.Release) bool { return secretName(r.Name, r.Version) == key })
+		isOwn := found.Labels[AgentLabel] == ownerLabels[AgentLabel] && found.Labels[DeploymentLabel] == ownerLabels[DeploymentLabel]
 		isLater := latest != nil && found.Version > latest.Version
 		if isSound || hasSignature(o.client.key, secret) || !isOwn && !isLater {
 			continue
 		}
-		err := o.history.Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
+		err := o.history.Delete(ctx, key, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
 		if err != nil {
-			return dropped, fmt.Errorf("deleting a damaged revision of Helm release %s/%s: %w", r.Namespace, r.Name, err)
+			return dropped, fmt.Errorf("deleting a damaged revision of Helm release %s/%s: %w", o.namespace, name, err)
 		}
 		dropped = append(dropped, found)
 	}

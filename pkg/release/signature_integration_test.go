@@ -712,3 +712,82 @@ func TestDeploy_undecodedRevision(t *testing.T) {
 	m.store(misnamed)
 	assert.Equal(t, 2, m.mine()[0].Version)
 }
+
+// A later revision, or what looks like one, must not decide what is removed: a signed revision of the owner exists.
+func TestUninstall_forgedOptions(t *testing.T) {
+	scope := "blue"
+	empty := func(m *member) string {
+		return `{"name":"app","namespace":"` + m.namespace + `","version":9,"info":{"status":"failed"}}`
+	}
+	for name, row := range map[string]struct {
+		text   func(*member) string
+		labels labels.Set
+	}{
+		"no labels":               {empty, nil},
+		"keepResources":           {empty, labels.Merge(owner.LabelsFor("app", "one"), labels.Set{keepResourcesLabel: labelTrue})},
+		"another owner":           {empty, owner.LabelsFor("other", "one")},
+		"deleteNamespace":         {func(*member) string { return "?" }, labels.Merge(owner.LabelsFor("app", "one"), labels.Set{deleteNamespaceLabel: labelTrue})},
+		"deleteNamespace, sound":  {empty, labels.Merge(owner.LabelsFor("app", "one"), labels.Set{deleteNamespaceLabel: labelTrue})},
+		"another service account": {empty, labels.Merge(owner.LabelsFor("app", "one"), labels.Set{ServiceAccountLabel: "nobody"})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			m.withHistoryKey()
+			r := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+			r.Scope = scope
+			m.deploy(r)
+			m.storeRevision(9, row.text(m), row.labels)
+			options := UninstallOptionsFrom(owner.LabelsFor("app", "one"))
+			if row.labels[DeploymentLabel] == "app" {
+				options = UninstallOptionsFrom(row.labels)
+			}
+			options.Scope = &scope
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Empty(t, m.configMaps())
+			for _, f := range m.mine() {
+				assert.NotEqual(t, "app", f.Labels[DeploymentLabel])
+			}
+			namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Nil(t, namespace.DeletionTimestamp)
+		})
+	}
+	t.Run("the options of the caller count", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		options := m.removal(m.namespace)
+		options.Adjust = func(o UninstallOptions) UninstallOptions {
+			o.KeepResources = true
+			return o
+		}
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Empty(t, m.mine())
+	})
+	t.Run("what a later revision has added is removed, and what another owner has adopted stays", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		r := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+		r.Scope = scope
+		m.deploy(r)
+		other, err := New(m.config) // another agent, which signs nothing
+		require.NoError(t, err)
+		r = m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "c.yaml", configMap("c", "k", "one"))
+		r.Scope = scope
+		_, err = other.Deploy(t.Context(), r)
+		require.NoError(t, err)
+		options := m.removal(m.namespace)
+		options.Scope = &scope
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Empty(t, m.configMaps())
+
+		m.deploy(r)
+		r.BundleDeployment, r.Labels, r.Options.Helm = "theirs", owner.LabelsFor("theirs", "one"), &fleet.HelmOptions{TakeOwnership: true}
+		_, err = other.Deploy(t.Context(), r)
+		require.NoError(t, err)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"a", "b", "c"}, m.configMaps())
+		require.Len(t, m.mine(), 1)
+	})
+}

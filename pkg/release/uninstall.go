@@ -1,6 +1,7 @@
 package release
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -42,6 +43,9 @@ type UninstallOptions struct {
 	// Scope is the scope of the agent, see Request.Scope. If it is nil, the marks in the manifest of a revision that is not signed decide which objects of
 	// the release are removed, not those of the owner.
 	Scope *string
+	// Adjust returns the options for those of a revision; nil leaves them as they are. The options of the last signed revision of the owner replace the
+	// others, which may come from a revision that a user who may write Secrets in the namespace has stored.
+	Adjust func(UninstallOptions) UninstallOptions
 }
 
 // errOtherOwner is the error of Uninstall if the last revision is not signed, and a signed one has another owner: the signed one says whose objects
@@ -77,15 +81,30 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		_, err := c.forgetUnsigned(ctx, namespace, name, options)
 		return err
 	}
-	own := slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
-		checked := options.Agent != "" || options.Deployment != ""
-		agent, deployment := r.Labels[AgentLabel], r.Labels[DeploymentLabel]
-		if agent == "" && deployment == "" { // an agent that sets no labels deployed this revision
-			annotations := annotationsOf(r)
-			agent, deployment = registration.LabelValue(annotations[agentAnnotation]), registration.LabelValue(annotations[bundleAnnotation])
+	own := options.ownOf(revisions)
+	if signed := c.lastSigned(own, options); signed != nil {
+		account := options.ServiceAccount
+		options = options.of(signed)
+		hasDropped, err := op.dropUnsigned(ctx, name, options, signed, own, revisions)
+		if err != nil {
+			return err
 		}
-		return checked && (agent != options.Agent || deployment != options.Deployment)
-	})
+		if hasDropped || options.ServiceAccount != account {
+			if op, revisions, err = c.open(ctx, namespace, name, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount}); err != nil {
+				return err
+			}
+			own = options.ownOf(revisions)
+		}
+		// A later revision that is not signed is no proof that another owner has taken the release over. Objects that it has adopted have its marks. An agent
+		// of another hub may deploy the same BundleDeployment, with the same marks.
+		if latest := last(revisions); !options.KeepResources && last(own) != latest && !c.isSigned(latest) {
+			if _, deployment := ownerOf(latest); deployment != options.Deployment {
+				if err := c.deleteOwned(ctx, namespace, name, options, nil, signed); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
 	}
@@ -126,14 +145,113 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, op
 		return err
 	}
 	op.cluster.onlyMarked = name
-	if latest := last(revisions); options.Scope != nil && options.Deployment != "" && !c.isSigned(latest) {
-		deployment := options.Deployment
-		if full := annotationsOf(latest)[bundleAnnotation]; registration.LabelValue(full) == deployment { // the label has a shortened name
-			deployment = full
-		}
-		op.cluster.setHash = setHash(objectSetID(deployment, *options.Scope))
+	if latest := last(revisions); options.Deployment != "" && !c.isSigned(latest) {
+		op.cluster.setHash = options.setHash(latest)
 	}
 	return op.uninstall(ctx, name, false)
+}
+
+// setHash returns the SetHashLabel of the objects of the owner; "" if it is not known. A revision may have the full name of the BundleDeployment.
+func (o UninstallOptions) setHash(r *helm.Release) string {
+	if o.Scope == nil {
+		return ""
+	}
+	deployment := o.Deployment
+	if full := annotationsOf(r)[bundleAnnotation]; registration.LabelValue(full) == deployment { // the label has a shortened name
+		deployment = full
+	}
+	return setHash(objectSetID(deployment, *o.Scope))
+}
+
+// of returns the options for a signed revision of the owner.
+func (o UninstallOptions) of(signed *helm.Release) UninstallOptions {
+	trusted := UninstallOptionsFrom(signed.Labels)
+	trusted.ServiceAccountNamespace, trusted.Scope, trusted.Adjust = o.ServiceAccountNamespace, o.Scope, o.Adjust
+	if o.Adjust != nil {
+		trusted = o.Adjust(trusted)
+	}
+	return trusted
+}
+
+// ownerOf returns the namespace of the agent and the BundleDeployment of a revision, as AgentLabel and DeploymentLabel have them. An agent that sets
+// no labels annotates the chart.
+func ownerOf(r *helm.Release) (agent, deployment string) {
+	agent, deployment = r.Labels[AgentLabel], r.Labels[DeploymentLabel]
+	if agent == "" && deployment == "" {
+		annotations := annotationsOf(r)
+		agent, deployment = registration.LabelValue(annotations[agentAnnotation]), registration.LabelValue(annotations[bundleAnnotation])
+	}
+	return agent, deployment
+}
+
+// ownOf returns the revisions of the owner; all if the owner is not checked.
+func (o UninstallOptions) ownOf(revisions []*helm.Release) []*helm.Release {
+	return slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
+		agent, deployment := ownerOf(r)
+		return (o.Agent != "" || o.Deployment != "") && (agent != o.Agent || deployment != o.Deployment)
+	})
+}
+
+// lastSigned returns the last signed revision of the owner; nil if there is none, or if the owner is not checked.
+func (c *Client) lastSigned(own []*helm.Release, options UninstallOptions) *helm.Release {
+	if c.key == nil || options.Agent == "" && options.Deployment == "" {
+		return nil
+	}
+	return last(slices.DeleteFunc(slices.Clone(own), func(r *helm.Release) bool { return !c.isSigned(r) }))
+}
+
+// dropUnsigned removes the revisions of the owner that are later than its last signed one, with their objects that the signed one does not have, and
+// damaged ones. It reports whether there were any. Of a release that keeps its objects, forget deletes them all.
+func (o *helmAction) dropUnsigned(
+	ctx context.Context, name string, options UninstallOptions, signed *helm.Release, own, revisions []*helm.Release,
+) (hasDropped bool, err error) {
+	if options.KeepResources || last(own) != last(revisions) {
+		return false, nil
+	}
+	ownerLabels := map[string]string{AgentLabel: options.Agent, DeploymentLabel: options.Deployment}
+	damaged, err := o.dropDamaged(ctx, name, ownerLabels, revisions)
+	if err != nil {
+		return false, err
+	}
+	later := slices.DeleteFunc(slices.Clone(own), func(r *helm.Release) bool { return r.Version <= signed.Version })
+	if len(later) == 0 {
+		return len(damaged) > 0, nil
+	}
+	if options.Scope != nil {
+		if err := o.client.deleteOwned(ctx, o.namespace, name, options, signed, later...); err != nil && mayPass(err) {
+			return false, err
+		}
+	}
+	return true, o.forget(later)
+}
+
+// deleteOwned deletes, with the client's own identity, the objects of revisions that have the marks of the release and of the owner, without those of a
+// revision that is removed afterwards, if that is not nil.
+func (c *Client) deleteOwned(
+	ctx context.Context, namespace, name string, options UninstallOptions, without *helm.Release, revisions ...*helm.Release,
+) error {
+	op, err := c.newAction(ctx, namespace, serviceAccount{})
+	if err != nil {
+		return err
+	}
+	op.cluster.onlyMarked, op.cluster.removing, op.cluster.keepCRDs = name, name, true
+	var others kube.ResourceList
+	if without != nil {
+		if others, err = op.cluster.Build(bytes.NewBufferString(without.Manifest), false); err != nil {
+			return err
+		}
+	}
+	for _, r := range revisions {
+		infos, err := op.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+		if err != nil {
+			return fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, namespace, name, err)
+		}
+		op.cluster.setHash = options.setHash(r)
+		if err := op.cluster.deleteMarked(infos.Difference(others), name); err != nil {
+			return fmt.Errorf("removing objects of revision %d of Helm release %s/%s: %w", r.Version, namespace, name, err)
+		}
+	}
+	return nil
 }
 
 // forgetUnsigned deletes the Secrets of revisions that have the labels of the owner and are not signed, whatever they contain. It reports

@@ -151,7 +151,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	var leftErr error
 	if isCurrent && !f.Paused {
 		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
-			leftErr = errors.Join(leftErr, d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)))
+			leftErr = errors.Join(leftErr, d.uninstall(ctx, key, old, func(o release.UninstallOptions) release.UninstallOptions {
+				return replacedOptions(o, old, revision, deployed)
+			}))
 		}
 	}
 	if deployed != nil && len(d.index.of(key)) == 0 { // another program has removed the release
@@ -511,8 +513,7 @@ func isLeftover(err error) bool {
 
 // replacedOptions returns the options for the removal of a release that another one replaces. The new release needs its namespace, the
 // namespaces of its objects, and the CustomResourceDefinitions of the chart.
-func replacedOptions(old, current release.Found, deployed *release.Deployed) release.UninstallOptions {
-	options := old.Options()
+func replacedOptions(options release.UninstallOptions, old, current release.Found, deployed *release.Deployed) release.UninstallOptions {
 	options.DeleteCRDs = false
 	uses := func(o release.Object) bool {
 		return o.Desired.GetNamespace() == old.Namespace || o.Desired.GetKind() == "Namespace" && o.Desired.GetName() == old.Namespace

@@ -248,7 +248,7 @@ func TestReplacedOptions(t *testing.T) {
 		"the new one contains it: kept":                 {release.Found{Namespace: "new", Name: "app"}, object("Namespace", "", "old"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			options := replacedOptions(old, row.current, row.deployed)
+			options := replacedOptions(old.Options(), old, row.current, row.deployed)
 			assert.Equal(t, row.goes, options.DeleteNamespace)
 			assert.False(t, options.DeleteCRDs, "the new release has objects of these kinds")
 		})

@@ -68,9 +68,10 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		state.mu.Unlock()
 		var errs []error
 		for _, r := range found {
-			options := r.Options()
-			options.KeepResources = options.KeepResources || keepsResources
-			errs = append(errs, d.uninstall(ctx, key, r, options))
+			errs = append(errs, d.uninstall(ctx, key, r, func(o release.UninstallOptions) release.UninstallOptions {
+				o.KeepResources = o.KeepResources || keepsResources
+				return o
+			}))
 		}
 		if err := errors.Join(errs...); err != nil {
 			d.retryLater(ctx, key, state, err)
@@ -221,7 +222,7 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	var errs []error
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
-			errs = append(errs, d.uninstall(ctx, key, f, f.Options()))
+			errs = append(errs, d.uninstall(ctx, key, f, func(o release.UninstallOptions) release.UninstallOptions { return o }))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -235,14 +236,21 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// uninstall removes one release. It removes only the history of the agent's own release.
-func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.UninstallOptions) error {
+// uninstall removes one release. It removes only the history of the agent's own release. change gets the options in the labels of a revision.
+func (d *reconciler) uninstall(
+	ctx context.Context, key string, f release.Found, change func(release.UninstallOptions) release.UninstallOptions,
+) error {
 	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
 	defer cancelTimeout()
-	options.KeepResources = options.KeepResources || key == d.ownKey
-	options.Scope = &d.Scope
+	adjust := func(o release.UninstallOptions) release.UninstallOptions {
+		o = change(o)
+		o.KeepResources = o.KeepResources || key == d.ownKey
+		return o
+	}
+	options := adjust(f.Options())
+	options.Scope, options.Adjust = &d.Scope, adjust
 	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
 		return err
 	}
