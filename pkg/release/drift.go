@@ -6,6 +6,8 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -282,12 +284,55 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 		if err != nil {
 			return nil, err
 		}
+		if path, _ := operation["path"].(string); operation["op"] == "add" && padsTooMuch(document, path) {
+			continue
+		}
 		if patched, err := patch.ApplyWithOptions(document, options); err == nil {
 			document = patched
 		}
 	}
 	changed := map[string]any{}
 	return changed, json.Unmarshal(document, &changed)
+}
+
+// paddingMax is the number of elements by which an operation may lengthen an array. The library adds them one by one, and copies the array each time.
+const paddingMax = 100
+
+// padsTooMuch reports whether the addition of an element at the path would lengthen an array by more than paddingMax.
+func padsTooMuch(document []byte, path string) bool {
+	isLarge := func(element string) bool {
+		index, err := strconv.Atoi(element)
+		return err == nil && index > paddingMax
+	}
+	elements := strings.Split(path, "/")
+	if !slices.ContainsFunc(elements, isLarge) {
+		return false
+	}
+	var at any
+	if json.Unmarshal(document, &at) != nil {
+		return true
+	}
+	unescaped := strings.NewReplacer("~1", "/", "~0", "~")
+	for _, element := range elements[1:] {
+		switch container := at.(type) {
+		case map[string]any:
+			at = container[unescaped.Replace(element)]
+		case []any:
+			index, err := strconv.Atoi(element)
+			if err == nil && index > len(container)+paddingMax {
+				return true
+			}
+			at = nil
+			if err == nil && index >= 0 && index < len(container) {
+				at = container[index]
+			}
+		default: // the path does not exist yet
+			if isLarge(element) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // operationsConcern reports whether the operations of a ComparePatch apply to the object: all of its names have to be equal.

@@ -2,6 +2,7 @@ package release
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -67,6 +68,28 @@ func TestStripped_missingPath(t *testing.T) {
 			require.NoError(t, err)
 			assert.JSONEq(t, want, string(data))
 			assert.NotContains(t, fields, "binaryData")
+		})
+	}
+}
+
+// The library would copy an array once for each element that it adds.
+func TestStripped_largeIndex(t *testing.T) {
+	for path, applies := range map[string]bool{
+		"/metadata/x/20000/y":       false,
+		"/metadata/x/20000":         false,
+		"/metadata/finalizers/3000": false,
+		"/metadata/x/5":             true,
+		"/metadata/finalizers/1":    true,
+		"/data/20000":               true,
+	} {
+		t.Run(path, func(t *testing.T) {
+			o := object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: ns, name: c1, finalizers: [a]}, data: {k: v}}")
+			patch := fleet.ComparePatch{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "c1", Operations: []fleet.Operation{{Op: "add", Path: path, Value: "1"}}}
+			fields, err := stripped(o, []fleet.ComparePatch{patch})
+			require.NoError(t, err)
+			unchanged, err := stripped(o, nil)
+			require.NoError(t, err)
+			assert.Equal(t, !applies, reflect.DeepEqual(unchanged, fields))
 		})
 	}
 }
