@@ -31,6 +31,9 @@ import (
 // to limit the rights of Bundles.
 const fallbackServiceAccount = "fleet-default"
 
+// ownAccounts are the ServiceAccounts of agents and hubs, which have all rights. No Bundle may name one where fallbackServiceAccount exists.
+var ownAccounts = []string{registration.AgentName, registration.HubName, registration.BootstrapAccount}
+
 // serviceAccount is the identity of a deployment on the member; without a name it is the agent itself.
 type serviceAccount struct{ namespace, name string }
 
@@ -40,7 +43,18 @@ func (c *Client) serviceAccount(ctx context.Context, r Request) (serviceAccount,
 	if name == "" {
 		name = fallbackServiceAccount
 	}
-	_, err := c.core.CoreV1().ServiceAccounts(r.ServiceAccountNamespace).Get(ctx, name, metav1.GetOptions{})
+	accounts := c.core.CoreV1().ServiceAccounts(r.ServiceAccountNamespace)
+	if slices.Contains(ownAccounts, name) {
+		_, err := accounts.Get(ctx, fallbackServiceAccount, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			return serviceAccount{}, fmt.Errorf("serviceAccount must not name %s, which is that of an agent or a hub: the owner of this cluster limits Bundles "+
+				"with ServiceAccount %s/%s; name another one", name, r.ServiceAccountNamespace, fallbackServiceAccount)
+		case !apierrors.IsNotFound(err):
+			return serviceAccount{}, fmt.Errorf("looking for ServiceAccount %s/%s: %w", r.ServiceAccountNamespace, fallbackServiceAccount, err)
+		}
+	}
+	_, err := accounts.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && r.Options.ServiceAccount == "":
 		return serviceAccount{}, nil
