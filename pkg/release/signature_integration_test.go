@@ -135,6 +135,22 @@ func TestUninstall_forgedOwner(t *testing.T) {
 		assert.Equal(t, []string{"a"}, m.configMaps())
 		assert.Equal(t, 1, m.mine()[0].Version)
 	})
+	t.Run("over a revision of somebody without this key: only the forged one is deleted", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		elsewhere, err := New(m.config)
+		require.NoError(t, err)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Scope = scope
+		_, err = elsewhere.Deploy(t.Context(), r)
+		require.NoError(t, err)
+		options := forge(m, "other")
+		require.ErrorIs(t, m.Uninstall(t.Context(), m.namespace, "app", options), errOtherOwner)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		require.Len(t, m.mine(), 1)
+		assert.Equal(t, 1, m.mine()[0].Version)
+	})
 	t.Run("in place of the revision of the owner: the objects stay", func(t *testing.T) {
 		m := deployed(t, "app")
 		options := forge(m, "other")

@@ -48,8 +48,8 @@ type UninstallOptions struct {
 	Adjust func(UninstallOptions) UninstallOptions
 }
 
-// errOtherOwner is the error of Uninstall if the last revision is not signed, and a signed one has another owner: the signed one says whose objects
-// these are. The revisions that are not signed are then deleted, and another call continues with the rest.
+// errOtherOwner is the error of Uninstall if the last revision is not signed, and another one has another owner, perhaps a person or an agent with another
+// key: the history is theirs. The revisions that are not signed are then deleted, and another call continues with the rest.
 var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: its Secret was deleted")
 
 // Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
@@ -108,7 +108,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
 	}
-	isOfAnother := func(r *helm.Release) bool { return c.isSigned(r) && !slices.Contains(own, r) }
+	isOfAnother := func(r *helm.Release) bool { return !slices.Contains(own, r) }
 	if latest := last(revisions); latest != nil && !c.isSigned(latest) && slices.ContainsFunc(revisions, isOfAnother) {
 		notSigned := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.isSigned(r) })
 		return cmp.Or(op.forget(notSigned), errOtherOwner)

@@ -294,7 +294,9 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) err
 		if r.Labels[release.DeploymentLabel] == own {
 			errs = append(errs, client.Forget(ctx, r.Namespace, r.Name))
 		} else {
-			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, r.Options()))
+			options := r.Options()
+			options.Scope = &u.cluster.Spec.AgentNamespace // as agentspec sets it
+			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, options))
 		}
 		u.member.endHistory()
 	}

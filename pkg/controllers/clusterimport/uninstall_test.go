@@ -93,6 +93,7 @@ type workloads struct {
 	selector string
 	removed  []string
 	on       *fakeMember
+	scope    *string
 	agent    bool // whether the agent was still there when the first was removed
 }
 
@@ -102,7 +103,8 @@ func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release
 	return w.found, w.err
 }
 
-func (w *workloads) Uninstall(_ context.Context, namespace, name string, _ release.UninstallOptions) error {
+func (w *workloads) Uninstall(_ context.Context, namespace, name string, options release.UninstallOptions) error {
+	w.scope = options.Scope
 	if name == w.fails {
 		return errors.New("the manifest is damaged")
 	}
@@ -157,7 +159,9 @@ func TestUninstallation(t *testing.T) {
 
 	w, c := newWorkloads(m), deletedCluster()
 	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
+	c.Spec.AgentNamespace = "theirs"
 	assert.Nil(t, w.uninstall(t, c))
+	assert.Equal(t, "theirs", *w.scope, "objects of an agent with another scope stay")
 	assert.Equal(t, []string{"/api/v1/namespaces/" + system + "/secrets/somebody-elses"}, m.paths(), "this Cluster requires it")
 
 	w, c.Name = newWorkloads(m), "another"
