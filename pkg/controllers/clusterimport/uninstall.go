@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -74,6 +76,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
 			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects, and the wait for other calls, need the other half
 			releases:    member.openReleases,
+			accounts:    i.Kubernetes.CoreV1(),
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
@@ -214,6 +217,7 @@ type removal struct {
 	pullSecrets []string
 	stopTimeout time.Duration // how long to wait for the agent's Pods to end
 	releases    func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
+	accounts    corev1client.ServiceAccountsGetter // of the hub
 }
 
 // run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
@@ -226,7 +230,9 @@ func (u *removal) run(ctx context.Context) *failure {
 		if err != nil {
 			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
 		}
-		if !agent.isRemovedWith(u.cluster) {
+		if isRemoved, err := agent.isRemovedWith(ctx, u.cluster, u.accounts); err != nil {
+			return failuref(fleet.ReasonError, "checking whether this hub has issued the agent's token: %s", err)
+		} else if !isRemoved {
 			continue
 		}
 		found = true
@@ -240,7 +246,9 @@ func (u *removal) run(ctx context.Context) *failure {
 		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
 			return diagnose(u.member.server, "checking again which Cluster the agent belongs to", err)
 		}
-		if !agent.isRemovedWith(u.cluster) {
+		if isRemoved, err := agent.isRemovedWith(ctx, u.cluster, u.accounts); err != nil {
+			return failuref(fleet.ReasonError, "checking again whether this hub has issued the agent's token: %s", err)
+		} else if !isRemoved {
 			continue
 		}
 		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
@@ -365,38 +373,55 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 	return a.clientID != "" && a.clientID == cluster.Spec.ClientID
 }
 
-// isRemovedWith reports whether the agent is removed when the Cluster is deleted.
-func (a installedAgent) isRemovedWith(cluster *fleet.Cluster) bool {
-	return a.belongsTo(cluster) && !a.isOfOtherHub(cluster)
+// isRemovedWith reports whether the agent is removed when the Cluster is deleted. It is not removed if it has the token of another hub, which has a
+// Cluster of the same name: a hub that was made anew from the objects of this one, with the same members and perhaps the same address. The token names
+// a ServiceAccount with a UID that this hub does not have. A hub that was restored from a backup of etcd has the same UIDs, so this does not distinguish it.
+func (a installedAgent) isRemovedWith(ctx context.Context, cluster *fleet.Cluster, accounts corev1client.ServiceAccountsGetter) (bool, error) {
+	if !a.belongsTo(cluster) {
+		return false, nil
+	}
+	claims, err := credential.Inspect(a.unrecordedToken(cluster))
+	if err != nil || claims.UID == "" {
+		return true, nil // the registration is the recorded one, or the token does not say whose it is
+	}
+	account, err := accounts.ServiceAccounts(claims.Namespace).Get(ctx, claims.ServiceAccount, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return string(account.UID) == claims.UID, nil
 }
 
-// isOfOtherHub reports whether the agent has a credential for another hub, which has a Cluster of the same name: a hub that was made anew from the
-// objects of this one, with the same members. Its Cluster has another UID, so that the credential has another registration key. The key of a Cluster of
-// this hub differs only between an import and the registration that follows; the address of the hub is the same then. A hub that was restored from a
-// backup of etcd has the same UIDs and keys, so this does not distinguish it.
-func (a installedAgent) isOfOtherHub(cluster *fleet.Cluster) bool {
-	last, key := cluster.Status.Import, a.credential[registration.BootstrapRegistrationKey]
-	if a.bootstrap != nil || last == nil || last.RegistrationKey == "" || key == "" || key == last.RegistrationKey {
-		return false // the agent registers with a bootstrap Secret, which belongsTo compares
+// unrecordedToken returns the token with which the agent registers or has registered, "" if that is the registration that the hub has recorded. The
+// registration of an agent of this hub differs only between an import and the registration that follows.
+func (a installedAgent) unrecordedToken(cluster *fleet.Cluster) credential.Token {
+	recorded := ""
+	if last := cluster.Status.Import; last != nil {
+		recorded = last.RegistrationKey
+	}
+	if a.bootstrap != nil {
+		if recorded != "" && a.bootstrap[registration.BootstrapRegistrationKey] == recorded {
+			return ""
+		}
+		return credential.Token(a.bootstrap[registration.BootstrapToken])
+	}
+	key := a.credential[registration.BootstrapRegistrationKey]
+	if recorded == "" || key == "" || key == recorded {
+		return ""
 	}
 	text := []byte(a.credential[registration.CredentialKubeconfig])
 	if registration.RefuseAliases(text) != nil {
-		return false
+		return ""
 	}
 	kubeconfig, err := clientcmd.Load(text)
 	if err != nil {
-		return false
+		return ""
 	}
-	known := []string{cluster.Status.APIServerURL}
-	if hub := cluster.Status.Agent.Hub; hub != nil {
-		known = append(known, hub.APIServerURL)
+	for _, user := range kubeconfig.AuthInfos {
+		return credential.Token(user.Token) // an agent's kubeconfig has one
 	}
-	for _, endpoint := range kubeconfig.Clusters {
-		if !slices.Contains(known, endpoint.Server) {
-			return true
-		}
-	}
-	return false
+	return ""
 }
 
 // data returns the data of a Secret or ConfigMap, nil if it does not exist.

@@ -8,12 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -41,18 +44,30 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 	credential := func(namespace, name string) map[string]string {
 		return map[string]string{registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name}
 	}
-	registered := func(server, key string) map[string]string { // with a Cluster of the same name
-		kubeconfig, err := transport.Kubeconfig(server, nil, "token", "ns")
+	token := func(uid string) string {
+		claims := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": "account", "uid": uid}}
+		signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"kubernetes.io": claims}).SignedString([]byte("k"))
+		require.NoError(t, err)
+		return signed
+	}
+	registered := func(key, token string) map[string]string { // with a Cluster of the same name
+		kubeconfig, err := transport.Kubeconfig("https://hub", nil, token, "ns")
 		require.NoError(t, err)
 		data := credential("ws", "m")
 		data[registration.CredentialKubeconfig], data[registration.BootstrapRegistrationKey] = string(kubeconfig), key
 		return data
 	}
-	bootstrap := func(namespace, token, key string) map[string]string {
+	bootstrap := func(namespace, name, key string) map[string]string {
 		return map[string]string{
-			registration.BootstrapWorkspace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistrationKey: key,
+			registration.BootstrapWorkspace: namespace, registration.BootstrapTokenName: name, registration.BootstrapRegistrationKey: key,
 		}
 	}
+	bootstrapBy := func(key, uid string) map[string]string {
+		data := bootstrap("ws", "import-token-m", key)
+		data[registration.BootstrapToken] = token(uid)
+		return data
+	}
+	hub := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "account", UID: "ours"}})
 	for _, row := range []struct {
 		name  string
 		agent installedAgent
@@ -69,17 +84,24 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		{"bootstrap Secret with our recorded registration", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
 		{"bootstrap Secret of another Cluster", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
 		{"bootstrap Secret of another namespace", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
-		{"credential of a new hub with a Cluster of this name", installedAgent{exists: true, credential: registered("https://new-hub", "other/0")}, false},
-		{"credential of this hub from another registration", installedAgent{exists: true, credential: registered("https://hub", "other/0")}, true},
-		{"credential of this hub with its present address", installedAgent{exists: true, credential: registered("https://present", "other/0")}, true},
-		{"our credential with another address of this hub", installedAgent{exists: true, credential: registered("https://new-address", "digest/0")}, true},
+		{"credential of another hub with a Cluster of this name", installedAgent{exists: true, credential: registered("other/0", token("theirs"))}, false},
+		{"credential of this hub from another registration", installedAgent{exists: true, credential: registered("other/0", token("ours"))}, true},
+		{"our credential, of a ServiceAccount that is gone", installedAgent{exists: true, credential: registered("digest/0", token("theirs"))}, true},
+		{"credential from another registration whose token cannot be read", installedAgent{exists: true, credential: registered("other/0", "token")}, true},
 		{"our bootstrap Secret, and the credential of another hub", installedAgent{
-			exists: true, credential: registered("https://new-hub", "other/0"), bootstrap: bootstrap("ws", "import-token-m", "digest/0"),
+			exists: true, credential: registered("other/0", token("theirs")), bootstrap: bootstrapBy("digest/0", "theirs"),
 		}, true},
+		{"bootstrap Secret of this hub, which is not recorded yet", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "ours")}, true},
+		{"bootstrap Secret of another hub", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "theirs")}, false},
 		{"empty bootstrap Secret", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
 	} {
-		assert.Equal(t, row.ours, row.agent.isRemovedWith(deletedCluster()), row.name)
+		ours, err := row.agent.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
+		require.NoError(t, err, row.name)
+		assert.Equal(t, row.ours, ours, row.name)
 	}
+	hub.PrependReactor("get", "serviceaccounts", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
+	_, err := installedAgent{exists: true, credential: registered("other/0", token("ours"))}.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
+	require.ErrorContains(t, err, "away", "nothing is removed")
 	without := deletedCluster()
 	without.Spec.ClientID = ""
 	assert.False(t, installedAgent{exists: true}.belongsTo(without), "two empty clientIDs do not match")
