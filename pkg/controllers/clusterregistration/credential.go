@@ -74,6 +74,13 @@ func (h *handler) ensureCredential(
 	if claims.ServesUntil(string(account.UID), h.Clock.Now()) && !isOutdated {
 		return done
 	}
+	now, err := h.ServerNow(ctx) // by the clock of the hub, which may be ahead, a new token may seem expired
+	if err != nil {
+		return failed(err)
+	}
+	if claims.ServesUntil(string(account.UID), now) {
+		return done
+	}
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
@@ -121,8 +128,15 @@ func (h *handler) maintainCredential(
 	if err != nil || claims.Expires.IsZero() {
 		return done
 	}
-	if left := claims.Expires.Add(-claims.Lifetime() / 2).Sub(h.Clock.Now()); left > 0 {
-		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
+	left := func(now time.Time) time.Duration { return claims.Expires.Add(-claims.Lifetime() / 2).Sub(now) }
+	now := h.Clock.Now()
+	if left(now) <= 0 { // by the clock of the hub, which may be ahead: each new token would be replaced at once
+		if now, err = h.ServerNow(ctx); err != nil {
+			return failed(err)
+		}
+	}
+	if left(now) > 0 {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, left(now))
 		return done
 	}
 	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event enqueues it when the new token is half over

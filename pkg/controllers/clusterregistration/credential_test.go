@@ -178,6 +178,19 @@ func TestRefreshCredential(t *testing.T) {
 			assert.NotContains(t, out.Err.Error(), string(secret.Data["token"]))
 		})
 	}
+	t.Run("the clock of the hub is 20 minutes ahead", func(t *testing.T) {
+		s := newScene(t)
+		s.Clock.(*clocktesting.FakeClock).Step(20 * time.Minute)
+		secret := s.credentialOf(s.request, bearer("uid", noon, noon.Add(30*time.Minute)))
+		s.server(secret)
+		s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}, nil
+		})
+		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
+		assert.Equal(t, 15*time.Minute, s.delays[requestKey.String()])
+		assert.Empty(t, s.issued)
+	})
 	t.Run("nothing to refresh", func(t *testing.T) {
 		s := newScene(t)
 		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone(), "the Secret has expired")
