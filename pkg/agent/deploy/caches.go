@@ -63,6 +63,8 @@ type deploymentState struct {
 	written writtenStatus
 	// keepsResources is option keepResources of the BundleDeployment when it was last deleted: its releases lose only their history.
 	keepsResources bool
+	// unmanaged is whether the BundleDeployment had UnmanagedAnnotation when it was last deleted.
+	unmanaged bool
 }
 
 func (s *deploymentState) release() (*release.Deployed, drift) {

@@ -90,6 +90,9 @@ type Timing struct {
 	Depend time.Duration
 	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see decideRemoval.
 	RemovalRecheck time.Duration
+	// RemovalAlone is how long the agent's own BundleDeployment must be gone while others exist, until the agent takes itself for one that the hub no
+	// longer manages; RemovalRecheck if the hub has said so with UnmanagedAnnotation.
+	RemovalAlone time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration
 	// Stalled is the time for which a step without which nothing is deployed must fail, before that is reported.
@@ -124,6 +127,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.Elsewhere, time.Minute)
 	setDefault(&c.Timing.Depend, 15*time.Second)
 	setDefault(&c.Timing.RemovalRecheck, time.Minute)
+	setDefault(&c.Timing.RemovalAlone, 24*time.Hour)
 	setDefault(&c.Timing.Operation, 10*time.Minute)
 	setDefault(&c.Timing.Stalled, time.Minute)
 	return c

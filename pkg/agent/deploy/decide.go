@@ -118,7 +118,8 @@ type removalFacts struct {
 	Managed bool
 	// AgentGone means that the API server of the hub has answered that the agent's own BundleDeployment is gone.
 	AgentGone bool
-	// GoneAlone means that the BundleDeployment has been gone for Timing.RemovalRecheck, and that the watch shows others.
+	// GoneAlone means that the BundleDeployment has been gone for Timing.RemovalAlone, or for Timing.RemovalRecheck if the hub has deleted it because it no
+	// longer manages the agent, and that the watch shows others.
 	GoneAlone bool
 }
 
@@ -164,8 +165,8 @@ func decideRemoval(f removalFacts) removalAction {
 	case !f.Confirmed:
 		return retryRemoval
 	// The agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself: the whole Cluster is deleted on the hub,
-	// because it moves to another workspace, or its namespace was deleted. If that of the agent has been gone alone for a while, the hub no longer
-	// manages the agent: its history is removed, and then Managed is false for the other releases.
+	// because it moves to another workspace, or its namespace was deleted. If that of the agent has been gone alone for long, or the hub has said so,
+	// the hub no longer manages the agent: its history is removed, and then Managed is false for the other releases.
 	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
 		return keepAgentGone
 	}

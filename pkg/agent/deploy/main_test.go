@@ -73,7 +73,7 @@ func (s *stage) config() deploy.Config {
 		Member: s.member.On(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
 		Timing: deploy.Timing{
 			RetryFirst: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond, CorrectFirst: 50 * time.Millisecond, CorrectMax: time.Second,
-			Settle: 20 * time.Millisecond, Grace: time.Second, RemovalDelay: 20 * time.Millisecond, RemovalRecheck: 50 * time.Millisecond,
+			Settle: 20 * time.Millisecond, Grace: time.Second, RemovalDelay: 20 * time.Millisecond, RemovalRecheck: 50 * time.Millisecond, RemovalAlone: time.Hour,
 		},
 	}
 }

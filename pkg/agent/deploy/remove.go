@@ -107,7 +107,13 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	cached := d.bundleDeployments()
 	f.NoneCached = len(cached) == 0
 	wanted := slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	f.GoneAlone = wanted && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
+	state.mu.Lock()
+	alone := d.Timing.RemovalAlone
+	if state.unmanaged {
+		alone = d.Timing.RemovalRecheck
+	}
+	state.mu.Unlock()
+	f.GoneAlone = wanted && d.Clock.Since(state.goneSince) >= alone
 	return f, err
 }
 

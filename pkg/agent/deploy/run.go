@@ -278,17 +278,18 @@ func (d *reconciler) bundleDeploymentHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { endIfAsked(o); enqueue(o) },
 		UpdateFunc: func(before, after any) { d.dropWrittenStatus(before, after); endIfAsked(after); enqueue(after) },
-		DeleteFunc: func(o any) { d.noteKeepResources(o); enqueue(o) },
+		DeleteFunc: func(o any) { d.noteDeleted(o); enqueue(o) },
 	}
 }
 
-// noteKeepResources notes option keepResources of a deleted BundleDeployment, also if it was staged, or not deployed yet: people set it
-// shortly before they delete a Bundle.
-func (d *reconciler) noteKeepResources(object any) {
+// noteDeleted notes option keepResources of a deleted BundleDeployment, also if it was staged, or not deployed yet: people set it
+// shortly before they delete a Bundle. It also notes UnmanagedAnnotation.
+func (d *reconciler) noteDeleted(object any) {
 	if bd, ok := withoutTombstone(object).(*fleet.BundleDeployment); ok {
 		state := d.states.get(registration.LabelValue(bd.Name))
 		state.mu.Lock()
 		defer state.mu.Unlock()
+		_, state.unmanaged = bd.Annotations[fleet.UnmanagedAnnotation]
 		state.keepsResources = bd.Spec.Options.KeepResources || bd.Spec.StagedOptions.KeepResources
 	}
 }

@@ -212,21 +212,41 @@ func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 }
 
 func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
-	s := onStage(t)
-	s.run()
-	s.put("app", configMap("a", "one"))
-	s.put("other", configMap("b", "one"))
-	s.put(s.ownBundle(), configMap("agent", "one"))
-	for _, name := range []string{"app", "other", s.ownBundle()} {
-		s.state(name, fleet.Ready)
+	deleted := func(t *testing.T, change func(*fleet.BundleDeployment)) *stage {
+		s := onStage(t)
+		s.run()
+		s.put("app", configMap("a", "one"))
+		s.put("other", configMap("b", "one"))
+		s.put(s.ownBundle(), configMap("agent", "one"), change)
+		for _, name := range []string{"app", "other", s.ownBundle()} {
+			s.state(name, fleet.Ready)
+		}
+		s.remove(s.ownBundle())
+		s.remove("app")
+		return s
 	}
-	s.remove(s.ownBundle())
-	s.remove("app")
-	s.gone("a")
-	for _, name := range []string{"b", "agent"} {
-		_, err := s.configMap(name)
-		require.NoError(t, err, "%s stays", name)
-	}
+	t.Run("the hub no longer manages the agent", func(t *testing.T) {
+		s := deleted(t, func(bd *fleet.BundleDeployment) {
+			bd.Annotations = map[string]string{fleet.UnmanagedAnnotation: "true"}
+		})
+		s.gone("a")
+		for _, name := range []string{"b", "agent"} {
+			_, err := s.configMap(name)
+			require.NoError(t, err, "%s stays", name)
+		}
+	})
+	t.Run("the hub has not said so", func(t *testing.T) {
+		s := deleted(t, func(*fleet.BundleDeployment) {})
+		asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/"
+		testenv.Eventually(t, func() (bool, string) { // RemovalRecheck has passed more than once
+			return len(s.hubWire.Requests(asks+"app")) > 4 && len(s.hubWire.Requests(asks+s.ownBundle())) > 4, "it does not ask again"
+		})
+		for _, name := range []string{"a", "b", "agent"} {
+			_, err := s.configMap(name)
+			require.NoError(t, err, "%s stays", name)
+		}
+		assert.Len(t, s.releases(), 3, "nor is the history removed")
+	})
 }
 
 const unauthorized = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`

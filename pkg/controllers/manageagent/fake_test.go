@@ -36,6 +36,7 @@ var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "ranche
 
 // server stores Bundles as an API server does.
 type server struct {
+	told []string // patches of BundleDeployments
 	fleetclient.BundleInterface
 	bundles map[string]*fleet.Bundle
 	writes  []string
@@ -130,6 +131,25 @@ type clients struct {
 }
 
 func (c clients) Bundles(string) fleetclient.BundleInterface { return c.bundles }
+
+func (c clients) BundleDeployments(namespace string) fleetclient.BundleDeploymentInterface {
+	return deployments{server: c.bundles, namespace: namespace}
+}
+
+// deployments notes the patches of BundleDeployments, of which none exists.
+type deployments struct {
+	fleetclient.BundleDeploymentInterface
+	server    *server
+	namespace string
+}
+
+func (d deployments) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*fleet.BundleDeployment, error) {
+	if err := d.server.fails["patch BundleDeployment"]; err != nil {
+		return nil, err
+	}
+	d.server.told = append(d.server.told, d.namespace+"/"+name+" "+string(data))
+	return nil, apierrors.NewNotFound(resource, name)
+}
 
 // cache is the hub's cache of Bundles.
 type cache struct {

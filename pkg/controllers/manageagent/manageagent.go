@@ -106,7 +106,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		if existing != nil && agentspec.IsBundleOfOther(existing, cluster.Name) {
 			existing = nil
 		}
-		if err := a.delete(ctx, existing); err != nil {
+		if err := a.delete(ctx, cluster, existing); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
 		if reason == fleet.ReasonManagedElsewhere && fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Status == "" {
@@ -383,12 +383,19 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	return result.Done("", "")
 }
 
-// delete deletes the Bundle of an agent that the hub no longer manages. The agent keeps running as it is.
-func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error {
+// delete deletes the Bundle of an agent that the hub no longer manages. The agent keeps running as it is. It is told before: an agent whose
+// BundleDeployment disappears otherwise stops uninstalling releases.
+func (a *AgentBundles) delete(ctx context.Context, cluster *fleet.Cluster, existing *fleet.Bundle) error {
 	if existing == nil || !agentspec.IsAgentBundle(existing) || existing.DeletionTimestamp != nil {
 		return nil
 	}
-	err := a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, writes.IfUID(existing))
+	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, fleet.UnmanagedAnnotation)
+	_, err := a.FleetClient.BundleDeployments(namespace).Patch(ctx, existing.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reporting in BundleDeployment %s/%s that the agent is no longer managed: %w", namespace, existing.Name, err)
+	}
+	err = a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, writes.IfUID(existing))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting Bundle %s/%s: %w", existing.Namespace, existing.Name, err)
 	}

@@ -461,7 +461,13 @@ func TestReconcileUnmanagedDeletes(t *testing.T) {
 			probe.Name = c.Name
 			sound.done(t, probe)
 			o.put(sound.server.bundles["fleet-agent-"+c.Name].DeepCopy())
+			o.server.fails["patch BundleDeployment"] = errors.New("etcd is away")
+			require.ErrorContains(t, o.run(t, c).Err, "etcd is away")
+			assert.NotEmpty(t, o.server.bundles, "the agent must know it before")
+			delete(o.server.fails, "patch BundleDeployment")
 			out := o.run(t, c)
+			assert.Equal(t, []string{registration.ClusterNamespace("ns", c.Name) + "/fleet-agent-" + c.Name +
+				` {"metadata":{"annotations":{"muster.fleet.cattle.io/unmanaged":"true"}}}`}, o.server.told)
 			assert.Equal(t, row.reason, out.Reason)
 			assert.True(t, out.IsDone())
 			assert.NotEmpty(t, out.Message)

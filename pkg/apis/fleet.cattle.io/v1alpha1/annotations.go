@@ -9,6 +9,10 @@ const KubeconfigAllowedAnnotation = "muster.fleet.cattle.io/kubeconfig-allowed-n
 // The agent uninstalls its releases, sets condition Farewell, and then uninstalls itself.
 const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
 
+// UnmanagedAnnotation is set by the hub, with any value, on the BundleDeployment of an agent before it deletes the Bundle of the agent because it no longer
+// manages that agent. Without it, an agent whose BundleDeployment is gone takes that for a fault of the hub for a day, and uninstalls nothing.
+const UnmanagedAnnotation = "muster.fleet.cattle.io/unmanaged"
+
 // KeepWorkloadsAnnotation is KeepWorkloadsValue on a Cluster whose BundleDeployments all get keepResources, whatever the options of their
 // Bundles, except the BundleDeployment of the agent. So the workloads stay on the member after the deletion of the Cluster or of the Bundles.
 // `muster remove --keep-workloads` sets it.
