@@ -65,9 +65,7 @@ func FuzzEncode_roundTrip(f *testing.F) {
 }
 
 func FuzzDeploymentID(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var a fleet.BundleDeploymentOptions
 		fuzz.From(seed, "a").Fill(&a)
