@@ -89,9 +89,7 @@ func TestRenderer_Render_errors(t *testing.T) {
 }
 
 func FuzzForms(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	renderer := agentmanifest.NewRenderer()
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var mine struct{ Namespace, Scope, Generation, Theirs string }

@@ -92,9 +92,7 @@ func TestSortedTolerations(t *testing.T) {
 
 // Management servers list taints in any order, and a changed order must not restart an agent.
 func FuzzSortedTolerations(f *testing.F) {
-	for _, seed := range fuzz.Seeds() {
-		f.Add(seed)
-	}
+	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var tolerations []corev1.Toleration
 		fuzz.From(seed, "a", "b", "Exists", "NoSchedule").Fill(&tolerations)
