@@ -142,6 +142,9 @@ func DecodeAgent(text []byte) (fleet.AgentStatus, error) {
 	}
 	agent := read.AgentStatus
 	agent.DeploymentsStalled = Cut(agent.DeploymentsStalled, MaxStalled)
+	if agent.KeptReleases != nil {
+		agent.KeptReleases.Names = Cut(agent.KeptReleases.Names, MaxKeptNames)
+	}
 	var err error
 	if agent.Capacity, err = quantities(read.Capacity); err != nil {
 		return fleet.AgentStatus{}, fmt.Errorf("capacity: %w", err)
@@ -164,6 +167,8 @@ const (
 	MaxQuantity = 20
 	// MaxQuantities is the number of quantities that the admission policy fleet-agent-status admits in each list.
 	MaxQuantities = 64
+	// MaxKeptNames is the number of bytes of keptReleases.names. The CustomResourceDefinition of Clusters admits as many characters.
+	MaxKeptNames = 2048
 	// MaxStalled is the number of bytes of deploymentsStalled. The CustomResourceDefinition of Clusters admits as many characters.
 	MaxStalled = 1024
 )

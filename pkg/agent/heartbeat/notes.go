@@ -25,14 +25,11 @@ type notes struct {
 	deploymentsStalled json.RawMessage // why the agent deploys nothing, or null if it deploys; empty until the agent knows it after its start
 }
 
-// maxKeptNames is the limit of AgentKeptReleases.Names.
-const maxKeptNames = 2048
-
 // SetKeptReleases reports the releases that the agent keeps without a BundleDeployment. A change is reported at once.
 func (n *Notes) SetKeptReleases(releases []string) {
 	var kept *fleet.AgentKeptReleases
 	if len(releases) > 0 {
-		kept = &fleet.AgentKeptReleases{Count: len(releases), Names: fleetstatus.Cut(strings.Join(releases, ", "), maxKeptNames)}
+		kept = &fleet.AgentKeptReleases{Count: len(releases), Names: fleetstatus.Cut(strings.Join(releases, ", "), fleetstatus.MaxKeptNames)}
 	}
 	text, _ := json.Marshal(kept) // cannot fail
 	n.mutex.Lock()

@@ -143,19 +143,27 @@ func (h *handler) maintainCredential(
 	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
+// answerPause is the shortest time between two replacements of a lost answer Secret.
+const answerPause = time.Minute
+
 // replaceLostAnswer creates the answer Secret of a granted request again, if the agent has not used the credential and the Secret was deleted by
 // another client, or with the registration namespace, or was too old when a quarantine ended: the agent may still poll for it. The hub does not
-// replace a Secret that it has deleted after answerLifetime.
+// replace a Secret that it has deleted after answerLifetime. A client that deletes each new Secret, such as a clean-up, gets one every answerPause.
 func (h *handler) replaceLostAnswer(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	if token == nil || cluster.Spec.Quarantined || isInUse(request, cluster) {
 		return done
 	}
+	if _, isRecent := h.replacedAnswers.Get(request.UID); isRecent {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, answerPause)
+		return done
+	}
 	if out := h.ensureCredential(ctx, request, cluster, nil); !out.IsDone() {
 		return out
 	}
 	h.lostAnswers.Delete(request.UID)
+	h.replacedAnswers.Set(request.UID, nil, answerPause)
 	return h.addReader(ctx, request, token)
 }
 

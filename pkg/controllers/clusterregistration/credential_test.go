@@ -315,6 +315,28 @@ type secretQueue struct {
 
 func (q *secretQueue) EnqueueAfter(_, _ string, after time.Duration) { q.after = after }
 
+// A client that deletes each new answer Secret must not keep the hub busy.
+func TestReplaceLostAnswer_pauses(t *testing.T) {
+	s := newScene(t)
+	s.request.Status.Granted = true
+	secret := s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
+	secret.UID = "secret"
+	s.server()
+	pass := func() []string {
+		s.kube.ClearActions()
+		s.observeAnswer(secret, nil)
+		require.NoError(t, s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), secret.Namespace, secret.Name))
+		require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
+		return s.writes()
+	}
+	require.NoError(t, s.kube.Tracker().Add(secret))
+	assert.Equal(t, []string{"create secrets"}, pass())
+	assert.Empty(t, pass(), "at once after the first")
+	s.Clock.(*clocktesting.FakeClock).Step(answerPause + time.Second)
+	require.NoError(t, s.kube.Tracker().Add(secret))
+	assert.Equal(t, []string{"create secrets"}, pass())
+}
+
 func TestReplaceLostAnswer(t *testing.T) {
 	deleted := func(s *scene, secret *corev1.Secret) { s.observeAnswer(secret, nil) }
 	for _, row := range []struct {

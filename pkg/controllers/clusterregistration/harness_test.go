@@ -112,6 +112,7 @@ func newScene(t *testing.T) *scene {
 	s.changes = &enqueue.Changes[changedDependencies]{Queue: s.queue, MarkAll: (*changedDependencies).markAll}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdAnswers.Clock, s.deletedAnswers.Clock, s.lostAnswers = clock, clock, utilcache.NewExpiringWithClock(clock)
+	s.replacedAnswers = utilcache.NewExpiringWithClock(clock)
 	s.grantAttempts.Clock, s.writtenGrants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
 	s.Backlog = backlog.New(s.requests, s.clusters, clock, s.OriginPolicies)
 	s.server(s.request, s.cluster)

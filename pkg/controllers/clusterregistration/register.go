@@ -92,6 +92,8 @@ type handler struct {
 	deletedAnswers expectations.Expectations
 	// lostAnswers is the set of UIDs of requests whose answer Secret is missing although the agent may still poll for it: see replaceLostAnswer.
 	lostAnswers *utilcache.Expiring
+	// replacedAnswers is the set of UIDs of requests whose lost answer Secret was created again within the last answerPause.
+	replacedAnswers *utilcache.Expiring
 	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
 	givenRights expectations.Expectations
 
@@ -124,6 +126,7 @@ func Register(ctx context.Context, c *app.Context) {
 		createdAnswers:  expectations.Expectations{Clock: c.Clock},
 		deletedAnswers:  expectations.Expectations{Clock: c.Clock, Timeout: answerLifetime},
 		lostAnswers:     utilcache.NewExpiringWithClock(c.Clock),
+		replacedAnswers: utilcache.NewExpiringWithClock(c.Clock),
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
 	h.uninstalling = finalizing.UninstallingAgents{

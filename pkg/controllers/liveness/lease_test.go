@@ -627,6 +627,13 @@ func TestReportOf_deploymentsStalled(t *testing.T) {
 	assert.Len(t, report.DeploymentsStalled, fleetstatus.MaxStalled)
 }
 
+func TestReportOf_keptReleases(t *testing.T) {
+	names := strings.Repeat("x", 2*fleetstatus.MaxKeptNames)
+	report, err := reportOf(newLeaseTest(t).renewedLease("a-uid", `{"keptReleases":{"count":1,"names":"`+names+`"}}`))
+	require.NoError(t, err)
+	assert.Len(t, report.KeptReleases.Names, fleetstatus.MaxKeptNames)
+}
+
 // What an agent writes never makes a status that the API server refuses.
 func FuzzReportOf(f *testing.F) {
 	f.Add(oneReport, "p")
