@@ -113,7 +113,7 @@ func TestImport(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, member.URL(), config.Host)
 
-	line := regexp.MustCompile(p.namespace + ` +east +manager +Registered +- +\d/\d +\d+s ago`)
+	line := regexp.MustCompile(p.namespace + ` +east +manager +Registered +\S+ +\d/\d +\d+s ago`)
 	testenv.Eventually(t, func() (bool, string) {
 		shown := p.mustRun("clusters")
 		return line.MatchString(shown), shown

@@ -300,7 +300,7 @@ func TestRequestTable(t *testing.T) {
 ns request-a cluster-1 tok Waiting WaitingForApproval 3m ago
 ns request-b east - Refused ClientIDInUse -
 `, narrow)
-	require.Contains(t, wide, "id system:serviceaccount:ns:tok-1 waits\n")
+	require.Contains(t, wide, "id system:serviceaccount:ns:tok-1 - waits\n")
 	require.Contains(t, wide, strings.Repeat("é", 39)+"…")
 }
 

@@ -17,7 +17,7 @@ func TestProposals(t *testing.T) {
 		"des|":                               "describe",
 		"-n ns token |":                      "create list revoke",
 		"token create |":                     "",
-		"clusters --no|":                     "--no-headers",
+		"clusters --no|":                     "--no-headers --not-ready",
 		"--context|":                         "--context",
 		"--context |":                        "ctx",
 		"--context = |":                      "ctx",

@@ -32,7 +32,7 @@ func TestNextSteps_states(t *testing.T) {
 		"good":                             {&view.Cluster{State: view.StateRegistered}, nil, nil},
 		"of another controller":            {&view.Cluster{State: view.StateManaged}, nil, nil},
 		"offline":                          {&view.Cluster{State: view.StateOffline}, nil, []string{checkIt}},
-		"quarantined":                      {&view.Cluster{State: view.StateQuarantined}, nil, []string{"muster --context=hub -n ws release east"}},
+		"quarantined":                      {&view.Cluster{State: view.StateQuarantined}, nil, []string{"muster --context=hub -n ws revoke east # if the credential may be stolen; then release", "muster --context=hub -n ws release east"}},
 		"a Bundle is not ready":            {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonNotReady}, deployments, []string{ofShop}},
 		"a Bundle failed":                  {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonDeployFailed}, deployments, []string{ofShop}},
 		"the Bundle cannot be read":        {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonNotReady}, nil, []string{checkIt}},

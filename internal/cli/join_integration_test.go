@@ -112,7 +112,7 @@ func TestJoin(t *testing.T) {
 	// The hub rejects the credential of the agent: it gets the values, and keeps waiting for a person on the hub.
 	again, _ := p.valuesFile("again")
 	p.renew(member, namespace)
-	p.mustRun("revoke", cluster)
+	p.mustRun("revoke", cluster, "--yes")
 	var rejected *cancelAt
 	testenv.Eventually(t, func() (bool, string) {
 		ctx, cancel := context.WithCancel(t.Context())

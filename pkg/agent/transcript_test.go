@@ -56,7 +56,7 @@ var unstable = []struct {
 	{regexp.MustCompile(`request-[a-z2-7]{16}`), "request-<digest of clientRandom>"},
 	{regexp.MustCompile(`secrets/c-[0-9a-f]{61}`), "secrets/c-<hash of clientID and clientRandom>"},
 	{regexp.MustCompile(`"clientRandom":"[a-z0-9]{54}"`), `"clientRandom":"<54 random>"`},
-	{regexp.MustCompile(`"instance":"[0-9a-f-]{36}"`), `"instance":"<of this process>"`},
+	{regexp.MustCompile(`"instance":"[a-z0-9.-]+_[0-9a-f]{32}"`), `"instance":"<of this process>"`},
 	{regexp.MustCompile(`"apiServer":null(.*)"vouches":(null|"request-<digest of clientRandom>")`), `"apiServer":null$1"vouches":<the request under way, or null>`},
 	{regexp.MustCompile(`"lastSeen":"[0-9TZ:-]{20}"`), `"lastSeen":"<now>"`},
 	{regexp.MustCompile(`https://127\.0\.0\.1:[0-9]+`), "<hub>"},
