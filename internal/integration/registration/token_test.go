@@ -53,7 +53,7 @@ func TestExpiredToken(t *testing.T) {
 
 	const left = 5 * time.Second // until it expires by the clock of the next hub
 	ahead := time.Until(token.Status.Expires.Time) - left
-	s.Running = s.Hub.Hub(t, testenv.Ahead(ahead))
+	s.Running = s.Hub.Hub(t, testenv.Ahead(ahead), unknownTime)
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, "ClusterRegistrationToken", "short")
 	assert.False(t, time.Now().Add(ahead).Before(token.Status.Expires.Time), "it was not deleted before its time")
 	testenv.RequireGone(t, core.ServiceAccounts(s.Namespace).Get, "ServiceAccount", account)
@@ -69,7 +69,7 @@ func TestCredentialOutlivesItsToken(t *testing.T) {
 	r := s.Register(t, values, "outlives", "random")
 	s.Stop(t)
 
-	s.Running = s.Hub.Hub(t, testenv.Ahead(11*time.Minute))
+	s.Running = s.Hub.Hub(t, testenv.Ahead(11*time.Minute), unknownTime)
 	testenv.RequireUnauthorized(t, s.Hub, values.Token)
 	assert.True(t, testenv.Accepts(t, s.Hub, r.Bearer()))
 	testenv.RequireMay(t, s.Hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
