@@ -45,7 +45,7 @@ func TestStallTracker(t *testing.T) {
 		for _, step := range deploySteps {
 			s.note(step, nil)
 		}
-		assert.Equal(t, "", (*s.reported)[len(*s.reported)-1])
+		assert.Empty(t, (*s.reported)[len(*s.reported)-1])
 	})
 	t.Run("success within a minute is reported once, for the report of an earlier run", func(t *testing.T) {
 		s := begin()
@@ -101,6 +101,6 @@ func TestStallTracker(t *testing.T) {
 		assert.Equal(t, "watching the Secrets of Helm releases on the member: secrets is forbidden", (*s.reported)[len(*s.reported)-1])
 		failed = nil
 		attempt()
-		assert.Equal(t, "", (*s.reported)[len(*s.reported)-1])
+		assert.Empty(t, (*s.reported)[len(*s.reported)-1])
 	})
 }
