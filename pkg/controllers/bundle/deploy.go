@@ -389,10 +389,9 @@ func (d *Deployer) isDeleted(deployment *fleet.BundleDeployment) bool {
 	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID))
 }
 
-// setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub, also before its first report.
+// setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub.
 func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeployment) (*fleet.BundleDeployment, error) {
-	isNew := deployment.Status.Display == fleet.BundleDeploymentDisplay{} && len(deployment.Status.Conditions) == 0
-	if !isNew && !lacksDisplay(deployment) || deployment.DeletionTimestamp != nil || d.written.IsStale(deployment) {
+	if !lacksDisplay(deployment) || deployment.DeletionTimestamp != nil || d.written.IsStale(deployment) {
 		return deployment, nil
 	}
 	after := *deployment

@@ -676,31 +676,6 @@ func TestReconcile_display(t *testing.T) {
 	}
 }
 
-// The hub sets the display of a new BundleDeployment of Fleet's agent before that agent reports anything. Before the first heartbeat, the agent may be one of
-// this project.
-func TestReconcile_displayBeforeReport(t *testing.T) {
-	for name, row := range map[string]struct {
-		lastSeen metav1.Time
-		shows    bool
-	}{"Fleet's agent": {metav1.NewTime(noon), true}, "no heartbeat yet": {}} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			alice, d := clusterNamed("alice"), deployed(t, toAlice())
-			alice.Status.Agent.LastSeen = row.lastSeen
-			s.has(t, alice, toAlice(), d)
-			s.contents.made.Expect(contentOf(d.Spec.DeploymentID))
-			_, out := s.reconcile(t, alice)
-			require.NoError(t, out.Err)
-			writes := s.taken()
-			assert.Equal(t, row.shows, len(writes) == 1 && strings.Contains(writes[0], `"status":{"display":{"state":"WaitApplied"}`), "%v", writes)
-			d.Status.Display.State = "WaitApplied"
-			s.has(t, alice, toAlice(), d)
-			s.reconcile(t, alice)
-			assert.Empty(t, s.taken())
-		})
-	}
-}
-
 // Fleet's agent writes no status of a BundleDeployment that is paused before its first deployment.
 func TestReconcile_displayWhilePaused(t *testing.T) {
 	for name, row := range map[string]struct {
