@@ -327,7 +327,6 @@ func afterRevocation(hub *namespacedHub, cluster *fleet.Cluster) string {
 		if quarantined {
 			text += ", after the quarantine"
 		}
-		return text + ": " + hub.command(hub.namespace, "token", "create", name+"-again", "--cluster", name, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
-			" | muster join - --kubeconfig MEMBER"
+		return text + ": " + hub.registerAgain(hub.namespace, name)
 	}
 }

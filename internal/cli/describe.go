@@ -68,8 +68,7 @@ func nextSteps(hub *namespacedHub, d *describe.Description) []string {
 	case state == view.StateQuarantined:
 		return []string{hub.command(hub.namespace, "revoke", d.Name) + " # if the credential may be stolen; then release", hub.command(hub.namespace, "release", d.Name)}
 	case d.Cluster.WayIn == view.WayAgent && (reason == fleet.ReasonCredentialExpired || reason == fleet.ReasonCredentialRevoked):
-		return []string{hub.command(hub.namespace, "token", "create", d.Name+"-again", "--cluster", d.Name, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
-			" | muster join - --kubeconfig MEMBER"}
+		return []string{hub.registerAgain(hub.namespace, d.Name)}
 	}
 	return command("check", d.Name)
 }

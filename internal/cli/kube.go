@@ -107,6 +107,12 @@ func (to kubeConnection) command(namespace string, words ...string) string {
 	return to.program("muster", namespace, words...)
 }
 
+// registerAgain returns the command line that gives the agent of a cluster another credential, from a token made for this cluster alone.
+func (to kubeConnection) registerAgain(namespace, cluster string) string {
+	return to.command(namespace, "token", "create", cluster+"-again", "--cluster", cluster, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
+		" | muster join - --kubeconfig MEMBER"
+}
+
 // program returns a command line of muster, kubectl or helm for the same cluster, quoted for a shell.
 func (to kubeConnection) program(name, namespace string, words ...string) string {
 	return shellWords(slices.Concat([]string{name}, to.flagsOf(name), []string{"-n", namespace}, words)...)

@@ -24,8 +24,11 @@ type SigningKeys struct {
 
 // Observe notes the key of a token that the API server has issued to this process, or with which it accepts requests of this process.
 func (k *SigningKeys) Observe(token Token) {
+	if k == nil {
+		return
+	}
 	claims, err := Inspect(token)
-	if k == nil || err != nil || claims.KeyID == "" || claims.Issued.IsZero() {
+	if err != nil || claims.KeyID == "" || claims.Issued.IsZero() {
 		return
 	}
 	if k.add(claims) && k.OnChange != nil {
@@ -51,7 +54,7 @@ func (k *SigningKeys) add(claims Claims) (isNew bool) {
 // IsOutdated reports whether a token is signed with another key than those with which the API servers sign now. It is false while no key is known,
 // and for a token of a Secret, which Kubernetes does not replace.
 func (k *SigningKeys) IsOutdated(claims Claims) bool {
-	if k == nil || claims.KeyID == "" || claims.Issued.IsZero() {
+	if k == nil || claims.KeyID == "" || claims.Issued.IsZero() || claims.Expires.IsZero() {
 		return false
 	}
 	k.mutex.Lock()

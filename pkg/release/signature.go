@@ -13,6 +13,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
@@ -133,7 +134,17 @@ func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 
 // secretName returns the name of the Secret of a revision, as Helm computes it.
 func secretName(release string, version int) string {
-	return fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version)
+	return secretNameOf(release, strconv.Itoa(version))
+}
+
+func secretNameOf(release, version string) string {
+	return fmt.Sprintf("sh.helm.release.v1.%s.v%s", release, version)
+}
+
+// hasHelmsName reports whether a Secret has the name that Helm gives to that of the revision in its labels.
+func hasHelmsName(secret metav1.Object) bool {
+	l := secret.GetLabels()
+	return secret.GetName() == secretNameOf(l[helmNameLabel], l[helmVersionLabel])
 }
 
 // isSigned reports whether a revision is a signed one, which means that the agent has stored it as it is. Without a key every revision counts.

@@ -278,7 +278,8 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 	return forgotten, nil
 }
 
-// mayPass reports whether an error comes from a request that may succeed later, or from the removal of another release. Other errors are caused by the content of the revision.
+// mayPass reports whether the same call may succeed later: the error comes from a request, or is errBusy. Other errors are caused by the content of
+// the revision.
 func mayPass(err error) bool {
 	var request *url.Error
 	var answer apierrors.APIStatus

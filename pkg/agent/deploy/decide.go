@@ -28,7 +28,8 @@ type facts struct {
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
 	// MustRepeat means that this run has deployed or read the revision with the deployment ID, and has to deploy it again, because another
-	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one. It delays the repetition; decide does not use it.
+	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one. It delays
+	// the repetition; decide does not use it.
 	MustRepeat bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool

@@ -4,6 +4,7 @@ package app
 
 import (
 	"cmp"
+	"sync"
 	"time"
 
 	coordinationcontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/coordination.k8s.io/v1"
@@ -115,7 +116,7 @@ type Context struct {
 	RequestsDeletedWithCluster finalizing.RequestsDeletedWithCluster
 
 	serverClock  serverClock
-	definedKinds definedKinds
+	definedKinds sync.Map // of *definedKind, by the name of the CustomResourceDefinition
 }
 
 // Admission reports whether the admission policies are in force on the API server of the hub.

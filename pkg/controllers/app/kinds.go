@@ -15,12 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 )
 
-// definedKinds has the last answers of the API server about CustomResourceDefinitions. The zero definedKinds is ready to use.
-type definedKinds struct {
-	mu     sync.Mutex
-	byName map[string]*definedKind
-}
-
+// definedKind has the last answer of the API server about a CustomResourceDefinition.
 type definedKind struct {
 	forbidden sync.Once
 
@@ -40,17 +35,8 @@ func DefinitionName(resource string) string { return resource + "." + fleet.Sche
 // the kind is deleted also counts for later deletions: thousands of objects may be deleted at once.
 func (c *Context) KindDeleted(ctx context.Context, resource string, since metav1.Time, seen time.Time) (bool, error) {
 	name := DefinitionName(resource)
-	c.definedKinds.mu.Lock()
-	k := c.definedKinds.byName[name]
-	if k == nil {
-		if c.definedKinds.byName == nil {
-			c.definedKinds.byName = map[string]*definedKind{}
-		}
-		k = &definedKind{}
-		c.definedKinds.byName[name] = k
-	}
-	c.definedKinds.mu.Unlock()
-
+	known, _ := c.definedKinds.LoadOrStore(name, &definedKind{})
+	k := known.(*definedKind)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	isDeleted := func() bool {

@@ -21,6 +21,18 @@ type serverClock struct {
 // serverClockFor is how long a measured difference is used.
 const serverClockFor = time.Minute
 
+// IsOver reports whether a time has come by the clock of the API server, which the function decides for a time. It asks for that clock only if the time
+// has come by the clock of the hub, which may be ahead. now is the time that it passed to the function last.
+func (c *Context) IsOver(ctx context.Context, isOver func(now time.Time) bool) (over bool, now time.Time, err error) {
+	if now = c.Clock.Now(); !isOver(now) {
+		return false, now, nil
+	}
+	if now, err = c.ServerNow(ctx); err != nil {
+		return false, now, err
+	}
+	return isOver(now), now, nil
+}
+
 // ServerNow returns the time of the API server's clock, by which objects are created and tokens expire. Before the hub deletes an object because of
 // its age, it asks for this time: its own clock may be hours ahead. It asks once a minute at most.
 func (c *Context) ServerNow(ctx context.Context) (time.Time, error) {

@@ -99,9 +99,8 @@ const parallelDeletes = 16
 // uninstallPoll is the interval at which the deleted Bundle of an agent is processed while the agent uninstalls itself.
 const uninstallPoll = 10 * time.Second
 
-// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. If the kind of Bundles is being
-// deleted, the BundleDeployments stay. Condition Ready has the error that
-// prevents it.
+// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that
+// prevents it. If the kind of Bundles is being deleted, finalizeBundle leaves the BundleDeployments and removes the finalizer.
 func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest *fleet.Bundle, err error) {
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
 		return b, nil
@@ -303,8 +302,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
 // for any more. A Cluster without a BundleDeployment counts as Pending, and one whose BundleDeployment is of an older version as WaitApplied: the
-// report of its agent is about an older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted separately. unavailable counts the
-// Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
+// report of its agent is about an older version of the Bundle. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
+// separately. unavailable counts the Clusters without a BundleDeployment of this version, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
 	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
 ) (summary fleet.BundleSummary, unavailable, quarantined int, err error) {

@@ -422,8 +422,10 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 // isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
 // are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
 // The BundleDeployments of a Bundle that is being deleted are left to finalizeBundle. If no Bundle or no ClusterGroup requires the BundleDeployment any
-// more because their kind was deleted, the error is a kindDeletedError. recheck is the time after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that this hub sees if its
-// status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
+// more because their kind was deleted, the error is a kindDeletedError.
+//
+// recheck is the time after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that
+// this hub sees if its status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
 func (d *Deployer) isUntargeted(
 	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
 ) (untargeted bool, recheck time.Duration, err error) {
@@ -436,18 +438,18 @@ func (d *Deployer) isUntargeted(
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failed(err)
 	}
-	isCached := err == nil
-	if isCached && cached.DeletionTimestamp != nil && slices.Contains(cached.Finalizers, fleet.BundleFinalizer) {
+	if err == nil && cached.DeletionTimestamp != nil && slices.Contains(cached.Finalizers, fleet.BundleFinalizer) {
 		return false, 0, nil
 	}
+	isCached := err == nil && cached.DeletionTimestamp == nil
 	// While a Schedule of Fleet forbids changes, a BundleDeployment is deleted only with its Bundle.
-	if isCached && cached.DeletionTimestamp == nil && deployment.Spec.OffSchedule {
+	if isCached && deployment.Spec.OffSchedule {
 		return false, 0, nil
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
 	var p *plan
-	if isCached && cached.DeletionTimestamp == nil {
+	if isCached {
 		p = d.plans.of(ctx, cached)
 		switch {
 		case p.err != nil:
@@ -479,7 +481,7 @@ func (d *Deployer) isUntargeted(
 		return true, 0, nil
 	case err != nil:
 		return failed(err)
-	case p == nil || !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
+	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return unknown()
 	}
@@ -517,8 +519,8 @@ func (d *Deployer) isUntargeted(
 	return true, 0, nil
 }
 
-// kindRecheck is how many times longer than other stalled passes one waits that keeps BundleDeployments because a kind was deleted: it sends some requests
-// for each of them.
+// kindRecheck is how many times as long as after another stalled pass the next pass waits if BundleDeployments stay because a kind was deleted: a pass
+// sends some requests for each of them.
 const kindRecheck = 30
 
 // groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
@@ -708,8 +710,7 @@ func (l bundleErrors) Error() string {
 func (l bundleErrors) Unwrap() []error { return l }
 
 // stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
-// owner, a source is missing, a person has to correct a template, the workspace has reached its limit, or a kind was
-// deleted.
+// owner, a source is missing, a person has to correct a template, the workspace has reached its limit, or a kind was deleted.
 func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {

@@ -70,15 +70,14 @@ func (h *handler) ensureCredential(
 	if err != nil {
 		return failed(err)
 	}
-	isOutdated := !claims.Expires.IsZero() && h.Issuer.Keys.IsOutdated(claims)
-	if claims.ServesUntil(string(account.UID), h.Clock.Now()) && !isOutdated {
-		return done
+	if h.Issuer.Keys.IsOutdated(claims) {
+		return h.reissueCredential(ctx, request, cluster, existing)
 	}
-	now, err := h.ServerNow(ctx) // by the clock of the hub, which may be ahead, a new token may seem expired
-	if err != nil {
+	isUseless, _, err := h.IsOver(ctx, func(now time.Time) bool { return !claims.ServesUntil(string(account.UID), now) })
+	switch {
+	case err != nil:
 		return failed(err)
-	}
-	if claims.ServesUntil(string(account.UID), now) {
+	case !isUseless:
 		return done
 	}
 	return h.reissueCredential(ctx, request, cluster, existing)
@@ -129,13 +128,11 @@ func (h *handler) maintainCredential(
 		return done
 	}
 	left := func(now time.Time) time.Duration { return claims.Expires.Add(-claims.Lifetime() / 2).Sub(now) }
-	now := h.Clock.Now()
-	if left(now) <= 0 { // by the clock of the hub, which may be ahead: each new token would be replaced at once
-		if now, err = h.ServerNow(ctx); err != nil {
-			return failed(err)
-		}
+	isHalfOver, now, err := h.IsOver(ctx, func(now time.Time) bool { return left(now) <= 0 })
+	if err != nil {
+		return failed(err)
 	}
-	if left(now) > 0 {
+	if !isHalfOver {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, left(now))
 		return done
 	}
@@ -265,16 +262,13 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		}
 		return secret, h.deleteSecret(ctx, secret)
 	}
-	if left := answerLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
-		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
-		return secret, nil
-	}
-	now, err := h.ServerNow(ctx)
+	left := func(now time.Time) time.Duration { return secret.CreationTimestamp.Add(answerLifetime).Sub(now) }
+	isOld, now, err := h.IsOver(ctx, func(now time.Time) bool { return left(now) <= 0 })
 	if err != nil {
 		return secret, err
 	}
-	if left := secret.CreationTimestamp.Add(answerLifetime).Sub(now); left > 0 { // the clock of the hub is ahead
-		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
+	if !isOld {
+		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left(now))
 		return secret, nil
 	}
 	key := requestKeyOf(secret)

@@ -78,6 +78,11 @@ func TestEnsureCredential(t *testing.T) {
 		{"one of an earlier ServiceAccount: renewed", func(s *scene) *corev1.Secret {
 			return s.credentialOf(s.request, bearer("other", noon, noon.Add(time.Hour)))
 		}, false, "True ", []string{"update secrets"}},
+		{"one that an earlier key has signed: renewed", func(s *scene) *corev1.Secret {
+			s.Issuer.Keys = &credential.SigningKeys{}
+			s.Issuer.Keys.Observe(credential.Token(signedBy("later", "uid", noon.Add(time.Minute), noon.Add(time.Hour))))
+			return s.credentialOf(s.request, signedBy("earlier", "uid", noon, noon.Add(time.Hour)))
+		}, false, "True ", []string{"update secrets"}},
 		{"one without a token: renewed", func(s *scene) *corev1.Secret { return s.credentialOf(s.request, "") }, false, "True ", []string{"update secrets"}},
 		{"a refusal: deleted and created", func(s *scene) *corev1.Secret { return s.refusalSecret(s.request, inUse) }, false, "True ", []string{"delete secrets", "create secrets"}},
 		{"one of another request: refused", func(s *scene) *corev1.Secret {

@@ -145,7 +145,7 @@ func (s *scene) server(objects ...runtime.Object) {
 		return true, &authenticationv1.SelfSubjectReview{}, nil // an API server that does not say its time
 	})
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
-	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
+	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock, Keys: s.Issuer.Keys}
 	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
 	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
@@ -154,12 +154,19 @@ func (s *scene) server(objects ...runtime.Object) {
 }
 
 // bearer is a token of the ServiceAccount with that UID; a zero end is none.
-func bearer(uid string, issued, expires time.Time) string {
+func bearer(uid string, issued, expires time.Time) string { return signedBy("", uid, issued, expires) }
+
+// signedBy returns a bearer token with the ID of the key that has signed it; "" leaves the ID out.
+func signedBy(key, uid string, issued, expires time.Time) string {
 	claims := jwt.MapClaims{"kubernetes.io": map[string]any{"serviceaccount": map[string]any{"name": "a", "uid": uid}}, "iat": issued.Unix()}
 	if !expires.IsZero() {
 		claims["exp"] = expires.Unix()
 	}
-	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("k"))
+	unsigned := jwt.NewWithClaims(jwt.SigningMethodHS256, claims)
+	if key != "" {
+		unsigned.Header["kid"] = key
+	}
+	token, err := unsigned.SignedString([]byte("k"))
 	if err != nil {
 		panic(err)
 	}

@@ -210,8 +210,7 @@ func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, r
 const uninstallPoll = 10 * time.Second
 
 // removeObjectsUnlessUninstalling deletes the objects of a deleted request, unless its agent still needs them: to uninstall itself, or because the kind
-// of requests was deleted. The deletion of the
-// cluster namespace then enqueues the request sooner than the timer.
+// of requests was deleted. The deletion of the cluster namespace enqueues the request of an agent that uninstalls itself sooner than the timer.
 func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	if !h.RequestsDeletedWithCluster.Take(types.NamespacedName{Namespace: namespace, Name: name}) {

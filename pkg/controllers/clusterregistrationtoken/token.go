@@ -68,7 +68,8 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	client := h.FleetClient.ClusterRegistrationTokens(token.Namespace)
 
 	// Delete an expired token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that
-	// was issued. An error is retried: until the deletion, the bearer tokens may still work. The clock of the API server counts, by which the token was created.
+	// was issued. An error is retried: until the deletion, the bearer tokens may still work. The clock of the API server counts, by which the
+	// token was created.
 	isExpired, now, err := h.isExpired(ctx, token)
 	if err != nil {
 		return token, err
@@ -134,16 +135,9 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	return latest, errors.Join(out.Err, countErr, limitErr, refusalErr)
 }
 
-// isExpired reports whether a token has expired by the clock of the API server, for which it asks only if the token has expired by the clock of the hub.
-// now is the time that it has compared.
+// isExpired reports whether a token has expired by the clock of the API server. now is the time that it has compared.
 func (h *handler) isExpired(ctx context.Context, token *fleet.ClusterRegistrationToken) (expired bool, now time.Time, err error) {
-	if now = h.Clock.Now(); !registration.Expired(token, now) {
-		return false, now, nil
-	}
-	if now, err = h.ServerNow(ctx); err != nil {
-		return false, now, err
-	}
-	return registration.Expired(token, now), now, nil
+	return h.IsOver(ctx, func(now time.Time) bool { return registration.Expired(token, now) })
 }
 
 // isUnusedImportToken reports whether the token is ready for an import and has no other status to report. The import finds the Secret by

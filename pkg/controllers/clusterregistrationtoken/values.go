@@ -186,8 +186,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	if expires != nil {
 		until = expires.Add(-tolerance)
 	}
-	isOutdated := !claims.Expires.IsZero() && h.Issuer.Keys.IsOutdated(claims)
-	return bearer, err == nil && claims.ServesUntil(string(account.UID), until) && !isOutdated
+	return bearer, err == nil && claims.ServesUntil(string(account.UID), until) && !h.Issuer.Keys.IsOutdated(claims)
 }
 
 func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {
