@@ -116,14 +116,35 @@ func (e *environment) close() {
 // awaitHub waits until the API server serves all kinds that agents and imports need, and applies the admission policies. The hub creates
 // the kinds one after the other, and the API server refuses requests while it applies a policy and does not know the schema of its kind.
 func (e *environment) awaitHub(ctx context.Context) error {
-	one := metav1.ListOptions{Limit: 1}
-	return sim.Await(ctx, "the kinds of the hub", func(ctx context.Context) (bool, error) {
-		_, errClusters := e.Fleet.Clusters(workspace).List(ctx, one)
-		_, errRequests := e.Fleet.ClusterRegistrations(workspace).List(ctx, one)
-		_, errTokens := e.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
-		errPolicies := admission.Probe(ctx, e.Fleet.ClusterRegistrations(workspace))
-		return errors.Join(errClusters, errRequests, errTokens, errPolicies) == nil, nil
+	return awaitSuccess(ctx, "the kinds and the policies of the hub", func(ctx context.Context) error {
+		return errors.Join(e.readKinds(ctx), admission.Probe(ctx, e.Fleet.ClusterRegistrations(workspace)))
 	})
+}
+
+// awaitKinds waits until the API server serves all kinds that agents and imports need.
+func (e *environment) awaitKinds(ctx context.Context) error {
+	return awaitSuccess(ctx, "the kinds of the hub", e.readKinds)
+}
+
+func (e *environment) readKinds(ctx context.Context) error {
+	one := metav1.ListOptions{Limit: 1}
+	_, errClusters := e.Fleet.Clusters(workspace).List(ctx, one)
+	_, errRequests := e.Fleet.ClusterRegistrations(workspace).List(ctx, one)
+	_, errTokens := e.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
+	return errors.Join(errClusters, errRequests, errTokens)
+}
+
+// awaitSuccess repeats try until it succeeds. The error has the last error of try.
+func awaitSuccess(ctx context.Context, what string, try func(context.Context) error) error {
+	var last error
+	err := sim.Await(ctx, what, func(ctx context.Context) (bool, error) {
+		last = try(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return nil
 }
 
 func (e *environment) logf(format string, arguments ...any) {

@@ -208,7 +208,7 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	if _, err := crds.Ensure(ctx, client); err != nil {
 		return f, err
 	}
-	if err := e.awaitHub(ctx); err != nil {
+	if err := e.awaitKinds(ctx); err != nil { // no hub applies policies
 		return f, err
 	}
 	warmUp, measured := floorCounts(o.Storm)

@@ -34,6 +34,7 @@ func TestRun(t *testing.T) {
 	if sample.All() { // CI runs make bench-small
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
+	t.Run("floor: the plain client without a hub", testFloor)
 	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet}) {
 		part(t, hub)
 	}
@@ -64,6 +65,12 @@ func testSmall(t *testing.T, hub string) {
 		assert.Contains(t, all, row)
 		assert.Zero(t, all[row], row)
 	}
+}
+
+func testFloor(t *testing.T) {
+	measured, err := measureFloor(t.Context(), Options{Sizes: tiny, Log: t.Output()})
+	require.NoError(t, err)
+	assert.Positive(t, measured.rate)
 }
 
 func testDay(t *testing.T, hub string) {
