@@ -116,6 +116,19 @@ func ManifestHash(o agentmanifest.Options) string {
 	return hash
 }
 
+// manifestChanged is the ManifestHash of an import after which the agent's Bundle has delivered another manifest.
+const manifestChanged = "changed"
+
+// RecordDelivery records in status.import that the agent's Bundle delivers a manifest. If the agent is disconnected later, it is installed
+// once more, even if the Bundle has the manifest of the import again by then: the one between may keep the agent from starting.
+func RecordDelivery(cluster *fleet.Cluster, manifestHash string) {
+	if last := cluster.Status.Import; last != nil && last.ManifestHash != "" && last.ManifestHash != manifestHash {
+		changed := last.DeepCopy()
+		changed.ManifestHash = manifestChanged
+		cluster.Status.Import = changed
+	}
+}
+
 func priorityClass(cluster *fleet.Cluster) string {
 	if s := cluster.Spec.AgentSchedulingCustomization; s != nil && s.PriorityClass != nil {
 		return agentmanifest.PriorityClassName

@@ -49,7 +49,7 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 
 // settingsRequireImport reports whether new settings can only be delivered by an import. A connected agent receives them with
 // its Bundle, except the scheduling customization, whose objects are not in the Bundle. A disconnected agent is installed once
-// more even if its Bundle already has these settings: settings of its Bundle may prevent it from starting.
+// more even if its Bundle already has these settings, or has had others since the last import: settings of its Bundle may prevent it from starting.
 func settingsRequireImport(cluster *fleet.Cluster, f facts) bool {
 	wanted, installed := agentspec.WantedSettings(cluster.Spec), agentspec.InstalledSettings(cluster.Status)
 	if f.servedByBundle {

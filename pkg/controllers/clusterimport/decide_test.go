@@ -80,6 +80,11 @@ func TestWhyImport(t *testing.T) {
 			c.Status.Import.ManifestHash = ""
 			disconnect(c)
 		}},
+		{name: "disconnected agent, the Bundle has delivered another manifest meanwhile", why: settings, change: func(c *fleet.Cluster) {
+			c.Status.Import.ManifestHash = "changed"
+			disconnect(c)
+		}},
+		{name: "connected agent, the Bundle has delivered another manifest", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "changed" }},
 		{name: "disconnected agent, same manifest", change: func(c *fleet.Cluster) {
 			c.Status.Import.ManifestHash = "same"
 			disconnect(c)

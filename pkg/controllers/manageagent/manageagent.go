@@ -376,6 +376,9 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
 	}
+	if spec["resources"] != nil {
+		agentspec.RecordDelivery(cluster, agentspec.ManifestHash(agentspec.Options(a.Context, cluster, "")))
+	}
 	if spec["defaultNamespace"] != nil {
 		a.recordMove(cluster, wanted.Spec.DefaultNamespace)
 	}

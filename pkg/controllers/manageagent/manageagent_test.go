@@ -592,6 +592,26 @@ func TestReconcileRecordsSettings(t *testing.T) {
 	}
 }
 
+func TestReconcileRecordsDelivery(t *testing.T) {
+	o, c := newStage(t), imported()
+	imported := agentspec.ManifestHash(agentspec.Options(o.Context, c, ""))
+	c.Status.Import.ManifestHash = imported
+	o.done(t, c)
+	o.done(t, c)
+	assert.Equal(t, imported, c.Status.Import.ManifestHash, "the Bundle has the manifest of the import")
+
+	c.Spec.PrivateRepoURL = "unreachable"
+	o.done(t, c)
+	assert.Equal(t, "changed", c.Status.Import.ManifestHash)
+	c.Spec.PrivateRepoURL = ""
+	o.done(t, c)
+	assert.Equal(t, "changed", c.Status.Import.ManifestHash, "the agent may be unable to start with the manifest between")
+
+	c.Status.Import.ManifestHash = imported // another import
+	o.done(t, c)
+	assert.Equal(t, imported, c.Status.Import.ManifestHash)
+}
+
 // A user chooses the long name of a Cluster so that its Bundle has the name of another Cluster's: the digest in such a name has 20 bits.
 func TestReconcile_nameOfAnotherClustersBundle(t *testing.T) {
 	long := strings.Repeat("a", 64)

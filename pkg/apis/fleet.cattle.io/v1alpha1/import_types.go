@@ -34,8 +34,8 @@ type ImportStatus struct {
 	// +optional
 	Generation string `json:"generation,omitempty"`
 
-	// ManifestHash is set by the hub to a digest of the manifest with which it installed the agent, without later changes by the
-	// agent's Bundle. The hub compares it when the agent can no longer apply its Bundle.
+	// ManifestHash is set by the hub to a digest of the manifest with which it installed the agent, or to "changed" when the agent's Bundle
+	// delivers another one. The hub compares it when the agent can no longer apply its Bundle.
 	// +optional
 	ManifestHash string `json:"manifestHash,omitempty"`
 
