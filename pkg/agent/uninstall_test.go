@@ -244,6 +244,19 @@ func TestUninstallWithoutAnOwner(t *testing.T) {
 	assert.Contains(t, writes, "delete fleet-agent-hub")
 }
 
+func TestUninstallKeepsAPriorityClassThatAnotherAgentUses(t *testing.T) {
+	f := newUninstallingAgent(t, installation{managed: true})
+	other := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: registration.AgentName}}
+	other.Spec.Template.Spec.PriorityClassName = agentmanifest.PriorityClassName
+	require.NoError(t, f.core.Tracker().Add(other))
+	f.putSecrets(f.storedUninstalling(noBootstrap))
+	f.start()
+	f.waitUntilUninstalled()
+	class, err := f.core.SchedulingV1().PriorityClasses().Get(t.Context(), agentmanifest.PriorityClassName, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, f.owners(class))
+}
+
 func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 	f := newUninstallingAgent(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}

@@ -1,6 +1,9 @@
 package agentmanifest
 
 import (
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -13,6 +16,28 @@ const (
 	ChartClusterRole        = "fleet-agent-system-fleet-agent-role"
 	ChartClusterRoleBinding = "fleet-agent-system-fleet-agent-role-binding"
 )
+
+// DeploymentFieldSelector selects the Deployments of the agents in all namespaces of a cluster.
+const DeploymentFieldSelector = "metadata.name=" + registration.AgentName
+
+// helmNamespaceAnnotation is where Helm records the namespace of the release to which an object belongs.
+const helmNamespaceAnnotation = "meta.helm.sh/release-namespace"
+
+// ImportLabels returns the labels of the objects that an import installs. The scope is the Cluster's spec.agentNamespace.
+func ImportLabels(scope string) (labels.Set, error) {
+	set, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
+	return set, err
+}
+
+// OwnsPriorityClass reports whether the PriorityClass belongs to the agent in namespace: an import with this scope or the Helm release of the
+// agent's chart has created it.
+func OwnsPriorityClass(class metav1.Object, namespace, scope string) (bool, error) {
+	imported, err := ImportLabels(scope)
+	if err != nil {
+		return false, err
+	}
+	return labels.SelectorFromSet(imported).Matches(labels.Set(class.GetLabels())) || class.GetAnnotations()[helmNamespaceAnnotation] == namespace, nil
+}
 
 // networkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.
 const networkPolicyName = "default-allow-all"

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -259,7 +258,7 @@ func (u *Uninstaller) ownsChartRole(ctx context.Context) (bool, error) {
 	return slices.Contains(binding.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: u.Member.Namespace, Name: registration.AgentName}), nil
 }
 
-// priorityClass returns the PriorityClass if it is this agent's, and nil otherwise: its name does not contain a namespace.
+// priorityClass returns the PriorityClass if it is only this agent's, and nil otherwise: its name does not contain a namespace.
 func (u *Uninstaller) priorityClass(ctx context.Context) (*schedulingv1.PriorityClass, error) {
 	class, err := u.Member.Core.SchedulingV1().PriorityClasses().Get(ctx, agentmanifest.PriorityClassName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -267,20 +266,25 @@ func (u *Uninstaller) priorityClass(ctx context.Context) (*schedulingv1.Priority
 	} else if err != nil {
 		return nil, fmt.Errorf("reading PriorityClass %s: %w", agentmanifest.PriorityClassName, err)
 	}
-	imported, err := importLabels(u.Scope)
-	if err != nil {
+	if owned, err := agentmanifest.OwnsPriorityClass(class, u.Member.Namespace, u.Scope); err != nil || !owned {
 		return nil, err
 	}
-	if labels.SelectorFromSet(imported).Matches(labels.Set(class.Labels)) || class.Annotations[release.NamespaceAnnotation] == u.Member.Namespace {
-		return class, nil
+	agents, err := u.Member.Core.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: agentmanifest.DeploymentFieldSelector})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Deployments of agents: %w", err)
 	}
-	return nil, nil
+	for _, other := range agents.Items {
+		if other.Namespace != u.Member.Namespace && other.Spec.Template.Spec.PriorityClassName == class.Name {
+			return nil, nil // the API server would refuse the Pods of that agent
+		}
+	}
+	return class, nil
 }
 
 // listSecrets returns the Secrets without a fixed name: of the import, and of the agent's own Helm releases, which the chart and the agent's
 // Bundle create.
 func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
-	imported, err := importLabels(u.Scope)
+	imported, err := agentmanifest.ImportLabels(u.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -316,8 +320,3 @@ func isAgentsSecret(secret *corev1.Secret, releases []string) bool {
 	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
 }
 
-// importLabels returns the labels of the objects that the hub installs on a member.
-func importLabels(scope string) (labels.Set, error) {
-	set, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
-	return set, err
-}

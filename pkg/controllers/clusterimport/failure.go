@@ -79,6 +79,8 @@ func diagnose(server, doing string, err error) *failure {
 	case errors.As(err, &tooManyKinds):
 		return failuref(fleet.ReasonMemberError, "%s at %s: %s, so the hub cannot remove Helm releases there; remove them and the agent on the member",
 			doing, server, tooManyKinds)
+	case errors.Is(err, errPriorityClassInUse):
+		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errPriorityClassInUse)
 	case errors.Is(err, errNotKubernetes):
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errNotKubernetes)
 	case isNetwork(err):

@@ -31,6 +31,7 @@ type fakeMember struct {
 	requests  []string
 	objects   map[string]map[string]any // by path
 	revisions []any                     // of Helm releases
+	agents    []any                     // Deployments of other agents
 	pods      []any                     // of the agent; a watch sees them end
 	morePods  string                    // where each list of the Pods says that the next page begins
 	ended     func()                    // is called when the Pods have ended, with mu held
@@ -71,6 +72,8 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": memberUID}})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
+	case r.Method == http.MethodGet && r.URL.Path == "/apis/apps/v1/deployments":
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": m.agents})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
 		m.answerPods(w, r)
 	case r.Method == http.MethodPatch && !found:

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
@@ -156,8 +155,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		}
 		logrus.WithField(registration.LogCluster, key.cluster.String()).Infof("Installing the agent, because %s",
 			cmp.Or(why, "the address, the CA, the TLS mode or the comparison interval that it gets has changed"))
-		i.calls.begin(key, i.measured(
-			i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers)))
+		i.calls.begin(key, i.measured(i.installCall(member, cluster.Namespace, plan, objects)))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -273,13 +271,11 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 	return &decoded, result.Done("", "")
 }
 
-// installCall is the call that installs objects on the member.
-func (i *Importer) installCall(
-	m *memberClient, workspace, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
-) func(context.Context) *failure {
+// installCall is the call that installs the objects of the plan on the member.
+func (i *Importer) installCall(m *memberClient, workspace string, plan *installPlan, objects []runtime.Object) func(context.Context) *failure {
 	return func(ctx context.Context) *failure {
 		return i.calls.onMember(ctx, m, workspace, i.calls.members.shared, func(ctx context.Context) *failure {
-			return m.install(ctx, agentNamespace, objects, reregister, leftovers)
+			return m.install(ctx, plan, objects)
 		})
 	}
 }

@@ -2,11 +2,13 @@ package clusterimport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -135,7 +137,8 @@ func label(objects []runtime.Object, scope string) error {
 }
 
 // schedulingLeftovers are scheduling objects that the Cluster does not require. The status does not say whether an earlier
-// import created them: the Cluster may have changed again before the status was written. A first import has no leftovers.
+// import created them: the Cluster may have changed again before the status was written. A first import has no leftovers. The PriorityClass stays
+// if it belongs to another agent: see removePriorityClass.
 func schedulingLeftovers(cluster *fleet.Cluster, agentNamespace string) (leftovers []agentmanifest.OwnedObject) {
 	if cluster.Status.AgentDeployedGeneration == nil {
 		return nil
@@ -225,14 +228,16 @@ func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted
 	return leftovers
 }
 
-// install applies the objects in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
+// install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
 // a connection that breaks at any point leaves a working agent.
-func (m *memberClient) install(
-	ctx context.Context, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
-) *failure {
+func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
+	agent := agentOf(plan.options)
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
+		if _, isClass := object.(*schedulingv1.PriorityClass); isClass && apierrors.IsInvalid(err) {
+			err = m.replacePriorityClass(ctx, agent, object)
+		}
 		if err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)
 		}
@@ -241,13 +246,13 @@ func (m *memberClient) install(
 		}
 		// The Deployment, which restarts the agent, follows the bootstrap Secret. Before it restarts, delete a credential that
 		// the agent would use instead of registering again. A namespace that did not exist has none.
-		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && reregister && !newNamespace {
-			if err := m.deleteUnmarkedCredential(ctx, agentNamespace); err != nil {
+		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && plan.reregister && !newNamespace {
+			if err := m.deleteUnmarkedCredential(ctx, agent.namespace); err != nil {
 				return diagnose(m.server, "removing the credential of an agent that would not register again", err)
 			}
 		}
 	}
-	return m.removeAll(ctx, leftovers, "removing the unwanted")
+	return m.removeAll(ctx, agent, plan.leftovers, "removing the unwanted")
 }
 
 func describe(object runtime.Object) string {
@@ -279,11 +284,81 @@ func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamesp
 	return m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
 }
 
-func (m *memberClient) removeAll(ctx context.Context, objects []agentmanifest.OwnedObject, doing string) *failure {
+// agentID identifies one agent of a member. The scope is the spec.agentNamespace of its Cluster.
+type agentID struct{ namespace, scope string }
+
+func agentOf(o agentmanifest.Options) agentID { return agentID{o.Namespace, o.Scope} }
+
+// removeAll deletes objects of the agent.
+func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, doing string) *failure {
 	for _, o := range objects {
-		if err := m.remove(ctx, o.Kind, o.Namespace, o.Name); err != nil {
+		remove := func() error { return m.remove(ctx, o.Kind, o.Namespace, o.Name) }
+		if o.Kind == "PriorityClass" {
+			remove = func() error { return m.removePriorityClass(ctx, agent) }
+		}
+		if err := remove(); err != nil {
 			return diagnose(m.server, doing+" "+o.Kind+" "+o.Name, err)
 		}
 	}
 	return nil
+}
+
+// removePriorityClass deletes the PriorityClass of the agent. The class stays if it does not belong to this agent, or if the Deployment of another
+// agent names it: all agents of a member share its name, and the API server refuses a Pod that names a missing class.
+func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) error {
+	classes, err := m.resource("PriorityClass", "")
+	if err != nil {
+		return err
+	}
+	class, err := classes.Get(ctx, agentmanifest.PriorityClassName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if owned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, agent.scope); err != nil || !owned {
+		return err
+	}
+	if isUsed, err := m.isPriorityClassOfOthers(ctx, agent); err != nil || isUsed {
+		return err
+	}
+	uid := class.GetUID()
+	err = classes.Delete(ctx, class.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is another class now
+		return nil
+	}
+	return err
+}
+
+// isPriorityClassOfOthers reports whether the Deployment of another agent names the PriorityClass.
+func (m *memberClient) isPriorityClassOfOthers(ctx context.Context, agent agentID) (bool, error) {
+	deployments, err := m.resource("Deployment", metav1.NamespaceAll)
+	if err != nil {
+		return false, err
+	}
+	agents, err := deployments.List(ctx, metav1.ListOptions{FieldSelector: agentmanifest.DeploymentFieldSelector})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(agents.Items, func(d unstructured.Unstructured) bool {
+		class, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "priorityClassName")
+		return class == agentmanifest.PriorityClassName && d.GetNamespace() != agent.namespace
+	}), nil
+}
+
+var errPriorityClassInUse = errors.New(
+	"another agent of this member uses it with another value; set the same spec.agentSchedulingCustomization.priorityClass for both Clusters")
+
+// replacePriorityClass deletes the PriorityClass and creates the wanted one: its value is immutable.
+func (m *memberClient) replacePriorityClass(ctx context.Context, agent agentID, wanted runtime.Object) error {
+	if isUsed, err := m.isPriorityClassOfOthers(ctx, agent); err != nil {
+		return err
+	} else if isUsed {
+		return errPriorityClassInUse
+	}
+	if err := m.remove(ctx, "PriorityClass", "", agentmanifest.PriorityClassName); err != nil {
+		return err
+	}
+	_, err := m.apply(ctx, wanted)
+	return err
 }

@@ -2,6 +2,7 @@ package clusterimport
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,7 +40,7 @@ func (i installation) run(t *testing.T, m *fakeMember) *failure {
 	t.Helper()
 	var importer Importer
 	importer.calls = &memberCalls{}
-	return importer.installCall(m.connect(t), "ws", i.options.Namespace, i.objects, i.reregister, i.leftovers)(t.Context())
+	return importer.installCall(m.connect(t), "ws", i.installPlan, i.objects)(t.Context())
 }
 
 // wholePlan has everything that adds an object.
@@ -142,27 +143,91 @@ func TestInstall_interrupted(t *testing.T) {
 	}
 }
 
-func TestApply_immutablePriorityClass(t *testing.T) {
-	m := newFakeMember(t)
-	refused := false
-	m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "priorityclasses") || refused {
-			return false
-		}
-		refused = true
-		reply(w, http.StatusUnprocessableEntity, metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
+const classPath = "/apis/scheduling.k8s.io/v1/priorityclasses/" + agentmanifest.PriorityClassName
+
+// agentWithClass is the Deployment of an agent that names the PriorityClass.
+func agentWithClass(namespace string) any {
+	return map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "fleet-agent", "namespace": namespace},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"priorityClassName": agentmanifest.PriorityClassName}}},
+	}
+}
+
+func TestInstall_immutablePriorityClass(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		agents  []any
+		methods []string
+	}{
+		{"of no other agent", nil, []string{"PATCH", "DELETE", "PATCH"}},
+		{"of this agent", []any{agentWithClass(system)}, []string{"PATCH", "DELETE", "PATCH"}},
+		{"of another agent", []any{agentWithClass("theirs")}, []string{"PATCH"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.agents = row.agents
+			refused := false
+			m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodPatch || r.URL.Path != classPath || refused {
+					return false
+				}
+				refused = true
+				reply(w, http.StatusUnprocessableEntity, metav1.Status{
+					TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
+				})
+				return true
+			}
+			problem := wholePlan(t).run(t, m)
+			if len(row.methods) == 1 {
+				require.NotNil(t, problem)
+				assert.Contains(t, problem.message, "set the same spec.agentSchedulingCustomization.priorityClass for both Clusters")
+			} else {
+				require.Nil(t, problem)
+			}
+			var about []string
+			for _, request := range m.requests {
+				if strings.Contains(request, "priorityclasses") {
+					about = append(about, strings.Fields(request)[0])
+				}
+			}
+			assert.Equal(t, row.methods, about)
 		})
-		return true
 	}
-	require.Nil(t, wholePlan(t).run(t, m))
-	var about []string
-	for _, request := range m.requests {
-		if strings.Contains(request, "priorityclasses") {
-			about = append(about, strings.Fields(request)[0])
-		}
+}
+
+func TestRemovePriorityClass(t *testing.T) {
+	own, err := agentmanifest.ImportLabels("")
+	require.NoError(t, err)
+	theirs, err := agentmanifest.ImportLabels("theirs")
+	require.NoError(t, err)
+	labelled := func(set map[string]string) map[string]any {
+		return map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": map[string]any{
+			"name": agentmanifest.PriorityClassName, "uid": "class", "labels": set,
+		}}
 	}
-	assert.Equal(t, []string{"PATCH", "DELETE", "PATCH"}, about)
+	chart := labelled(nil)
+	chart["metadata"].(map[string]any)["annotations"] = map[string]any{"meta.helm.sh/release-namespace": system}
+	for _, row := range []struct {
+		name    string
+		class   map[string]any
+		agents  []any
+		removed bool
+	}{
+		{"of this agent", labelled(own), []any{agentWithClass(system)}, true},
+		{"of this agent's chart", chart, nil, true},
+		{"of another agent", labelled(theirs), nil, false},
+		{"of nobody known", labelled(nil), nil, false},
+		{"shared with another agent", labelled(own), []any{agentWithClass("theirs")}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.put(classPath, row.class)
+			m.agents = row.agents
+			leftovers := []agentmanifest.OwnedObject{{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName}}
+			require.Nil(t, m.connect(t).removeAll(t.Context(), agentID{namespace: system}, leftovers, "removing"))
+			assert.Equal(t, row.removed, !slices.Contains(m.paths(), classPath))
+		})
+	}
 }
 
 func TestSchedulingLeftovers(t *testing.T) {

@@ -78,7 +78,8 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
-		i.calls.begin(key, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
+		plan := &installPlan{options: agentmanifest.Options{Namespace: namespace, Scope: cluster.Spec.AgentNamespace}, leftovers: leftovers}
+		i.calls.begin(key, i.installCall(member, cluster.Namespace, plan, objects))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -147,7 +148,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
 		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
-	if problem := m.removeAll(ctx, objects, "removing the agent's earlier"); problem != nil {
+	if problem := m.removeAll(ctx, agentID{namespace: namespace}, objects, "removing the agent's earlier"); problem != nil {
 		return problem
 	}
 
@@ -275,7 +276,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		if problem := member.stopAgent(ctx, agentNamespace, stopTimeout); problem != nil {
 			return problem
 		}
-		return member.removeAll(ctx, agentmanifest.OwnedObjects(agentNamespace), "removing the agent's")
+		return member.removeAll(ctx, agentID{namespace: agentNamespace}, agentmanifest.OwnedObjects(agentNamespace), "removing the agent's")
 	})
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out

@@ -77,7 +77,7 @@ func (m *fakeMember) removeAgent(t *testing.T, namespace string) *failure {
 	if problem := c.stopAgent(t.Context(), namespace, stopTimeout); problem != nil {
 		return problem
 	}
-	return c.removeAll(t.Context(), agentmanifest.OwnedObjects(namespace), "removing the agent's")
+	return c.removeAll(t.Context(), agentID{namespace: namespace}, agentmanifest.OwnedObjects(namespace), "removing the agent's")
 }
 
 func TestRemoveAll(t *testing.T) {

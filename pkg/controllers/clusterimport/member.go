@@ -307,8 +307,6 @@ func (m *memberClient) apply(ctx context.Context, object runtime.Object) (create
 	switch created, err = apply(); {
 	case !apierrors.IsInvalid(err):
 		return created, err
-	case kind == "PriorityClass": // its value is immutable
-		err = m.remove(ctx, kind, namespace, accessor.GetName())
 	case kind == "Deployment" && strategy == string(appsv1.RecreateDeploymentStrategyType):
 		// The API server set defaults for rolling updates, which have no owner and contradict strategy Recreate.
 		recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)

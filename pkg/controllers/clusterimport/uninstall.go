@@ -251,7 +251,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		} else if !isRemoved {
 			continue
 		}
-		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
+		if problem := u.member.removeAll(ctx, agentID{namespace, u.cluster.Spec.AgentNamespace}, u.objects(namespace), "removing the agent's"); problem != nil {
 			return problem
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -148,7 +149,9 @@ func newWorkloads(m *fakeMember) *workloads {
 	m.put("/api/v1/namespaces/"+system+"/secrets/pull", secret(nil))
 	m.put("/api/v1/namespaces/"+system+"/secrets/somebody-elses", secret(nil))
 	m.put("/apis/coordination.k8s.io/v1/namespaces/"+system+"/leases/fleet-agent", map[string]any{"kind": "Lease"})
-	m.put("/apis/scheduling.k8s.io/v1/priorityclasses/fleet-agent-priority-class", map[string]any{"kind": "PriorityClass"})
+	m.put(classPath, map[string]any{"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": map[string]any{
+		"name": agentmanifest.PriorityClassName, "annotations": map[string]any{"meta.helm.sh/release-namespace": system},
+	}})
 	return &workloads{on: m, found: []release.Found{
 		{Namespace: "apps", Name: "shop"},
 		{Namespace: system, Name: "fleet-agent-m", Labels: map[string]string{release.DeploymentLabel: "fleet-agent-m"}},
