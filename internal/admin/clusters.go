@@ -102,7 +102,8 @@ func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 
 // needsPerson are the reasons of an import that fails until a person changes its Cluster, its Secret or the configuration of the hub.
 var needsPerson = []string{
-	fleet.ReasonKubeconfigInvalid, fleet.ReasonKubeconfigNotAllowed, fleet.ReasonAddressNotAllowed, fleet.ReasonAPIServerURLMissing, fleet.ReasonSettingsInvalid,
+	fleet.ReasonKubeconfigInvalid, fleet.ReasonKubeconfigNotAllowed, fleet.ReasonKubeconfigInUse, fleet.ReasonAddressNotAllowed,
+	fleet.ReasonAPIServerURLMissing, fleet.ReasonSettingsInvalid,
 }
 
 // AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.

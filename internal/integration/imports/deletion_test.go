@@ -173,6 +173,25 @@ func TestDeleteClusterWhoseAgentAnotherClusterHasTakenOver(t *testing.T) {
 	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, "old", "MemberLeft"))
 }
 
+func TestTwoClustersWithOneKubeconfig(t *testing.T) {
+	s := newStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	s.Hub.Import(t, s.Namespace, "old", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
+	s.Hub.ClusterCondition(t, s.Namespace, "old", fleet.ConditionImported, "True Imported")
+	before := take(t, s.Member)
+	s.Hub.Import(t, s.Namespace, "new", s.Member, func(c *fleet.Cluster) {
+		c.Spec.AgentNamespace, c.Spec.KubeConfigSecret = agentNamespace, "old-kubeconfig"
+	})
+	s.Hub.ClusterCondition(t, s.Namespace, "new", fleet.ConditionImported, "False KubeconfigInUse")
+	requireNothingSince(t, before, s.Member)
+
+	s.DeleteCluster(t, "old")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "old")
+	s.Hub.ClusterCondition(t, s.Namespace, "new", fleet.ConditionImported, "True Imported")
+	assert.Equal(t, registration.ImportTokenName("new"), s.bootstrapSecret(t, agentNamespace)[registration.BootstrapTokenName])
+	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, "old", "MemberLeft"))
+}
+
 func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
 	s := newStage(t, graceOf(2*time.Second))
 	agentNamespace := s.Member.Namespace(t)

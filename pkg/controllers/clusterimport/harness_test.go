@@ -74,12 +74,21 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 	return r.all, r.notFound
 }
 
+// clusterCache has the other Clusters that name the kubeconfig Secret.
+type clusterCache struct {
+	fleetcontrollers.ClusterCache
+	users *[]*fleet.Cluster
+}
+
+func (c clusterCache) GetByIndex(string, string) ([]*fleet.Cluster, error) { return *c.users, nil }
+
 // harness is an Importer whose caches, clients, clock and member a test controls.
 type harness struct {
 	*Importer
 	requests
 	tokens map[string]*fleet.ClusterRegistrationToken // in the cache
 	values map[string]*corev1.Secret                  // of the tokens
+	users  []*fleet.Cluster                           // that name the kubeconfig Secret
 	clock  *clocktesting.FakeClock
 	kube   *fake.Clientset
 	fleet  *fleetfake.Clientset
@@ -100,6 +109,7 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 			Agent:          app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 			SecretMetadata: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 		},
+		clusters:   clusterCache{users: &h.users},
 		tokenCache: tokenCache{tokens: h.tokens}, createdTokens: expectations.New(calls.clock), secretCache: secretCache{secrets: h.values},
 		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: &h.requests, calls: calls.memberCalls,
 	}

@@ -118,6 +118,11 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Skip().In(delay)
 	}
 
+	// One namespace of a member has one agent: leave it to the Cluster that uses the kubeconfig already.
+	if out := i.checkUnclaimed(cluster, secret); !out.IsDone() {
+		return out
+	}
+
 	// Prepare the connection, get a token for the agent, and decide what to install.
 	member, problem := i.connect(hub, cluster, secret, info.tlsMode)
 	if problem != nil {
@@ -169,6 +174,42 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 	i.record(hub, cluster, secret, info, plan)
 	return imported()
+}
+
+// checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret and has its agent in the same
+// namespace of the member. The imports of the two would take the agent from each other. A Cluster in the namespace of the Secret comes first, then
+// the one that was created earlier. A Cluster that is being deleted does not count: a management server moves a cluster by deleting
+// one Cluster and creating another.
+func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret) result.Result {
+	users, err := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	first := cluster
+	for _, other := range users {
+		if other.UID != cluster.UID && other.DeletionTimestamp == nil && other.Labels[fleet.ClusterManagementLabel] == "" &&
+			agentspec.Namespace(i.Context, other) == agentspec.Namespace(i.Context, cluster) &&
+			access.MayUse(other, secret) && claimsBefore(other, first, secret.Namespace) {
+			first = other
+		}
+	}
+	if first == cluster {
+		return result.Done("", "")
+	}
+	return result.Stalled(fleet.ReasonKubeconfigInUse, fmt.Sprintf(
+		"Cluster %s/%s uses the same kubeconfig Secret and has its agent in the same namespace of the member; delete one of the two, or set another spec.agentNamespace",
+		first.Namespace, first.Name)).In(i.RecheckDelay())
+}
+
+// claimsBefore reports whether Cluster a comes before b for an agent that both claim with a kubeconfig Secret in secretNamespace.
+func claimsBefore(a, b *fleet.Cluster, secretNamespace string) bool {
+	if own := a.Namespace == secretNamespace; own != (b.Namespace == secretNamespace) {
+		return own
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
 }
 
 // measured returns an install call that records its duration and result in the metrics, unless it was cancelled.

@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -359,6 +361,13 @@ func TestReconcile_notStarted(t *testing.T) {
 			},
 		},
 		{
+			name: "Secret of another Cluster", reason: fleet.ReasonKubeconfigInUse, says: "Cluster ns/older uses the same", status: corev1.ConditionFalse,
+			after: result.Recheck,
+			change: func(h *harness, c *fleet.Cluster) {
+				h.users = []*fleet.Cluster{c, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "older", UID: "0"}}}
+			},
+		},
+		{
 			name: "not a kubeconfig", reason: fleet.ReasonKubeconfigInvalid, status: corev1.ConditionFalse,
 			change: func(h *harness, _ *fleet.Cluster) {
 				_ = h.kube.Tracker().Update(secretsResource, kubeconfigSecret(map[string][]byte{"value": []byte("x")}), "ns")
@@ -390,6 +399,80 @@ func TestReconcile_notStarted(t *testing.T) {
 			assert.NotContains(t, out.Message, confidential)
 		})
 	}
+}
+
+func TestCheckUnclaimed(t *testing.T) {
+	at := func(second int) metav1.Time { return metav1.NewTime(start.Add(time.Duration(second) * time.Second)) }
+	now := at(9)
+	for _, row := range []struct {
+		name   string
+		others []fleet.Cluster
+		first  string // the Cluster that has the agent, empty if this one may have it
+	}{
+		{name: "no other"},
+		{name: "an older one", others: []fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: at(1)}}}, first: "ns/a"},
+		{name: "a younger one", others: []fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: at(3)}}}},
+		{name: "two older ones", others: []fleet.Cluster{
+			{ObjectMeta: metav1.ObjectMeta{Name: "b", CreationTimestamp: at(1)}}, {ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: at(0)}},
+		}, first: "ns/a"},
+		{name: "one of the same second with a lower UID", others: []fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "A", CreationTimestamp: at(2)}}}, first: "ns/A"},
+		{name: "one that is being deleted", others: []fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: at(1), DeletionTimestamp: &now}}}},
+		{name: "one of another controller", others: []fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{
+			Name: "a", CreationTimestamp: at(1), Labels: map[string]string{fleet.ClusterManagementLabel: "x"},
+		}}}},
+		{name: "one with another agent namespace", others: []fleet.Cluster{{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: at(1)}, Spec: fleet.ClusterSpec{AgentNamespace: "theirs"},
+		}}},
+		{name: "an older one that may not use the Secret", others: []fleet.Cluster{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: "a", CreationTimestamp: at(1)}, Spec: fleet.ClusterSpec{KubeConfigSecretNamespace: "ns"},
+		}}},
+		{name: "an older one of another namespace", others: []fleet.Cluster{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "friend", Name: "a", CreationTimestamp: at(1)}, Spec: fleet.ClusterSpec{KubeConfigSecretNamespace: "ns"},
+		}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h := newHarness(t)
+			secret := kubeconfigSecret(nil)
+			secret.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: "friend"}
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this", CreationTimestamp: at(2)}}
+			h.users = []*fleet.Cluster{c}
+			for _, other := range row.others {
+				other.UID = types.UID(other.Name)
+				other.Namespace = cmp.Or(other.Namespace, "ns")
+				h.users = append(h.users, &other)
+			}
+			out := h.checkUnclaimed(c, secret)
+			assert.Equal(t, row.first == "", out.IsDone())
+			if row.first != "" {
+				assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
+				assert.Contains(t, out.Message, "Cluster "+row.first+" uses the same kubeconfig Secret")
+			}
+			for _, other := range h.users[1:] { // exactly one of two that may use it has the agent
+				if row.name != "two older ones" && access.MayUse(other, secret) && other.DeletionTimestamp == nil && other.Spec.AgentNamespace == "" && len(other.Labels) == 0 {
+					assert.NotEqual(t, out.IsDone(), h.checkUnclaimed(other, secret).IsDone())
+				}
+			}
+		})
+	}
+}
+
+func TestWaitingForKubeconfigOf(t *testing.T) {
+	h := newHarness(t)
+	imported := func(name string) *fleet.Cluster {
+		return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: "kbcfg"}}
+	}
+	first, second := imported("first"), imported("second")
+	h.users = []*fleet.Cluster{first, second}
+	deleted := first.DeepCopy()
+	deleted.DeletionTimestamp = &metav1.Time{Time: start}
+	waiting := []types.NamespacedName{{Namespace: "ns", Name: "second"}}
+	assert.Equal(t, waiting, h.waitingForKubeconfigOf(first, deleted))
+	assert.Equal(t, waiting, h.waitingForKubeconfigOf(deleted, nil))
+	assert.Empty(t, h.waitingForKubeconfigOf(nil, first))
+	assert.Empty(t, h.waitingForKubeconfigOf(first, first))
+	assert.Empty(t, h.waitingForKubeconfigOf(deleted, deleted))
+	agentInitiated := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}
+	assert.Empty(t, h.waitingForKubeconfigOf(agentInitiated, nil))
 }
 
 func TestReconcile_valuesLeftOutOfTheCache(t *testing.T) {

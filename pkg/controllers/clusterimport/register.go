@@ -40,6 +40,7 @@ import (
 // Importer sets condition Imported of a Cluster.
 type Importer struct {
 	*app.Context
+	clusters          fleetcontrollers.ClusterCache
 	tokenCache        fleetcontrollers.ClusterRegistrationTokenCache
 	createdTokens     *expectations.Expectations // tokens that the cache does not contain yet
 	secretCache       corecontrollers.SecretCache
@@ -62,6 +63,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 	enqueueCluster := func(key types.NamespacedName) { clusters.EnqueueAfter(key.Namespace, key.Name, 0) }
 	i := &Importer{
 		Context:           c,
+		clusters:          clusterCache,
 		tokenCache:        tokens.Cache(),
 		createdTokens:     expectations.New(c.Clock),
 		secretCache:       c.Core.Secret().Cache(),
@@ -79,6 +81,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		return index.Names(all)
 	})
 	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
+	enqueue.OnTransition(clusters, clusters, i.waitingForKubeconfigOf)
 	// The cache may contain the Secret with the values later than the token that refers to it.
 	enqueue.OnAnyChange(c.Core.Secret(), clusters, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Type != registration.SecretTypeValues {
@@ -109,6 +112,16 @@ func (i *Importer) Wait() { i.calls.wait() }
 // isPullSecret reports whether a Secret is copied to the members.
 func (i *Importer) isPullSecret(secret metav1.Object) bool {
 	return secret.GetNamespace() == i.SystemNamespace && slices.Contains(i.Config.Get().PullSecretNames(), secret.GetName())
+}
+
+// waitingForKubeconfigOf finds the Clusters that may import the agent of a Cluster once that is deleted: see checkUnclaimed.
+func (i *Importer) waitingForKubeconfigOf(before, after *fleet.Cluster) []types.NamespacedName {
+	isDeleted := after == nil || before != nil && before.DeletionTimestamp == nil && after.DeletionTimestamp != nil
+	if !isDeleted || before.Spec.KubeConfigSecret == "" {
+		return nil
+	}
+	users, _ := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(before), before.Spec.KubeConfigSecret))
+	return slices.DeleteFunc(index.Names(users), func(key types.NamespacedName) bool { return key == nameOf(before) })
 }
 
 // clusterOfToken finds the Cluster that owns an import token.
