@@ -43,8 +43,8 @@ type UninstallOptions struct {
 	// Scope is the scope of the agent, see Request.Scope. If it is nil, the marks in the manifest of a revision that is not signed decide which objects of
 	// the release are removed, not those of the owner.
 	Scope *string
-	// Adjust returns the options for those of a revision; nil leaves them as they are. The options of the last signed revision of the owner replace the
-	// others, which may come from a revision that a user who may write Secrets in the namespace has stored.
+	// Adjust returns the options for those of a revision; nil leaves them as they are. The options of the last signed revision with the labels of the owner
+	// replace the others, which may come from a revision that a user who may write Secrets in the namespace has stored.
 	Adjust func(UninstallOptions) UninstallOptions
 }
 
@@ -56,7 +56,7 @@ var errOtherOwner = errors.New("the last revision of the Helm release was not wr
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
 // the objects that have the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
 // the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
-// not signed, see WithHistoryKey; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
+// not signed, see WithHistoryKey, or does not have the labels of the owner; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
 // A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	c, end := c.beginAction(false)
@@ -73,7 +73,7 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 }
 
 func (c *Client) uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
-	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
+	op, revisions, err := c.open(ctx, namespace, name, options.account())
 	if err != nil {
 		return err
 	}
@@ -81,42 +81,44 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		_, err := c.forgetUnsigned(ctx, namespace, name, options)
 		return err
 	}
+
+	// The last revision that decides has the options of the removal. Later revisions of the owner and damaged ones are removed first.
 	own := options.ownOf(revisions)
-	if signed := c.lastSigned(own, options); signed != nil {
-		account := options.ServiceAccount
+	signed := c.lastSigned(own, options)
+	if signed != nil {
+		account := options.account()
 		options = options.of(signed)
-		hasDropped, err := op.dropUnsigned(ctx, name, options, signed, own, revisions)
+		hasDropped, err := op.dropLater(ctx, name, options, signed, own, revisions)
 		if err != nil {
 			return err
 		}
-		if hasDropped || options.ServiceAccount != account {
-			if op, revisions, err = c.open(ctx, namespace, name, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount}); err != nil {
+		if hasDropped || options.account() != account {
+			if op, revisions, err = c.open(ctx, namespace, name, options.account()); err != nil {
 				return err
 			}
 			own = options.ownOf(revisions)
 		}
+	}
+
+	switch latest := last(revisions); {
+	case options.KeepResources:
+		return op.forget(own)
+	case last(own) != latest:
 		// A later revision that is not signed is no proof that another owner has taken the release over. Objects that it has adopted have its marks. An agent
 		// of another hub may deploy the same BundleDeployment, with the same marks.
-		if latest := last(revisions); !options.KeepResources && last(own) != latest && !c.isSigned(latest) {
-			if _, deployment := ownerOf(latest); deployment != options.Deployment {
-				if err := c.deleteOwned(ctx, namespace, name, options, nil, signed); err != nil {
-					return err
-				}
+		if _, deployment := ownerOf(latest); signed != nil && !c.isSigned(latest) && deployment != options.Deployment {
+			if err := c.deleteOwned(ctx, namespace, name, options, nil, signed); err != nil {
+				return err
 			}
 		}
-	}
-	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
-	}
-	isOfAnother := func(r *helm.Release) bool { return !slices.Contains(own, r) }
-	if latest := last(revisions); latest != nil && !c.isSigned(latest) && slices.ContainsFunc(revisions, isOfAnother) {
-		notSigned := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.isSigned(r) })
-		return cmp.Or(op.forget(notSigned), errOtherOwner)
-	}
-	if latest := last(revisions); latest != nil && (!c.isSigned(latest) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount) {
+	case latest == nil:
+	case !c.decides(latest, options) && len(own) < len(revisions):
+		undecided := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.decides(r, options) })
+		return cmp.Or(op.forget(undecided), errOtherOwner)
+	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
 		return c.uninstallMarked(ctx, namespace, name, options)
-	}
-	if len(revisions) > 0 {
+	default:
 		err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
 			err = c.uninstallMarked(ctx, namespace, name, options)
@@ -163,7 +165,7 @@ func (o UninstallOptions) setHash(r *helm.Release) string {
 	return setHash(objectSetID(deployment, *o.Scope))
 }
 
-// of returns the options for a signed revision of the owner.
+// of returns the options for a revision of the owner that decides.
 func (o UninstallOptions) of(signed *helm.Release) UninstallOptions {
 	trusted := UninstallOptionsFrom(signed.Labels)
 	trusted.ServiceAccountNamespace, trusted.Scope, trusted.Adjust = o.ServiceAccountNamespace, o.Scope, o.Adjust
@@ -188,21 +190,36 @@ func ownerOf(r *helm.Release) (agent, deployment string) {
 func (o UninstallOptions) ownOf(revisions []*helm.Release) []*helm.Release {
 	return slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
 		agent, deployment := ownerOf(r)
-		return (o.Agent != "" || o.Deployment != "") && (agent != o.Agent || deployment != o.Deployment)
+		return o.checksOwner() && (agent != o.Agent || deployment != o.Deployment)
 	})
 }
 
-// lastSigned returns the last signed revision of the owner; nil if there is none, or if the owner is not checked.
-func (c *Client) lastSigned(own []*helm.Release, options UninstallOptions) *helm.Release {
-	if c.key == nil || options.Agent == "" && options.Deployment == "" {
-		return nil
-	}
-	return last(slices.DeleteFunc(slices.Clone(own), func(r *helm.Release) bool { return !c.isSigned(r) }))
+func (o UninstallOptions) checksOwner() bool { return o.Agent != "" || o.Deployment != "" }
+
+// account returns the ServiceAccount that removes the release.
+func (o UninstallOptions) account() serviceAccount {
+	return serviceAccount{o.ServiceAccountNamespace, o.ServiceAccount}
 }
 
-// dropUnsigned removes the revisions of the owner that are later than its last signed one, with their objects that the signed one does not have, and
+// decides reports whether the labels of a revision have the options of its removal: it is signed and has the labels of the owner. A failed correction that
+// is kept has none, nor has a revision of an agent that sets no labels, which EnsureHistoryKey may have signed. The signature does not cover
+// AgentLabel. Without a key, every revision decides.
+func (c *Client) decides(r *helm.Release, o UninstallOptions) bool {
+	isLabelled := o.Deployment != "" && r.Labels[AgentLabel] == o.Agent && r.Labels[DeploymentLabel] == o.Deployment
+	return c.key == nil || c.isSigned(r) && (isLabelled || !o.checksOwner())
+}
+
+// lastSigned returns the last revision of the owner that decides; nil if there is none, without a key, or if the owner is not checked.
+func (c *Client) lastSigned(own []*helm.Release, options UninstallOptions) *helm.Release {
+	if c.key == nil || !options.checksOwner() {
+		return nil
+	}
+	return last(slices.DeleteFunc(slices.Clone(own), func(r *helm.Release) bool { return !c.decides(r, options) }))
+}
+
+// dropLater removes the revisions of the owner that are later than its last one that decides, with their objects that this one does not have, and
 // damaged ones. It reports whether there were any. Of a release that keeps its objects, forget deletes them all.
-func (o *helmAction) dropUnsigned(
+func (o *helmAction) dropLater(
 	ctx context.Context, name string, options UninstallOptions, signed *helm.Release, own, revisions []*helm.Release,
 ) (hasDropped bool, err error) {
 	if options.KeepResources || last(own) != last(revisions) {

@@ -219,6 +219,112 @@ func TestCorrect_fails(t *testing.T) {
 	assert.Empty(t, m.configMaps())
 }
 
+// The last revision is a failed correction that is kept. It has no labels, and the options of the removal are in those of the revision before.
+func TestUninstall_failedCorrection(t *testing.T) {
+	setUp := func(t *testing.T, files ...string) (*member, Request) {
+		m := onMember(t)
+		m.withHistoryKey()
+		r := m.request(files...)
+		r.Labels = Owner{Namespace: m.namespace}.LabelsFor("app", "one") // as the annotations of the chart
+		return m, r
+	}
+	failCorrection := func(m *member, r Request) UninstallOptions {
+		m.t.Helper()
+		careful := onMember(m.t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPatch {
+				return nil, errCut
+			}
+			return next.RoundTrip(req)
+		}))
+		r.Options.CorrectDrift = &fleet.CorrectDrift{Enabled: true, KeepFailHistory: true}
+		_, err := careful.withKey(m.key).Correct(m.t.Context(), r)
+		require.ErrorIs(m.t, err, errCut)
+		op, err := m.newAction(m.t.Context(), m.namespace, serviceAccount{})
+		require.NoError(m.t, err)
+		revisions, err := op.revisions("app")
+		require.NoError(m.t, err)
+		require.Len(m.t, revisions, 2)
+		require.True(m.t, m.isSigned(revisions[1]) && revisions[1].Labels[AgentLabel] == "")
+		options := UninstallOptionsFrom(revisions[0].Labels)
+		options.Scope = &r.Scope
+		return options
+	}
+	t.Run("keepResources: the objects stay", func(t *testing.T) {
+		m, r := setUp(t, "a.yaml", configMap("a", "k", "one"))
+		r.Options.KeepResources = true
+		m.deploy(r)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", failCorrection(m, r)))
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Empty(t, m.revisions())
+	})
+	for name, change := range map[string]func(*member){
+		"the hooks have the rights of the ServiceAccount": func(*member) {},
+		"the labelled revision cannot be decoded: no hooks": func(m *member) {
+			secret, err := m.core.CoreV1().Secrets(m.namespace).Get(m.t.Context(), secretName("app", 1), metav1.GetOptions{})
+			require.NoError(m.t, err)
+			secret.Data["release"] = []byte("?")
+			_, err = m.core.CoreV1().Secrets(m.namespace).Update(m.t.Context(), secret, metav1.UpdateOptions{})
+			require.NoError(m.t, err)
+		},
+	} {
+		for _, account := range []string{"fleet-default", ""} { // of the labels with which the release is found
+			t.Run(name+", found with account '"+account+"'", func(t *testing.T) {
+				f := foreign(t)
+				m, r := setUp(t, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete"))
+				m.tenant("fleet-default")
+				m.deploy(r)
+				options := failCorrection(m, r)
+				options.ServiceAccount = account
+				change(m)
+				require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+				assert.Equal(t, []string{"theirs"}, f.configMaps())
+				assert.Empty(t, m.configMaps())
+				assert.NotContains(t, m.revisions(), secretName("app", 2))
+			})
+		}
+	}
+	t.Run("deleteNamespace, with hooks", func(t *testing.T) {
+		f := foreign(t)
+		m, r := setUp(t, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete"))
+		r.Options.DeleteNamespace = true
+		m.deploy(r)
+		options := failCorrection(m, r)
+		options.ServiceAccountNamespace = "default" // the namespace of the agent would stay
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"hook", "theirs"}, f.configMaps())
+		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			require.NoError(t, err)
+			assert.NotNil(t, namespace.DeletionTimestamp)
+		}
+	})
+	t.Run("a signed revision without labels beside one of another owner: it is no proof of the owner", func(t *testing.T) {
+		m, r := setUp(t, "a.yaml", configMap("a", "k", "one"))
+		m.deploy(r)
+		failCorrection(m, r)
+		kept, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName("app", 2), metav1.GetOptions{})
+		require.NoError(t, err)
+		kept.Labels[AgentLabel] = m.namespace // the signature does not cover it
+		_, err = m.core.CoreV1().Secrets(m.namespace).Update(t.Context(), kept, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		options := UninstallOptionsFrom(map[string]string{AgentLabel: m.namespace})
+		require.ErrorIs(t, m.Uninstall(t.Context(), m.namespace, "app", options), errOtherOwner)
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Equal(t, []string{secretName("app", 1)}, m.revisions())
+	})
+}
+
+// revisions returns the names of the Secrets of all revisions in the namespace of the test.
+func (m *member) revisions() (names []string) {
+	m.t.Helper()
+	list, err := m.core.CoreV1().Secrets(m.namespace).List(m.t.Context(), metav1.ListOptions{LabelSelector: helmOwnerLabel + "=helm"})
+	require.NoError(m.t, err)
+	for _, o := range list.Items {
+		names = append(names, o.Name)
+	}
+	return names
+}
+
 // With force, a correction replaces an object that cannot be patched.
 func TestCorrect_force(t *testing.T) {
 	m := onMember(t)
