@@ -54,6 +54,9 @@ type cluster struct {
 	// keepsLive keeps objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides: in those of
 	// failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
+	// keepsUnmarked keeps objects without the marks of a release during a removal. A later revision, which is gone, may have dropped them, and a person may
+	// have created objects with their names since.
+	keepsUnmarked bool
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -134,7 +137,9 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 // Delete skips objects that another release has adopted. Helm would delete them, because it deletes what the stored manifest names.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
 	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be.
-	ours, err := c.deletable(resources, c.removing, func(name string) bool { return c.removing == "" || name == "" && c.onlyMarked == "" })
+	ours, err := c.deletable(resources, c.removing, func(name string) bool {
+		return c.removing == "" || name == "" && c.onlyMarked == "" && !c.keepsUnmarked
+	})
 	if err != nil {
 		c.removeError = err
 		return nil, []error{err}

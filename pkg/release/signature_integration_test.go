@@ -806,4 +806,26 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		assert.Equal(t, []string{"a", "b", "c"}, m.configMaps())
 		require.Len(t, m.mine(), 1)
 	})
+	t.Run("what a later revision has dropped, and a person has created since, stays", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		files := []string{"a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")}
+		r := m.request(files...)
+		r.Scope = scope
+		m.deploy(r)
+		m.deploy(r)
+		other, err := New(m.config) // another agent, which signs nothing: it rewrites the second revision, and adds a third one
+		require.NoError(t, err)
+		r.Resources = m.request(files[:2]...).Resources
+		_, err = other.Deploy(t.Context(), r)
+		require.NoError(t, err)
+		require.Equal(t, []string{"a"}, m.configMaps())
+		_, err = m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		options := m.removal(m.namespace)
+		options.Scope = &scope
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"b"}, m.configMaps())
+		assert.Empty(t, m.revisions())
+	})
 }

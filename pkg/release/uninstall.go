@@ -12,6 +12,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
@@ -119,6 +120,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
 		return c.uninstallMarked(ctx, namespace, name, options)
 	default:
+		op.cluster.keepsUnmarked = latest.Info.Status == common.StatusSuperseded
 		err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
 			err = c.uninstallMarked(ctx, namespace, name, options)
