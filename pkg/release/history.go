@@ -134,8 +134,8 @@ type Found struct {
 // FoundIn reads a revision from the labels of its Secret. A Secret that has not the name that Helm gives it is never the last or a deployed revision.
 func FoundIn(secret metav1.Object) Found {
 	l := secret.GetLabels()
-	version, err := strconv.Atoi(l[helmVersionLabel])
-	if err != nil || !hasHelmsName(secret) {
+	version, hasHelmsName := versionOf(secret)
+	if !hasHelmsName {
 		return Found{Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Labels: l}
 	}
 	return Found{

@@ -177,7 +177,7 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 	selected := &corev1.SecretList{}
 	for _, name := range slices.Sorted(maps.Keys(s.read)) {
 		secret := s.read[name]
-		if hasHelmsName(secret) && selector.Matches(labels.Set(secret.Labels)) {
+		if _, hasHelmsName := versionOf(secret); hasHelmsName && selector.Matches(labels.Set(secret.Labels)) {
 			selected.Items = append(selected.Items, *secret.DeepCopy())
 		}
 	}

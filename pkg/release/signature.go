@@ -134,17 +134,16 @@ func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 
 // secretName returns the name of the Secret of a revision, as Helm computes it.
 func secretName(release string, version int) string {
-	return secretNameOf(release, strconv.Itoa(version))
+	return fmt.Sprintf("sh.helm.release.v1.%s.v%d", release, version)
 }
 
-func secretNameOf(release, version string) string {
-	return fmt.Sprintf("sh.helm.release.v1.%s.v%s", release, version)
-}
-
-// hasHelmsName reports whether a Secret has the name that Helm gives to that of the revision in its labels.
-func hasHelmsName(secret metav1.Object) bool {
+// versionOf returns the version of the revision in the labels of a Secret, and whether the Secret has the name that Helm gives to that of the revision. Helm
+// writes no version with leading zeros.
+func versionOf(secret metav1.Object) (version int, hasHelmsName bool) {
 	l := secret.GetLabels()
-	return secret.GetName() == secretNameOf(l[helmNameLabel], l[helmVersionLabel])
+	version, err := strconv.Atoi(l[helmVersionLabel])
+	isCanonical := err == nil && strconv.Itoa(version) == l[helmVersionLabel]
+	return version, isCanonical && secret.GetName() == secretName(l[helmNameLabel], version)
 }
 
 // isSigned reports whether a revision is a signed one, which means that the agent has stored it as it is. Without a key every revision counts.

@@ -723,10 +723,12 @@ func TestDeploy_undecodedRevision(t *testing.T) {
 	assert.Len(t, made.Dropped, 2)
 	require.Len(t, m.mine(), 1)
 	assert.Equal(t, 2, m.mine()[0].Version)
-	misnamed := stored(t, "x", "?", 1)
-	misnamed.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "9", "status": "deployed"})
-	m.store(misnamed)
-	assert.Equal(t, 2, m.mine()[0].Version)
+	for name, version := range map[string]string{"x": "9", "sh.helm.release.v1.app.v09": "09"} {
+		misnamed := stored(t, name, "?", 1)
+		misnamed.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": version, "status": "deployed"})
+		m.store(misnamed)
+		assert.Equal(t, 2, m.mine()[0].Version, version)
+	}
 }
 
 // A later revision, or what looks like one, must not decide what is removed: a signed revision of the owner exists.
