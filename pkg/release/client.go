@@ -132,7 +132,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), limits: c.history, key: c.key}
+	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), ctx: ctx, limits: c.history, key: c.key}
 	var history corev1client.SecretInterface = op.history
 	if c.key != nil {
 		history = signedSecrets{history, c.key, namespace, map[string]bool{}}

@@ -308,9 +308,9 @@ func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 
 // Annotated returns the BundleDeployment and the agent's namespace from the annotations of a revision's chart, which Fleet's own agent sets
 // too. Both are empty for a release of another program, and for a Secret that Helm cannot decode or that exceeds the limits: no agent has
-// stored such a Secret, and it must not keep the agent from finding other releases.
+// stored such a Secret, and it must not keep the agent from finding other releases. It returns ErrBusy instead of waiting.
 func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
-	c, end := c.beginAction(true)
+	c, end := c.beginAction(false)
 	defer end()
 	name := secretName(f.Name, f.Version)
 	secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -320,25 +320,29 @@ func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agen
 	if err != nil {
 		return "", "", fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
 	}
-	revision := c.decode(ctx, secret)
+	revision, err := c.decode(ctx, secret)
 	if revision == nil {
-		return "", "", nil
+		return "", "", err
 	}
 	annotations := annotationsOf(revision)
 	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
 }
 
-// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits. Here the limits apply to signed revisions too.
-func (c *Client) decode(ctx context.Context, secret *corev1.Secret) *helm.Release {
+// decode returns the revision in a Secret; nil if it is damaged or exceeds the limits. Here the limits apply to signed revisions too. The error is ErrBusy,
+// or that of ctx.
+func (c *Client) decode(ctx context.Context, secret *corev1.Secret) (*helm.Release, error) {
 	strict := *c
 	strict.history.TrustSigned = false
-	read := &historySecrets{SecretInterface: readSecret{secret: secret}, limits: strict.history}
+	read := &historySecrets{SecretInterface: readSecret{secret: secret}, ctx: ctx, limits: strict.history}
 	found, err := soundReleases{driver.NewSecrets(read), &strict, ctx, secret.Namespace}.Get(secret.Name)
-	if err != nil {
-		return nil // the Secret was read before, so its content is the cause
+	switch {
+	case errors.Is(err, ErrBusy):
+		return nil, ErrBusy
+	case err != nil: // the Secret was read before, so its content is the cause, unless ctx has ended
+		return nil, context.Cause(ctx)
 	}
 	revision, _ := found.(*helm.Release)
-	return revision
+	return revision, nil
 }
 
 // readSecret is a Secret that was read before.

@@ -48,7 +48,7 @@ type HistoryLimits struct {
 	// Large, if not nil, is acquired for a larger history. The caller that set it releases it after each removal.
 	Large *transport.Turn
 	// Turns, if not nil, has one unit for each larger history that may be in memory. An action takes one until its end. A removal does not wait for
-	// it, but fails: users of the member can store any number of such histories that have to be removed, and all workers would wait.
+	// it, but fails: users of the member can store any number of such histories that have to be removed, and all workers would wait. Nor does Annotated.
 	Turns *semaphore.Weighted
 
 	turn *historyTurn // of the action; nil without Turns
@@ -72,8 +72,8 @@ func (l HistoryLimits) hold(ctx context.Context) error {
 	return nil
 }
 
-// errBusy is the error of a removal that would have to wait for a unit of HistoryLimits.Turns.
-var errBusy = errors.New("the Helm release has a large history that was not written by this agent, and another such history is being read")
+// ErrBusy is the error of Uninstall, Forget and Annotated if they would have to wait for a unit of HistoryLimits.Turns. The same call may succeed later.
+var ErrBusy = errors.New("the Helm release has a large history that was not written by this agent, and another such history is being read")
 
 // historyTurn is the right of one action to have a large history in memory.
 type historyTurn struct {
@@ -87,7 +87,7 @@ func (t *historyTurn) take(ctx context.Context) error {
 	case t.taken:
 		return nil
 	case !t.waits && !t.of.TryAcquire(1):
-		return errBusy
+		return ErrBusy
 	case t.waits:
 		if err := t.of.Acquire(ctx, 1); err != nil {
 			return err
@@ -119,6 +119,7 @@ func (c *Client) beginAction(waits bool) (client *Client, end func()) {
 // the history several times, and must not get a revision that another user has stored after its signature was checked.
 type historySecrets struct {
 	corev1client.SecretInterface
+	ctx    context.Context // of the action: Helm passes none
 	limits HistoryLimits
 	key    []byte                    // signs revisions; nil if there is none
 	read   map[string]*corev1.Secret // by name; nil until the first List
@@ -141,7 +142,7 @@ func (s *historySecrets) Get(ctx context.Context, name string, o metav1.GetOptio
 	if s.onlySigned && s.key != nil && !hasSignature(s.key, secret) {
 		return nil, ErrNotSigned
 	}
-	return secret, s.check(ctx, &historySize{}, *secret)
+	return secret, s.check(&historySize{}, *secret)
 }
 
 // historyPage is the number of revisions that are read at a time. Helm keeps fewer of a release, but users may have stored thousands.
@@ -158,7 +159,7 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 			if err != nil {
 				return nil, err
 			}
-			if err := s.check(ctx, size, list.Items...); err != nil {
+			if err := s.check(size, list.Items...); err != nil {
 				return nil, err
 			}
 			for i := range list.Items {
@@ -224,7 +225,7 @@ type historySize struct {
 
 // check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing. Beyond
 // HistoryLimits.Small it first waits for its turn.
-func (s *historySecrets) check(ctx context.Context, size *historySize, secrets ...corev1.Secret) error {
+func (s *historySecrets) check(size *historySize, secrets ...corev1.Secret) error {
 	limits := s.limits
 	if limits.ResponseLimits == (transport.ResponseLimits{}) {
 		return nil
@@ -239,7 +240,7 @@ func (s *historySecrets) check(ctx context.Context, size *historySize, secrets .
 			size.storedCounted += int64(secrets[i].Size())
 		}
 		if limits.Small.Bytes > 0 && size.storedCounted > limits.Small.Bytes {
-			if err := limits.hold(ctx); err != nil {
+			if err := limits.hold(s.ctx); err != nil {
 				return err
 			}
 		}
@@ -262,7 +263,7 @@ func (s *historySecrets) check(ctx context.Context, size *historySize, secrets .
 				return len(text), nil
 			}
 			if _, err := size.readCounted.Write(text); err != nil {
-				refused = limits.hold(ctx)
+				refused = limits.hold(s.ctx)
 			}
 			return len(text), refused
 		}), content)

@@ -119,8 +119,8 @@ func (c *Client) sign(ctx context.Context, key []byte, f Found) error {
 	if err != nil {
 		return err
 	}
-	if c.decode(ctx, secret) == nil {
-		return nil // it stays unsigned, and is never parsed
+	if revision, err := c.decode(ctx, secret); revision == nil {
+		return err // without one, it is damaged: it stays unsigned, and is never parsed
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": secret.ResourceVersion, "annotations": map[string]string{signatureAnnotation: signature(key, f.Namespace, secret)},

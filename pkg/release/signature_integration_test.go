@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -642,12 +643,20 @@ func TestHistoryTurns(t *testing.T) {
 				assert.Error(t, readErr)
 				return
 			}
-			require.ErrorIs(t, err, errBusy)
+			require.ErrorIs(t, err, ErrBusy)
 			require.NoError(t, readErr, "nothing is removed yet")
+			_, _, err = m.Annotated(t.Context(), Found{Namespace: m.namespace, Name: "app", Version: 2})
+			require.ErrorIs(t, err, ErrBusy, "nor does a search for releases wait")
 			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, err := m.Deploy(ctx, m.request("a.yaml", configMap("a", "k", "one")))
+				done <- err
+			}()
+			require.Eventually(t, func() bool { return !turns.TryAcquire(0) }, time.Minute, 10*time.Millisecond, "other actions wait") // false while somebody waits
 			cancel()
-			_, err = m.Deploy(ctx, m.request("a.yaml", configMap("a", "k", "one")))
-			require.ErrorIs(t, err, context.Canceled, "other actions wait")
+			require.ErrorIs(t, <-done, context.Canceled, "the wait ends with the action")
 
 			turns.Release(1)
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))

@@ -297,7 +297,7 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 	return forgotten, nil
 }
 
-// mayPass reports whether the same call may succeed later: the error comes from a request, or is errBusy. Other errors are caused by the content of
+// mayPass reports whether the same call may succeed later: the error comes from a request, or is ErrBusy. Other errors are caused by the content of
 // the revision.
 func mayPass(err error) bool {
 	var request *url.Error
@@ -305,7 +305,7 @@ func mayPass(err error) bool {
 	isRefused := func(err error) bool {
 		return apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err)
 	}
-	return errors.Is(err, errBusy) || errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
+	return errors.Is(err, ErrBusy) || errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
 }
 
 // isForbidden checks the text as well, because Helm does not wrap the errors of several objects.

@@ -164,6 +164,9 @@ func (d *reconciler) warnOfLeftReleases(ctx context.Context, checked map[string]
 			continue
 		}
 		bundleDeployment, agent, readErr := d.releases.Annotated(ctx, f)
+		if errors.Is(readErr, release.ErrBusy) {
+			continue // a large one: it is looked at with the next search, and meanwhile the others are
+		}
 		if err = readErr; err != nil {
 			break
 		}
