@@ -275,6 +275,7 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 	}
 	options := jsonpatch.NewApplyOptions()
 	options.AllowMissingPathOnRemove, options.EnsurePathExistsOnAdd = true, true
+	padding := paddingMax
 	for _, operation := range operations {
 		data, err := json.Marshal([]any{operation})
 		if err != nil {
@@ -284,8 +285,12 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 		if err != nil {
 			return nil, err
 		}
-		if path, _ := operation["path"].(string); operation["op"] == "add" && padsTooMuch(document, path) {
-			continue
+		if path, _ := operation["path"].(string); operation["op"] == "add" {
+			added := paddingOf(document, path)
+			if added > padding {
+				continue
+			}
+			padding -= added
 		}
 		if patched, err := patch.ApplyWithOptions(document, options); err == nil {
 			document = patched
@@ -295,44 +300,45 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 	return changed, json.Unmarshal(document, &changed)
 }
 
-// paddingMax is the number of elements by which an operation may lengthen an array. The library adds them one by one, and copies the array each time.
+// paddingMax is the number of elements by which the operations of a ComparePatch may lengthen the arrays of an object. The library adds them one by one, and
+// copies the array each time.
 const paddingMax = 100
 
-// padsTooMuch reports whether the addition of an element at the path would lengthen an array by more than paddingMax.
-func padsTooMuch(document []byte, path string) bool {
-	isLarge := func(element string) bool {
-		index, err := strconv.Atoi(element)
-		return err == nil && index > paddingMax
-	}
+// paddingOf returns the number of elements by which the addition of an element at the path would lengthen arrays, besides that element. Those of a path that
+// does not exist count as well, as far as they can be indexes of arrays.
+func paddingOf(document []byte, path string) (added int) {
 	elements := strings.Split(path, "/")
-	if !slices.ContainsFunc(elements, isLarge) {
-		return false
+	isIndex := func(element string) bool {
+		index, err := strconv.Atoi(element)
+		return err == nil && index > 0
+	}
+	if !slices.ContainsFunc(elements, isIndex) {
+		return 0
 	}
 	var at any
 	if json.Unmarshal(document, &at) != nil {
-		return true
+		return paddingMax + 1
 	}
 	unescaped := strings.NewReplacer("~1", "/", "~0", "~")
 	for _, element := range elements[1:] {
+		index, err := strconv.Atoi(element)
+		length := 0 // of an array that does not exist yet
 		switch container := at.(type) {
 		case map[string]any:
 			at = container[unescaped.Replace(element)]
+			continue
 		case []any:
-			index, err := strconv.Atoi(element)
-			if err == nil && index > len(container)+paddingMax {
-				return true
-			}
-			at = nil
-			if err == nil && index >= 0 && index < len(container) {
+			if length = len(container); err == nil && index >= 0 && index < length {
 				at = container[index]
-			}
-		default: // the path does not exist yet
-			if isLarge(element) {
-				return true
+				continue
 			}
 		}
+		at = nil
+		if err == nil && index > length {
+			added = min(added+index-length, paddingMax+1) // no overflow
+		}
 	}
-	return false
+	return added
 }
 
 // operationsConcern reports whether the operations of a ComparePatch apply to the object: all of its names have to be equal.

@@ -94,6 +94,21 @@ func TestStripped_largeIndex(t *testing.T) {
 	}
 }
 
+// All operations together have the limit: each could lengthen an array further.
+func TestStripped_manyIndices(t *testing.T) {
+	patch := fleet.ComparePatch{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "c1"}
+	for _, path := range []string{"/metadata/x/60", "/metadata/x/120/y", "/metadata/z/50", "/metadata/z/30/1", "/metadata/x/61"} {
+		patch.Operations = append(patch.Operations, fleet.Operation{Op: "add", Path: path, Value: "1"})
+	}
+	fields, err := stripped(object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: ns, name: c1}}"), []fleet.ComparePatch{patch})
+	require.NoError(t, err)
+	x, _, _ := unstructured.NestedSlice(fields, "metadata", "x")
+	z, _, _ := unstructured.NestedSlice(fields, "metadata", "z")
+	assert.Len(t, x, 62)
+	require.Len(t, z, 31)
+	assert.Len(t, z[30], 2)
+}
+
 func TestToleratesMissing(t *testing.T) {
 	ignore := []fleet.Operation{{Op: "ignore"}}
 	for name, row := range map[string]struct {
