@@ -132,7 +132,7 @@ func (d *reconciler) run(ctx context.Context) error {
 	running.Go(func() { d.stalls.reportSlowStart(ctx) })
 	loadHistoryKey := func(ctx context.Context) error {
 		err := d.loadHistoryKey(ctx)
-		d.stalls.note(readHistoryKey, err)
+		d.stalls.note(ctx, readHistoryKey, err)
 		return err
 	}
 	if !d.untilDone(ctx, loadHistoryKey) {

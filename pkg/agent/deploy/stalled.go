@@ -69,8 +69,11 @@ func (s *stallTracker) reportSlowStart(ctx context.Context) {
 	}
 }
 
-// note records the result of a step.
-func (s *stallTracker) note(step deployStep, err error) {
+// note records the result of a step, unless the run has ended: then the end is the cause of the error.
+func (s *stallTracker) note(ctx context.Context, step deployStep, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	failure, fails := s.failing[step]
@@ -116,18 +119,14 @@ func (s *stallTracker) noteErrors(revisions *cache.ListWatch) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := revisions.ListWithContext(ctx, o)
-			if ctx.Err() == nil {
-				s.note(listRevisions, err)
-			}
+			s.note(ctx, listRevisions, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := revisions.WatchWithContext(ctx, o)
-			if ctx.Err() == nil {
-				s.note(watchRevisions, err)
-			}
+			s.note(ctx, watchRevisions, err)
 			if err == nil {
-				s.note(listRevisions, nil)
+				s.note(ctx, listRevisions, nil)
 			}
 			return events, err
 		},

@@ -35,24 +35,33 @@ func TestStallTracker(t *testing.T) {
 
 	t.Run("a step that fails for a minute is reported, and its success", func(t *testing.T) {
 		s := begin()
-		s.note(readHistoryKey, refused)
+		s.note(t.Context(), readHistoryKey, refused)
 		s.clock.Step(59 * time.Second)
-		s.note(readHistoryKey, refused)
+		s.note(t.Context(), readHistoryKey, refused)
 		assert.Empty(t, *s.reported)
 		s.clock.Step(time.Second)
-		s.note(readHistoryKey, refused)
+		s.note(t.Context(), readHistoryKey, refused)
 		assert.Equal(t, []string{"reading the history key on the member: secrets is forbidden"}, *s.reported)
 		for _, step := range deploySteps {
-			s.note(step, nil)
+			s.note(t.Context(), step, nil)
 		}
 		assert.Empty(t, (*s.reported)[len(*s.reported)-1])
 	})
+	t.Run("the end of the run is no failure", func(t *testing.T) {
+		s := begin()
+		s.note(t.Context(), readHistoryKey, refused)
+		s.clock.Step(time.Minute)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		s.note(ended, readHistoryKey, ended.Err())
+		assert.Empty(t, *s.reported)
+	})
 	t.Run("success within a minute is reported once, for the report of an earlier run", func(t *testing.T) {
 		s := begin()
-		s.note(readHistoryKey, refused)
+		s.note(t.Context(), readHistoryKey, refused)
 		for range 2 {
 			for _, step := range deploySteps {
-				s.note(step, nil)
+				s.note(t.Context(), step, nil)
 			}
 		}
 		assert.Equal(t, []string{""}, *s.reported)
@@ -60,18 +69,18 @@ func TestStallTracker(t *testing.T) {
 	t.Run("a failure long after the start lasts from its first attempt", func(t *testing.T) {
 		s := begin()
 		for _, step := range deploySteps {
-			s.note(step, nil)
+			s.note(t.Context(), step, nil)
 		}
 		s.clock.Step(time.Hour)
-		s.note(listRevisions, refused)
+		s.note(t.Context(), listRevisions, refused)
 		assert.Equal(t, []string{""}, *s.reported)
 		s.clock.Step(time.Minute)
-		s.note(listRevisions, refused)
+		s.note(t.Context(), listRevisions, refused)
 		assert.Equal(t, []string{"", "listing the Secrets of Helm releases on the member: secrets is forbidden"}, *s.reported)
 	})
 	t.Run("a start that waits for an answer is reported", func(t *testing.T) {
 		s := begin()
-		s.note(readHistoryKey, nil)
+		s.note(t.Context(), readHistoryKey, nil)
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.reportSlowStart(t.Context()) }()
 		require.Eventually(t, s.clock.HasWaiters, time.Minute, time.Millisecond)
@@ -81,7 +90,7 @@ func TestStallTracker(t *testing.T) {
 	})
 	t.Run("lists work and watches do not", func(t *testing.T) {
 		s := begin()
-		s.note(readHistoryKey, nil)
+		s.note(t.Context(), readHistoryKey, nil)
 		failed := refused
 		revisions := s.noteErrors(&cache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return &metav1.List{}, nil },
