@@ -342,11 +342,11 @@ func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, s
 	return release.Found{}, false
 }
 
-// hasDeployed reports whether this run has deployed the deployment ID last. Another revision is the last one now.
+// hasDeployed reports whether this run has deployed the deployment ID last, and no attempt has failed since. Another revision is the last one now.
 func (s *deploymentState) hasDeployed(bd *fleet.BundleDeployment) bool {
 	deployed, _ := s.release()
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
-	return deployed != nil && (s.failedID == "" || s.failedID == bd.Spec.DeploymentID) && deployed.Namespace == namespace && deployed.Name == name &&
+	return deployed != nil && s.failedID == "" && deployed.Namespace == namespace && deployed.Name == name &&
 		deployed.Labels[release.DeploymentIDLabel] == release.DeploymentIDValue(bd.Spec.DeploymentID)
 }
 

@@ -78,6 +78,22 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.failure)
 }
 
+// The revision of a failed attempt of this run is not one of another writer: the next success is no repetition, after which new copies would have to wait.
+func TestFacts_failedAttempt(t *testing.T) {
+	p := newStoppedReconciler()
+	p.bd.Spec.Options.DefaultNamespace = "apps"
+	state := p.states.get("app")
+	namespace, name := release.Place("app", p.bd.Spec.Options)
+	labels := map[string]string{release.DeploymentLabel: "app", release.DeploymentIDLabel: release.DeploymentIDValue("one")}
+	state.setRelease(&release.Deployed{Namespace: namespace, Name: name, Version: 1, Labels: labels})
+	p.index.add(release.Found{Namespace: namespace, Name: name, Version: 2, Labels: labels})
+	assert.True(t, p.facts("app", p.bd, state).MustRepeat, "another writer has stored the last revision")
+	p.failed("app", p.bd, state, deploy, assert.AnError)
+	f := p.facts("app", p.bd, state)
+	assert.False(t, f.MustRepeat)
+	assert.True(t, f.RetryNotDue, "the failed attempt has its own pause")
+}
+
 // A change of the spec ends a long pause, but no attempt follows another one sooner than after the shortest pause.
 func TestReconcile_failedDeploymentOfAnotherGeneration(t *testing.T) {
 	p := newStoppedReconciler()
