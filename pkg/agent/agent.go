@@ -25,6 +25,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
 
@@ -169,7 +170,11 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 		if o.newerToken != "" {
-			if err := o.stored.WithToken(o.newerToken).Replace(work, l.member, o.storedSecret); err != nil {
+			err := o.stored.WithToken(o.newerToken).Replace(work, l.member, o.storedSecret)
+			if apierrors.IsConflict(err) {
+				continue // a renewal has stored a token since the Secret was read
+			}
+			if err != nil {
 				l.logError(work, "Cannot write the newer token of the credential back to Secret "+registration.CredentialSecret, err)
 				l.wait(ctx, retry.Step(), running)
 				continue

@@ -361,6 +361,20 @@ func TestRenewWritesTheNewerTokenBack(t *testing.T) {
 	assert.Zero(t, r.countLogs("The work with the stored credential has ended"))
 }
 
+// A renewal stores its token while the loop observes: the token that the loop has read is an earlier one, but not of a backup.
+func TestRenewWhileTheSecretIsRead(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.start()
+	r.advanceUntil(r.isRenewed, "renewed")
+	renewed := r.storedToken()
+	r.advanceUntil(func() bool { return r.countLogs("The credential for the hub was renewed") > 0 && r.isWatching() }, "the watches have begun")
+	var updates atomic.Int32
+	r.failMember("update", func() bool { return updates.Add(1) != 2 }, conflict(), false) // the first is that of the test
+	r.putSecrets(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
+	r.eventually(func() bool { return r.storedToken() == renewed }, "observed again")
+	assert.Zero(t, r.countLogs("Cannot write the newer token"))
+}
+
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewingAgent(t)
 	r.start()
