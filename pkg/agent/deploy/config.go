@@ -91,7 +91,7 @@ type Timing struct {
 	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see decideRemoval.
 	RemovalRecheck time.Duration
 	// RemovalAlone is how long the agent's own BundleDeployment must be gone while others exist, until the agent takes itself for one that the hub no
-	// longer manages; RemovalRecheck if the hub has said so with UnmanagedAnnotation.
+	// longer manages; RemovalRecheck if the hub has said so with UnmanagedAnnotation. A restart does not begin again.
 	RemovalAlone time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration

@@ -119,8 +119,8 @@ type removalFacts struct {
 	Managed bool
 	// AgentGone means that the API server of the hub has answered that the agent's own BundleDeployment is gone.
 	AgentGone bool
-	// GoneAlone means that the BundleDeployment has been gone for Timing.RemovalAlone, or for Timing.RemovalRecheck if the hub has deleted it because it no
-	// longer manages the agent, and that the watch shows others.
+	// GoneAlone means that the agent's own BundleDeployment has been gone for Timing.RemovalAlone, in this run or since an earlier one, or that the hub has
+	// deleted it because it no longer manages the agent; that it has been gone for Timing.RemovalRecheck in this run; and that the watch shows others.
 	GoneAlone bool
 }
 

@@ -25,7 +25,11 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew: record now which releases
 	// have no BundleDeployment, and stay. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
-		if err := d.keepIfAnew(ctx, bd); err != nil {
+		err := d.keepIfAnew(ctx, bd)
+		if err == nil {
+			err = d.recordOwnGone(ctx, time.Time{})
+		}
+		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}

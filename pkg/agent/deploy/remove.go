@@ -60,6 +60,12 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	case retryRemoval:
 		d.retryLater(ctx, key, state, unconfirmed)
 	case keepAgentGone:
+		if f.Own {
+			if err := d.recordOwnGone(ctx, d.ownGoneSince(state)); err != nil {
+				d.retryLater(ctx, key, state, err)
+				return
+			}
+		}
 		d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
 		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 	case uninstallAll:
@@ -107,13 +113,7 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	cached := d.bundleDeployments()
 	f.NoneCached = len(cached) == 0
 	wanted := slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	state.mu.Lock()
-	alone := d.Timing.RemovalAlone
-	if state.unmanaged {
-		alone = d.Timing.RemovalRecheck
-	}
-	state.mu.Unlock()
-	f.GoneAlone = wanted && d.Clock.Since(state.goneSince) >= alone
+	f.GoneAlone = f.Own && wanted && d.Clock.Since(d.ownGoneSince(state)) >= d.Timing.RemovalAlone && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
 	return f, err
 }
 

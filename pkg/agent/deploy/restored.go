@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,7 @@ type hubRecord struct {
 	hub     string           // "" if none is recorded
 	version uint64           // 0 if none is recorded
 	own     types.UID        // of the agent's own BundleDeployment; "" if it did not exist
+	ownGone time.Time        // since when the agent's own BundleDeployment is gone; zero if it exists, the epoch if the hub no longer manages the agent
 	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
 }
 
@@ -51,11 +53,12 @@ type hubRecord struct {
 const maxAdvance = 500_000_000
 
 // The annotations of Secret registration.HistoryKeySecret with the highest resourceVersion of the hub that the agent has seen, and with
-// Config.HubID and the UID of the agent's own BundleDeployment at that time. registration.KeptAnnotation is beside them.
+// Config.HubID and the UID of the agent's own BundleDeployment at that time, and since when that is gone. registration.KeptAnnotation is beside them.
 const (
 	hubVersionAnnotation = "muster.fleet.cattle.io/hub-resource-version"
 	hubIDAnnotation      = "muster.fleet.cattle.io/hub-id"
 	hubOwnUIDAnnotation  = "muster.fleet.cattle.io/hub-agent-uid"
+	hubOwnGoneAnnotation = "muster.fleet.cattle.io/hub-agent-gone-since"
 )
 
 // isOther reports whether the record is of another hub.
@@ -81,14 +84,21 @@ func (d *reconciler) readRecord(ctx context.Context) error {
 	}
 	d.record.hub, d.record.version = secret.Annotations[hubIDAnnotation], number(secret.Annotations[hubVersionAnnotation])
 	d.record.own = types.UID(secret.Annotations[hubOwnUIDAnnotation])
+	if since, err := time.Parse(time.RFC3339, secret.Annotations[hubOwnGoneAnnotation]); err == nil {
+		d.record.ownGone = since
+	}
 	d.record.kept = registration.KeptDeployments(secret)
 	return nil
 }
 
 // writeRecord is called with the lock held.
-func (d *reconciler) writeRecord(ctx context.Context, version uint64, own types.UID, kept sets.Set[string]) error {
+func (d *reconciler) writeRecord(ctx context.Context, version uint64, own types.UID, ownGone time.Time, kept sets.Set[string]) error {
+	since := ""
+	if !ownGone.IsZero() {
+		since = ownGone.UTC().Format(time.RFC3339)
+	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		hubIDAnnotation: d.HubID, hubVersionAnnotation: strconv.FormatUint(version, 10), hubOwnUIDAnnotation: string(own),
+		hubIDAnnotation: d.HubID, hubVersionAnnotation: strconv.FormatUint(version, 10), hubOwnUIDAnnotation: string(own), hubOwnGoneAnnotation: since,
 		registration.KeptAnnotation: strings.Join(sets.List(kept), " "),
 	}}})
 	if err != nil {
@@ -99,7 +109,7 @@ func (d *reconciler) writeRecord(ctx context.Context, version uint64, own types.
 	if err != nil && !apierrors.IsNotFound(err) { // a deleted Secret is created again at the next start
 		return fmt.Errorf("recording the resourceVersion of the hub: %w", err)
 	}
-	d.record.hub, d.record.version, d.record.own, d.record.kept = d.HubID, version, own, kept
+	d.record.hub, d.record.version, d.record.own, d.record.ownGone, d.record.kept = d.HubID, version, own, ownGone, kept
 	return nil
 }
 
@@ -114,7 +124,7 @@ func (d *reconciler) recordVersion(ctx context.Context, ofObject string) error {
 	case d.mayBeOtherHub() || isBumped(d.record.version, version):
 		return d.keepMissing(ctx) // with a later record, the restore would not be detected any more
 	case version > d.record.version || own != d.record.own:
-		return d.writeRecord(ctx, max(version, d.record.version), own, d.record.kept)
+		return d.writeRecord(ctx, max(version, d.record.version), own, d.record.ownGone, d.record.kept)
 	}
 	return nil
 }
@@ -193,7 +203,7 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 		// One of several API servers is behind the others, or has not been restarted since the restore.
 		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), current)
 	}
-	if err := d.writeRecord(ctx, current, own, d.record.kept.Union(missing)); err != nil {
+	if err := d.writeRecord(ctx, current, own, time.Time{}, d.record.kept.Union(missing)); err != nil {
 		return err
 	}
 	for _, name := range d.reportKept() {
@@ -202,6 +212,33 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 			namespace, name, namespace, name)
 	}
 	return nil
+}
+
+// ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this
+// run, and the epoch if the hub no longer manages the agent.
+func (d *reconciler) ownGoneSince(state *deploymentState) time.Time {
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	d.record.Lock()
+	defer d.record.Unlock()
+	switch {
+	case state.unmanaged:
+		return time.Unix(0, 0)
+	case !d.record.ownGone.IsZero() && d.record.ownGone.Before(state.goneSince):
+		return d.record.ownGone
+	}
+	return state.goneSince
+}
+
+// recordOwnGone records since when the agent's own BundleDeployment is gone, for later runs; zero if it exists. Until it is recorded that the hub has
+// changed, it does nothing: keepMissing then begins again.
+func (d *reconciler) recordOwnGone(ctx context.Context, since time.Time) error {
+	d.record.Lock()
+	defer d.record.Unlock()
+	if d.record.ownGone.Equal(since) || d.hubChanged() {
+		return nil
+	}
+	return d.writeRecord(ctx, d.record.version, d.record.own, since, d.record.kept)
 }
 
 // isKept reports whether the releases of a missing BundleDeployment stay.
@@ -255,7 +292,7 @@ func (d *reconciler) endKept(ctx context.Context, key, ofObject string) error {
 	if d.mayBeOtherHub() || isBumped(d.record.version, version) {
 		return errors.New("the hub is another one or was restored from a backup again: waiting for its list of BundleDeployments")
 	}
-	if err := d.writeRecord(ctx, version, d.record.own, d.record.kept.Difference(sets.New(key))); err != nil {
+	if err := d.writeRecord(ctx, version, d.record.own, d.record.ownGone, d.record.kept.Difference(sets.New(key))); err != nil {
 		return err
 	}
 	d.reportKept()

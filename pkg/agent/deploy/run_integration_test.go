@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -212,9 +213,9 @@ func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 }
 
 func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
-	deleted := func(t *testing.T, change func(*fleet.BundleDeployment)) *stage {
-		s := onStage(t)
-		s.run()
+	deleted := func(t *testing.T, change func(*fleet.BundleDeployment), configure ...func(*deploy.Config)) (s *stage, stop func() error) {
+		s = onStage(t)
+		stop = s.run(configure...)
 		s.put("app", configMap("a", "one"))
 		s.put("other", configMap("b", "one"))
 		s.put(s.ownBundle(), configMap("agent", "one"), change)
@@ -223,10 +224,16 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 		}
 		s.remove(s.ownBundle())
 		s.remove("app")
-		return s
+		return s, stop
+	}
+	const goneAnnotation = "muster.fleet.cattle.io/hub-agent-gone-since"
+	recorded := func(s *stage) string {
+		secret, err := s.Kubernetes.CoreV1().Secrets(s.agent).Get(s.t.Context(), registration.HistoryKeySecret, metav1.GetOptions{})
+		require.NoError(s.t, err)
+		return secret.Annotations[goneAnnotation]
 	}
 	t.Run("the hub no longer manages the agent", func(t *testing.T) {
-		s := deleted(t, func(bd *fleet.BundleDeployment) {
+		s, _ := deleted(t, func(bd *fleet.BundleDeployment) {
 			bd.Annotations = map[string]string{fleet.UnmanagedAnnotation: "true"}
 		})
 		s.gone("a")
@@ -236,7 +243,7 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 		}
 	})
 	t.Run("the hub has not said so", func(t *testing.T) {
-		s := deleted(t, func(*fleet.BundleDeployment) {})
+		s, _ := deleted(t, func(*fleet.BundleDeployment) {})
 		asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/"
 		testenv.Eventually(t, func() (bool, string) { // RemovalRecheck has passed more than once
 			return len(s.hubWire.Requests(asks+"app")) > 4 && len(s.hubWire.Requests(asks+s.ownBundle())) > 4, "it does not ask again"
@@ -246,7 +253,36 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 			require.NoError(t, err, "%s stays", name)
 		}
 		assert.Len(t, s.releases(), 3, "nor is the history removed")
+
+		s.put(s.ownBundle(), configMap("agent", "one"))
+		testenv.Eventually(t, func() (bool, string) { return recorded(s) == "", "the record is still there" })
 	})
+	for name, row := range map[string]struct {
+		unmanaged bool
+		passed    time.Duration // until the restart
+	}{
+		"restarted after the hub has said that it no longer manages the agent": {true, 0},
+		"restarted after RemovalAlone has passed":                              {false, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, stop := deleted(t, func(bd *fleet.BundleDeployment) {
+				if row.unmanaged {
+					bd.Annotations = map[string]string{fleet.UnmanagedAnnotation: "true"}
+				}
+			}, func(c *deploy.Config) { c.Timing.RemovalRecheck = time.Hour })
+			testenv.Eventually(t, func() (bool, string) { return recorded(s) != "", "nothing is recorded" })
+			require.NoError(t, stop())
+			since, err := time.Parse(time.RFC3339, recorded(s))
+			require.NoError(t, err)
+			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, goneAnnotation, since.Add(-row.passed).Format(time.RFC3339))
+			_, err = s.Kubernetes.CoreV1().Secrets(s.agent).Patch(t.Context(), registration.HistoryKeySecret, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			require.NoError(t, err)
+			s.run()
+			s.gone("a")
+			_, err = s.configMap("b")
+			require.NoError(t, err, "what the hub has stays")
+		})
+	}
 }
 
 const unauthorized = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`
