@@ -33,9 +33,12 @@ type deploymentState struct {
 	// retryAt is the earliest time of the next attempt; retries are the pauses between attempts.
 	retryAt time.Time
 	retries *wait.Backoff
-	// correctedAt is the time of the last correction; corrections are the pauses between corrections.
-	correctedAt time.Time
-	corrections *wait.Backoff
+	// correctedAt is the time of the last correction; quickCorrections is how many have had the shortest pause; corrections are the pauses after
+	// these, and correctionPause is the last one.
+	correctedAt      time.Time
+	quickCorrections int
+	corrections      *wait.Backoff
+	correctionPause  time.Duration
 	// unsyncedSince is the time since which the caches of the release's kinds are incomplete; zero if they are complete.
 	unsyncedSince time.Time
 	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.

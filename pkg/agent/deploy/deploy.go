@@ -459,13 +459,27 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 		state.failure, state.failedID = nil, ""
 	}
 	if repeated { // another writer keeps changing this release, so the next repetition must wait
-		if state.corrections == nil || d.Clock.Since(state.correctedAt) > 2*d.Timing.CorrectMax {
-			state.corrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
-		}
-		state.correctedAt = d.Clock.Now()
-		state.retryAt = state.correctedAt.Add(state.corrections.Step())
+		state.correctedAt, state.correctionPause = d.pauseAfterCorrection(state, done)
+		state.retryAt = state.correctedAt.Add(state.correctionPause)
 	}
 	d.drifts.AddAfter(key, d.Timing.Settle)
+}
+
+// maxQuickCorrections is the number of corrections with the shortest pause: a person may change a release several times within a minute.
+const maxQuickCorrections = 5
+
+// pauseAfterCorrection returns the current time and the pause until the release may be corrected or deployed again. The pauses of a release that another
+// program keeps changing grow. They begin again when it has not been changed for a minute, with the default of Timing.CorrectFirst, and for twice the last pause.
+func (d *reconciler) pauseAfterCorrection(state *deploymentState, done action) (now time.Time, pause time.Duration) {
+	now = d.Clock.Now()
+	if state.corrections == nil || now.Sub(state.correctedAt) > max(12*d.Timing.CorrectFirst, 2*state.correctionPause) {
+		state.corrections, state.quickCorrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax), 0
+	}
+	if done == correct && state.quickCorrections < maxQuickCorrections {
+		state.quickCorrections++
+		return now, d.Timing.CorrectFirst
+	}
+	return now, state.corrections.Step()
 }
 
 func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {

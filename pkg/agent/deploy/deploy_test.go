@@ -78,6 +78,48 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.failure)
 }
 
+func TestPauseAfterCorrection(t *testing.T) {
+	p := newStoppedReconciler()
+	state := p.states.get("app")
+	correctAfter := func(quiet time.Duration, done action) time.Duration {
+		p.clock.Step(quiet)
+		state.correctedAt, state.correctionPause = p.pauseAfterCorrection(state, done)
+		return state.correctionPause
+	}
+	for n := range 5 {
+		assert.Equal(t, p.Timing.CorrectFirst, correctAfter(15*time.Second, correct), "edit %d of a person", n)
+	}
+	assert.InDelta(t, 5, correctAfter(p.Timing.CorrectFirst, correct).Seconds(), 1)
+	last := time.Duration(0)
+	for range 20 { // another program undoes each correction at once
+		pause := correctAfter(state.correctionPause, correct)
+		assert.GreaterOrEqual(t, pause, last/2)
+		last = pause
+	}
+	assert.InDelta(t, p.Timing.CorrectMax.Seconds(), last.Seconds(), p.Timing.CorrectMax.Seconds()/4)
+	assert.Equal(t, p.Timing.CorrectFirst, correctAfter(2*last+time.Second, correct), "it has stopped")
+
+	*state = deploymentState{}
+	first := correctAfter(time.Hour, deploy)
+	assert.Greater(t, correctAfter(first, deploy), first, "releases that agents take from each other")
+}
+
+func TestDrift_failed(t *testing.T) {
+	limits := Timing{RetryFirst: time.Second, RetryMax: time.Minute}
+	before := drift{objects: map[string]comparison{}}
+	after := drift{err: "webhook"}
+	first := after.failed(before, limits)
+	assert.Empty(t, after.err, "one failure may be a moment")
+	again := drift{err: "webhook"}
+	assert.Greater(t, again.failed(after, limits), first)
+	assert.Equal(t, "webhook", again.err)
+	assert.True(t, again.compared())
+
+	never := drift{err: "webhook"}
+	never.failed(drift{}, limits)
+	assert.Equal(t, "webhook", never.err, "nothing is known before the first comparison")
+}
+
 // The revision of a failed attempt of this run is not one of another writer: the next success is no repetition, after which new copies would have to wait.
 func TestFacts_failedAttempt(t *testing.T) {
 	p := newStoppedReconciler()

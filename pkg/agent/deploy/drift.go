@@ -24,10 +24,12 @@ type drift struct {
 	objects map[string]comparison // by objectID; nil before the first comparison
 	// patches are the ComparePatches of the comparison.
 	patches []fleet.ComparePatch
-	// err is why some objects could not be compared; "" if all were.
+	// err is why some objects could not be compared; "" if all were, or if only the last comparison failed.
 	err string
 	// recompare has all objects compared, even those that have not changed since the last comparison.
 	recompare bool
+	// retries are the pauses after comparisons that have failed; nil after one that has succeeded.
+	retries *wait.Backoff
 	// lookAt is when missing objects are compared again although they have not changed; looks are the pauses. Both are zero if none is missing.
 	lookAt time.Time
 	looks  *wait.Backoff
@@ -118,6 +120,10 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if ctx.Err() != nil {
 		return
 	}
+	if after.err != "" {
+		d.log(key).Warnf("Comparing with what was deployed: %s", after.err)
+		d.drifts.AddAfter(key, after.failed(before, d.Timing))
+	}
 	d.lookAgain(key, before, &after, look)
 	state.mu.Lock()
 	if state.deployed == deployed {
@@ -125,11 +131,19 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		state.drift = after
 	}
 	state.mu.Unlock()
-	if after.err != "" {
-		d.log(key).Warnf("Comparing with what was deployed: %s", after.err)
-		d.drifts.AddAfter(key, d.Timing.RetryMax)
-	}
 	d.queue.Add(key)
+}
+
+// failed returns the pause after a comparison that has failed. The first failure after a success is not shown: the API server may be restarting, and the
+// status shows the error if the next comparison has one, too.
+func (d *drift) failed(before drift, t Timing) (pause time.Duration) {
+	if d.retries = before.retries; d.retries == nil {
+		d.retries = timing.Backoff(t.RetryFirst, t.RetryMax)
+		if before.compared() {
+			d.err = ""
+		}
+	}
+	return d.retries.Step()
 }
 
 // lookAgain enqueues the next comparison of missing objects. The agent watches only objects with Helm's label, so that an object which somebody creates
