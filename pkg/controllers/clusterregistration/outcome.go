@@ -160,7 +160,7 @@ func (h *handler) reconcileRefusal(ctx context.Context, found *findings, tell bo
 	// Without a known token, no agent could read the Secret. Some requests are refused before decide looks for their token. A Secret of
 	// another request stays.
 	if token == nil {
-		token, _, err = h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), clusterName(found.cluster, ""))
+		token, _, err = h.findToken(ctx, request, registration.OriginOf(request, h.OriginPolicies()), clusterName(found.cluster, ""))
 	}
 	switch {
 	case err != nil, token == nil:

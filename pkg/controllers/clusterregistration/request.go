@@ -132,7 +132,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
 	// according to the API server, created the request.
 	found.origin = registration.OriginOf(request, h.OriginPolicies())
-	token, refusal, err := h.findToken(request, found.origin, clusterName(cluster, found.newCluster))
+	token, refusal, err := h.findToken(ctx, request, found.origin, clusterName(cluster, found.newCluster))
 	if err != nil {
 		return failed(err)
 	}
@@ -326,7 +326,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 	}
 
 	// Repair the rights. If the token is gone, the right to read the credential goes too, and the request stays granted.
-	token, _, err := h.findToken(request, registration.OriginOf(request, h.OriginPolicies()), cluster.Name)
+	token, _, err := h.findToken(ctx, request, registration.OriginOf(request, h.OriginPolicies()), cluster.Name)
 	if err != nil {
 		return failed(err)
 	}

@@ -2,6 +2,7 @@ package clusterregistration
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
@@ -18,9 +19,9 @@ import (
 )
 
 // findToken returns the token that the agent registers with, or the reason why it is not known. The ServiceAccount of that token gets the
-// right to read the credential.
+// right to read the credential. Whether a token has expired is decided by the clock of the API server, by which it was created.
 func (h *handler) findToken(
-	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
+	ctx context.Context, request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
 ) (*fleet.ClusterRegistrationToken, *registration.Explanation, error) {
 	// Agents of early versions name no token, and may hold any token of the namespace. Only for them all tokens are listed.
 	claimed := request.Labels[fleet.RegistrationTokenLabel]
@@ -37,7 +38,11 @@ func (h *handler) findToken(
 	usable := map[string]*fleet.ClusterRegistrationToken{}
 	var candidates []registration.KnownToken
 	for _, token := range tokens {
-		if registration.Usable(token, h.Clock.Now()) {
+		isUnusable, _, err := h.IsOver(ctx, func(now time.Time) bool { return !registration.Usable(token, now) })
+		if err != nil {
+			return nil, nil, err
+		}
+		if !isUnusable {
 			usable[token.Name] = token
 			candidates = append(candidates, asToken(token, h.bootstrapUsersOf(token)...))
 		}

@@ -7,8 +7,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -38,6 +41,12 @@ func TestFindToken(t *testing.T) {
 		{"named, expired and not deleted yet", func(s *scene) {
 			s.token.CreationTimestamp, s.token.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
 		}, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, expired only by the clock of the hub, which is ahead", func(s *scene) {
+			s.token.CreationTimestamp, s.token.Spec.TTL = metav1.NewTime(noon.Add(-13*time.Hour)), &metav1.Duration{Duration: time.Hour}
+			s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+				return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: s.token.CreationTimestamp}}, nil
+			})
+		}, "token", fleet.ReasonOriginProved},
 		{"named, with a ttl that cannot be decoded", func(s *scene) { s.token.Undecodable = "spec.ttl" }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"named, created by the holder of another token", func(s *scene) {
 			tokens(s, "token", "other")
@@ -78,7 +87,7 @@ func TestFindToken(t *testing.T) {
 			s := newScene(t)
 			row.change(s)
 			origin := registration.OriginOf(s.request, s.OriginPolicies())
-			token, refusal, err := s.findToken(s.request, origin, "member")
+			token, refusal, err := s.findToken(t.Context(), s.request, origin, "member")
 			require.NoError(t, err)
 			if refusal != nil {
 				assert.Nil(t, token)

@@ -151,9 +151,10 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 		return issued.Token, err
 	}
 	// The API server's clock decides when the ClusterRegistrationToken was created and when the bearer token expires. If the hub's clock is
-	// ahead of it, the lifetime above is too short: the bearer token would expire too early, and each reconcile would replace it.
+	// ahead of it, the lifetime above is too short, or even negative: the bearer token would expire too early, and each reconcile would replace it.
 	if early := expires.Sub(issued.Expires); early > tolerance {
-		issued, err = h.Issuer.IssueAtLeast(ctx, accountOf(token), lifetime+early)
+		requested := max(lifetime, credential.MinLifetime) // by the Issuer
+		issued, err = h.Issuer.IssueAtLeast(ctx, accountOf(token), requested+early)
 	}
 	return issued.Token, err
 }

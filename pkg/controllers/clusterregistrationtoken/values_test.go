@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -30,8 +31,12 @@ import (
 
 func TestEnsureValues(t *testing.T) {
 	token, issued, keyID := someToken(0), 0, "first"
+	short := someToken(0)
+	short.Name, short.UID, short.Status.SecretName = "short", "short-uid", "short"
 	account := accountOf(token)
-	kube := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name, UID: "account"}})
+	kube := fake.NewClientset(
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name, UID: "account"}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: accountOf(short).Name, UID: "account"}})
 	kube.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
 		expires := noon.Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)
@@ -89,6 +94,37 @@ func TestEnsureValues(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, before.Data, after.Data)
 	})
+	for name, row := range map[string]struct{ ahead, left time.Duration }{
+		"the clock of the hub is right":                                        {0, time.Hour},
+		"the clock of the hub is 13 hours ahead":                               {13 * time.Hour, time.Hour},
+		"the clock of the hub is ahead by most of the time that the token has": {20 * time.Minute, 25 * time.Minute},
+		"the token has less time left than the shortest bearer token":          {20 * time.Minute, 5 * time.Minute},
+	} {
+		t.Run(name+": the bearer token works as long as the token, and stays", func(t *testing.T) {
+			right := h.Clock
+			h.Clock = clocktesting.NewFakeClock(noon.Add(row.ahead))
+			h.Issuer.Clock = h.Clock
+			defer func() { h.Clock, h.Issuer.Clock = right, right }()
+			expires := &metav1.Time{Time: noon.Add(row.left)}
+			defer func() { require.NoError(t, secrets.Delete(t.Context(), short.Name, metav1.DeleteOptions{})) }()
+
+			assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), short, expires))
+			first, err := secrets.Get(t.Context(), short.Name, metav1.GetOptions{})
+			require.NoError(t, err)
+			values, err := registration.DecodeValues(first.Data[registration.ValuesKey])
+			require.NoError(t, err)
+			claims, err := credential.Inspect(credential.Token(values.Token))
+			require.NoError(t, err)
+			assert.False(t, claims.Expires.Before(expires.Time), "%s", claims.Expires)
+
+			issuedBefore := issued
+			assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), short, expires))
+			after, err := secrets.Get(t.Context(), short.Name, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, first.Data, after.Data)
+			assert.Equal(t, issuedBefore, issued)
+		})
+	}
 	t.Run("it expires in centuries: as if it did not expire", func(t *testing.T) {
 		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, &metav1.Time{Time: noon.AddDate(290, 0, 0)}))
 		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
