@@ -470,13 +470,15 @@ func (d *Deployer) isUntargeted(
 	}
 	liveBundle, err := resource("bundles").Get(ctx, bundle.Name, metav1.GetOptions{})
 	switch {
-	case writes.IsMissing(err) || err == nil && liveBundle.DeletionTimestamp != nil && !slices.Contains(liveBundle.Finalizers, fleet.BundleFinalizer):
-		kindDeleted, err := d.KindDeleted(ctx, "bundles", deployment.CreationTimestamp, d.Clock.Now())
+	case apierrors.IsNotFound(err) || err == nil && liveBundle.DeletionTimestamp != nil && !slices.Contains(liveBundle.Finalizers, fleet.BundleFinalizer):
+		kindDeleted, kindErr := d.KindDeleted(ctx, "bundles", deployment.CreationTimestamp, d.Clock.Now())
 		switch {
-		case err != nil:
-			return failed(err)
+		case kindErr != nil:
+			return failed(kindErr)
 		case kindDeleted:
 			return false, 0, &kindDeletedError{keyOf(deployment), "bundles"}
+		case err != nil && !writes.IsMissing(err): // the kind exists, so this answer says nothing about the Bundle
+			return failed(err)
 		}
 		return true, 0, nil
 	case err != nil:
@@ -499,6 +501,15 @@ func (d *Deployer) isUntargeted(
 		return true, 0, nil
 	}
 	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) { // the API server does not serve the kind
+		kindDeleted, kindErr := d.KindDeleted(ctx, "clustergroups", deployment.CreationTimestamp, d.Clock.Now())
+		switch {
+		case kindErr != nil:
+			return failed(kindErr)
+		case kindDeleted:
+			return false, 0, &kindDeletedError{keyOf(deployment), "clustergroups"}
+		}
+	}
 	if err != nil {
 		return failed(fmt.Errorf("listing the ClusterGroups: %w", err))
 	}

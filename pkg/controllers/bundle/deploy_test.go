@@ -235,7 +235,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	}{
 		"the Bundle is not in the cache yet":     {nil, []metav1.Object{toAlice()}, nil, []string{"confirm app"}, false},
 		"the Bundle targets the Cluster now":     {[]metav1.Object{elsewhere}, []metav1.Object{newer}, nil, []string{"confirm app"}, false},
-		"the kind is not served":                 {nil, nil, map[string]error{"confirm": errNoKind}, []string{"confirm app"}, false},
+		"a proxy says that nothing is there":     {nil, nil, map[string]error{"confirm": errNoKind}, []string{"confirm app", "kind bundles"}, false},
 		"the API server does not answer":         {nil, nil, map[string]error{"confirm": errInternal}, []string{"confirm app"}, false},
 		"the Bundle targets another Cluster":     {[]metav1.Object{elsewhere}, nil, nil, toCluster, true},
 		"the Cluster has a label now":            {[]metav1.Object{ofLabel}, []metav1.Object{labelled}, nil, toCluster, false},
@@ -255,6 +255,12 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 		},
 		"the groups cannot be listed": {
 			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errInternal}, toGroups, false,
+		},
+		"a proxy says that there are no groups": {
+			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errNoKind}, append(toGroups[:3:3], "kind clustergroups"), false,
+		},
+		"the kind of groups is not served and cannot be read": {
+			[]metav1.Object{ofGroup}, nil, map[string]error{"confirm groups": errNoKind, "kind": errInternal}, append(toGroups[:3:3], "kind clustergroups"), false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -335,6 +341,7 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 		"the kind of Bundles is gone":                             {"bundles", nil, nil, false},
 		"the kind of Bundles was created again":                   {"bundles", aDayAgo, nil, false},
 		"the kind of Bundles is older than the BundleDeployment":  {"bundles", earlier, nil, true},
+		"the kind of groups is gone":                              {"clustergroups", nil, []metav1.Object{named("edge")}, false},
 		"the kind of groups is being deleted":                     {"clustergroups", terminating, []metav1.Object{named("edge")}, false},
 		"the kind of groups was created again: no group":          {"clustergroups", aDayAgo, []metav1.Object{named("edge")}, false},
 		"the kind of groups was created again: no such label":     {"clustergroups", aDayAgo, []metav1.Object{selecting(map[string]string{"a": "c"}), edge}, false},
@@ -350,6 +357,9 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 				return true, &authenticationv1.SelfSubjectReview{}, nil
 			})
 			s.kinds = map[string]*metav1.PartialObjectMetadata{row.kind + ".fleet.cattle.io": row.definition}
+			if row.definition == nil { // the API server does not serve the kind
+				s.errors = map[string]error{map[string]string{"bundles": "confirm app", "clustergroups": "confirm groups"}[row.kind]: errNoKind}
+			}
 			deployment := isReady(deployed(t, toAlice()))
 			deployment.CreationTimestamp = created
 			s.has(t, append(row.cached, clusterNamed("alice"), deployment)...)

@@ -229,16 +229,17 @@ func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bo
 // owner that was created again with the same name keeps the object: its controller creates objects of the same names. done is also true for an object that
 // stays because the kind of its owner was deleted.
 func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Object, o ownerKey) (done bool, err error) {
-	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
-	switch {
-	case err == nil:
+	_, lookup := c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
+	if lookup == nil {
 		return true, nil
-	case !writes.IsMissing(err):
-		return false, fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, err)
+	}
+	unconfirmed := fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, lookup)
+	if !apierrors.IsNotFound(lookup) {
+		return false, unconfirmed
 	}
 	// An agent that is asked to uninstall itself needs the rights of its request. Objects whose owner is gone only because its kind is stay: all agents
 	// would lose their identity. The objects of an agent that has registered again, or whose Cluster is gone, do not stay.
-	if o.kind == kindRequest {
+	if o.kind == kindRequest && writes.IsMissing(lookup) {
 		needed, err := c.isNeeded(ctx, o.namespace, o.name)
 		if err != nil || needed == finalizing.IdentityUninstalling {
 			return false, err
@@ -249,12 +250,14 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 		}
 	} else {
 		kindDeleted, err := c.KindDeleted(ctx, c.owners[o.kind].resource.Resource, m.GetCreationTimestamp(), c.Clock.Now())
-		if err != nil {
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if kindDeleted {
+		case kindDeleted:
 			c.kept++
 			return true, nil
+		case !writes.IsMissing(lookup): // the kind exists, so this answer says nothing about the owner
+			return false, unconfirmed
 		}
 	}
 	err = c.Metadata.Resource(k.resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), writes.IfUID(m))

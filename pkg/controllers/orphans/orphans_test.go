@@ -116,16 +116,16 @@ func TestCheckAll(t *testing.T) {
 		collected      float64
 		left           int
 	}{
-		"the owner is in the cache":                   {cached: true},
-		"the owner exists and is not in the cache":    {asked: 1},
-		"the owner does not exist: deleted":           {live: errNotFound, asked: 1, deleted: 1, collected: 1},
-		"the API server does not answer: kept":        {live: errRefused, asked: 1, left: 1},
-		"the API server forbids the look-up: kept":    {live: apierrors.NewForbidden(clusters, "member", nil), asked: 1, left: 1},
-		"the API server does not know the kind: kept": {live: errNoKind, asked: 1, left: 1},
-		"the API server is overloaded: kept":          {live: apierrors.NewTooManyRequests("later", 1), asked: 1, left: 1},
-		"the orphan is gone already":                  {live: errNotFound, deletion: errNotFound, asked: 1, deleted: 1},
-		"another object has the name of the orphan":   {live: errNotFound, deletion: errConflict, asked: 1, deleted: 1},
-		"the orphan cannot be deleted":                {live: errNotFound, deletion: errRefused, asked: 1, deleted: 1, left: 1},
+		"the owner is in the cache":                       {cached: true},
+		"the owner exists and is not in the cache":        {asked: 1},
+		"the owner does not exist: deleted":               {live: errNotFound, asked: 1, deleted: 1, collected: 1},
+		"the API server does not answer: kept":            {live: errRefused, asked: 1, left: 1},
+		"the API server forbids the look-up: kept":        {live: apierrors.NewForbidden(clusters, "member", nil), asked: 1, left: 1},
+		"something else says that nothing is there: kept": {live: errNoKind, asked: 1, left: 1},
+		"the API server is overloaded: kept":              {live: apierrors.NewTooManyRequests("later", 1), asked: 1, left: 1},
+		"the orphan is gone already":                      {live: errNotFound, deletion: errNotFound, asked: 1, deleted: 1},
+		"another object has the name of the orphan":       {live: errNotFound, deletion: errConflict, asked: 1, deleted: 1},
+		"the orphan cannot be deleted":                    {live: errNotFound, deletion: errRefused, asked: 1, deleted: 1, left: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "n")
@@ -158,6 +158,11 @@ func TestCheckAll(t *testing.T) {
 		assert.Zero(t, w.checkAll(t.Context()), "the kind of requests was deleted: it stays, and the next walk is not sooner")
 		assert.Empty(t, w.deleted)
 		answer(finalizing.IdentityUnused, nil)
+		w.live, w.kind = errNoKind, errNotFound
+		assert.Zero(t, w.checkAll(t.Context()), "the kind of requests is gone")
+		assert.Equal(t, 1, w.kept)
+		assert.Empty(t, w.deleted)
+		w.live, w.kind = errNotFound, nil
 		assert.Zero(t, w.checkAll(t.Context()))
 		assert.Len(t, w.deleted, 1)
 	})
@@ -168,6 +173,13 @@ func TestCheckAll(t *testing.T) {
 		w.clock.Step(time.Second)
 		w.kind = errRefused
 		assert.Equal(t, 1, w.checkAll(t.Context()), "it is not known")
+		assert.Empty(t, w.deleted)
+	})
+	t.Run("the kind of the owner is gone: kept", func(t *testing.T) {
+		w := newWorld(t, "n")
+		w.live, w.kind = errNoKind, errNotFound
+		assert.Zero(t, w.checkAll(t.Context()), "the next walk is not sooner")
+		assert.Equal(t, 1, w.kept)
 		assert.Empty(t, w.deleted)
 	})
 	t.Run("many objects: it pauses after each batch", func(t *testing.T) {
