@@ -101,11 +101,12 @@ func holder(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// reportsKeptReleases is false for the first reports of an agent that has started: it does not know yet which releases it keeps.
-func reportsKeptReleases(lease *coordinationv1.Lease) bool {
+// reports reports whether the report of the agent has a field of fleet.AgentStatus. The first reports of an agent that has started lack the fields that
+// it does not know yet.
+func reports(lease *coordinationv1.Lease, field string) bool {
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal([]byte(lease.Annotations[registration.LeaseReport]), &fields) // reportOf reports the error
-	_, found := fields["keptReleases"]
+	_, found := fields[field]
 	return found
 }
 

@@ -558,6 +558,25 @@ func TestDetector_keptReleasesStayUntilTheAgentKnows(t *testing.T) {
 	}
 }
 
+// A stalled agent that starts does not know for a minute that it is stalled.
+func TestDetector_deploymentsStalledStaysUntilTheAgentKnows(t *testing.T) {
+	d := newLeaseTest(t)
+	for _, row := range []struct{ report, want string }{
+		{`{"keptReleases":null,"deploymentsStalled":"forbidden"}`, "forbidden"},
+		{`{"version":"v2"}`, "forbidden"},
+		{`{"deploymentsStalled":"timeout"}`, "timeout"},
+		{`{"version":"v3"}`, "timeout"},
+		{`{"version":"v3","deploymentsStalled":null}`, ""},
+		{`{"version":"v4"}`, ""},
+		{`{"deploymentsStalled":"forbidden"}`, "forbidden"},
+		{`{"version":"of an agent that never reports it","keptReleases":null}`, ""},
+	} {
+		d.clock.Step(time.Second)
+		_, agent := d.renew(d.renewedLease("a-uid", row.report))
+		assert.Equal(t, row.want, agent.DeploymentsStalled, row.report)
+	}
+}
+
 func TestDetector_invalidReports(t *testing.T) {
 	long := `{"version":"` + strings.Repeat("x", maxReport) + `"}`
 	for name, report := range map[string]string{

@@ -216,8 +216,13 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	if invalid != nil { // the heartbeat counts, and the earlier report stays
 		report = cluster.Status.Agent
 	}
-	if kept := cluster.Status.Agent.KeptReleases; kept != nil && !reportsKeptReleases(r.lease) {
-		report.KeptReleases = kept
+	// An agent that has just started reports neither of the two fields yet. If it reports only keptReleases, it is not stalled, or of a version that does
+	// not know the other field.
+	if before := cluster.Status.Agent; !reports(r.lease, "keptReleases") {
+		report.KeptReleases = before.KeptReleases
+		if !reports(r.lease, "deploymentsStalled") {
+			report.DeploymentsStalled = before.DeploymentsStalled
+		}
 	}
 	report.Registration = account.Annotations[fleet.ClusterRegistrationAnnotation]
 	report.LastSeen = cluster.Status.Agent.LastSeen
