@@ -577,6 +577,36 @@ func TestDetector_deploymentsStalledStaysUntilTheAgentKnows(t *testing.T) {
 	}
 }
 
+func TestDetector_deploymentsStalledEndsWithTheAgentThatReportedIt(t *testing.T) {
+	const stalled = `{"version":"v1","deploymentsStalled":"forbidden"}`
+	for _, row := range []struct {
+		name     string
+		instance string // in the heartbeat in the status; "" if the agent writes none
+		want     string
+	}{
+		{"an agent of Fleet replaces it", "", ""},
+		{"an agent of this project that renews no Lease replaces it, and is stalled too", "j", "forbidden"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newLeaseTest(t)
+			_, agent := d.renew(d.renewedLease("a-uid", stalled))
+			assert.Equal(t, "forbidden", agent.DeploymentsStalled)
+			d.clock.Step(time.Minute)
+			_, agent = d.renew(d.renewedLease("a-uid", stalled))
+			assert.Equal(t, "forbidden", agent.DeploymentsStalled, "the hub copies lastSeen itself")
+			for range 2 {
+				d.clock.Step(time.Minute)
+				d.beat()
+				if row.instance != "" {
+					d.cluster.Status.Agent.Instance = row.instance
+				}
+				_, agent = d.leasePass()
+				assert.Equal(t, row.want, agent.DeploymentsStalled)
+			}
+		})
+	}
+}
+
 func TestDetector_invalidReports(t *testing.T) {
 	long := `{"version":"` + strings.Repeat("x", maxReport) + `"}`
 	for name, report := range map[string]string{

@@ -202,6 +202,11 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	r := d.recordOf(key, hub, now)
 	if late := r.lateness(hub, now); r.observe(cluster, hub, now) {
 		d.Metrics.Heartbeat(late)
+		// An agent of Fleet that has replaced an agent of this project writes only lastSeen and the namespace. The other fields, which the hub has copied
+		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance.
+		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) {
+			cluster.Status.Agent.DeploymentsStalled = ""
+		}
 	}
 	if r.lease == nil || !r.usesLease() || r.lease.Annotations[registration.LeaseReport] == "" {
 		return
