@@ -224,15 +224,20 @@ type removal struct {
 // the Deployment is removed first, so that nothing deploys again what is removed, and the objects by which belongsTo recognizes
 // the agent are removed last.
 func (u *removal) run(ctx context.Context) *failure {
-	found := false
+	found, kept := false, ""
 	for _, namespace := range u.namespaces {
 		agent, err := u.member.installedAgent(ctx, namespace)
 		if err != nil {
 			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
 		}
-		if isRemoved, err := agent.isRemovedWith(ctx, u.cluster, u.accounts); err != nil {
+		isRemoved, why, err := agent.isRemovedWith(ctx, u.cluster, u.accounts)
+		if err != nil {
 			return failuref(fleet.ReasonError, "checking whether this hub has issued the agent's token: %s", err)
-		} else if !isRemoved {
+		}
+		if !isRemoved {
+			if why != "" {
+				kept = fmt.Sprintf("the agent in namespace %s of the member stays, with what it deployed: %s", namespace, why)
+			}
 			continue
 		}
 		found = true
@@ -246,7 +251,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
 			return diagnose(u.member.server, "checking again which Cluster the agent belongs to", err)
 		}
-		if isRemoved, err := agent.isRemovedWith(ctx, u.cluster, u.accounts); err != nil {
+		if isRemoved, _, err := agent.isRemovedWith(ctx, u.cluster, u.accounts); err != nil {
 			return failuref(fleet.ReasonError, "checking again whether this hub has issued the agent's token: %s", err)
 		} else if !isRemoved {
 			continue
@@ -260,6 +265,8 @@ func (u *removal) run(ctx context.Context) *failure {
 	switch {
 	case agent.LastSeen.IsZero() && !unlabelled:
 		return nil
+	case !found && kept != "":
+		return failuref(fleet.ReasonAgentUnaware, "%s", kept)
 	case !found:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent is not in the namespace in which it was installed on the member; what it deployed may be left")
@@ -376,38 +383,55 @@ func (a installedAgent) belongsTo(cluster *fleet.Cluster) bool {
 // isRemovedWith reports whether the agent is removed when the Cluster is deleted. It is not removed if it has the token of another hub, which has a
 // Cluster of the same name: a hub that was made anew from the objects of this one, with the same members and perhaps the same address. The token names
 // a ServiceAccount with a UID that this hub does not have. A hub that was restored from a backup of etcd has the same UIDs, so this does not distinguish it.
-func (a installedAgent) isRemovedWith(ctx context.Context, cluster *fleet.Cluster, accounts corev1client.ServiceAccountsGetter) (bool, error) {
+//
+// kept is why an agent that seems to belong to the Cluster is not removed. A ServiceAccount that does not exist proves nothing: this hub may have had
+// it until somebody revoked the credential. Then the agent is removed only if it has reported to this hub with that ServiceAccount.
+func (a installedAgent) isRemovedWith(
+	ctx context.Context, cluster *fleet.Cluster, accounts corev1client.ServiceAccountsGetter,
+) (isRemoved bool, kept string, err error) {
 	if !a.belongsTo(cluster) {
-		return false, nil
+		return false, "", nil
 	}
-	claims, err := credential.Inspect(a.unrecordedToken(cluster))
+	claims, err := credential.Inspect(a.foreignToken(cluster))
 	if err != nil || claims.UID == "" {
-		return true, nil // the registration is the recorded one, or the token does not say whose it is
+		return true, "", nil // this hub has asked for the registration, or the token does not say whose it is
 	}
 	account, err := accounts.ServiceAccounts(claims.Namespace).Get(ctx, claims.ServiceAccount, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	} else if err != nil {
-		return false, err
+	switch request := cluster.Status.Agent.Registration; {
+	case apierrors.IsNotFound(err) && request != "" && strings.HasPrefix(claims.ServiceAccount, request+"-"):
+		return true, "", nil
+	case apierrors.IsNotFound(err):
+		return false, fmt.Sprintf("ServiceAccount %s/%s, which its token names, does not exist on this hub; either the agent is of another hub, or its "+
+			"credential was revoked", claims.Namespace, claims.ServiceAccount), nil
+	case err != nil:
+		return false, "", err
+	case string(account.UID) != claims.UID:
+		return false, fmt.Sprintf("it is of another hub, which has issued its token for another ServiceAccount of the name %s/%s",
+			claims.Namespace, claims.ServiceAccount), nil
 	}
-	return string(account.UID) == claims.UID, nil
+	return true, "", nil
 }
 
-// unrecordedToken returns the token with which the agent registers or has registered, "" if that is the registration that the hub has recorded. The
-// registration of an agent of this hub differs only between an import and the registration that follows.
-func (a installedAgent) unrecordedToken(cluster *fleet.Cluster) credential.Token {
-	recorded := ""
-	if last := cluster.Status.Import; last != nil {
-		recorded = last.RegistrationKey
-	}
+// isKeyOf reports whether this hub has made a registration key for the Cluster: it begins with a digest of the UID of the Cluster, perhaps with the cause
+// of the last import. No other hub has that UID. The recorded key is not the only one: the agent may not have registered yet since the last import,
+// and an import may have begun that is not recorded.
+func isKeyOf(cluster *fleet.Cluster, key string) bool {
+	last, id := cluster.Status.Import, strings.Split(key, "/")[0]
+	return id == digest(string(cluster.UID)) ||
+		last != nil && (last.RegistrationKey != "" && key == last.RegistrationKey || last.RegistrationID != "" && id == digest(last.RegistrationID))
+}
+
+// foreignToken returns the token with which the agent registers or has registered, "" if this hub has asked for that registration with an import. The agent
+// of this hub may have another registration too, for which a person has created the bootstrap Secret.
+func (a installedAgent) foreignToken(cluster *fleet.Cluster) credential.Token {
 	if a.bootstrap != nil {
-		if recorded != "" && a.bootstrap[registration.BootstrapRegistrationKey] == recorded {
+		if isKeyOf(cluster, a.bootstrap[registration.BootstrapRegistrationKey]) {
 			return ""
 		}
 		return credential.Token(a.bootstrap[registration.BootstrapToken])
 	}
-	key := a.credential[registration.BootstrapRegistrationKey]
-	if recorded == "" || key == "" || key == recorded {
+	key, last := a.credential[registration.BootstrapRegistrationKey], cluster.Status.Import
+	if last == nil || last.RegistrationKey == "" || key == "" || isKeyOf(cluster, key) {
 		return ""
 	}
 	text := []byte(a.credential[registration.CredentialKubeconfig])

@@ -2,6 +2,7 @@ package clusterimport
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"net/http"
 	"strings"
@@ -46,7 +47,11 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		return map[string]string{registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name}
 	}
 	token := func(uid string) string {
-		claims := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": "account", "uid": uid}}
+		name := "account"
+		if of, isGone := strings.CutPrefix(uid, "gone/"); isGone {
+			name = of + "-uid"
+		}
+		claims := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": name, "uid": uid}}
 		signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"kubernetes.io": claims}).SignedString([]byte("k"))
 		require.NoError(t, err)
 		return signed
@@ -94,14 +99,29 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		}, true},
 		{"bootstrap Secret of this hub, which is not recorded yet", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "ours")}, true},
 		{"bootstrap Secret of another hub", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "theirs")}, false},
+		{"credential of another hub, or revoked by deleting its ServiceAccount", installedAgent{exists: true, credential: registered("other/0", token("gone/request-b"))}, false},
+		{"credential with which the agent has reported to this hub, revoked", installedAgent{exists: true, credential: registered("other/0", token("gone/request-a"))}, true},
+		{"revoked credential from an import before the recorded one", installedAgent{
+			exists: true, credential: registered(digest("uid")+"/0", token("gone/request-b")),
+		}, true},
+		{"revoked credential from an import with the cause of the recorded one", installedAgent{
+			exists: true, credential: registered(digest("uid/cause")+"/0", token("gone/request-b")),
+		}, true},
+		{"bootstrap Secret of an import that is not recorded yet, whose token was deleted with the workspace", installedAgent{
+			exists: true, clientID: "client", bootstrap: bootstrapBy(digest("uid")+"/1", "gone/import-token-m"),
+		}, true},
+		{"bootstrap Secret of another hub, whose ServiceAccount has another name", installedAgent{exists: true, clientID: "client", bootstrap: bootstrapBy("x", "gone/import-token-m")}, false},
 		{"empty bootstrap Secret", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
 	} {
-		ours, err := row.agent.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
+		cluster := deletedCluster()
+		cluster.Status.Agent.Registration, cluster.Status.Import.RegistrationID = "request-a", "uid/cause"
+		ours, kept, err := row.agent.isRemovedWith(t.Context(), cluster, hub.CoreV1())
 		require.NoError(t, err, row.name)
+		assert.False(t, ours && kept != "", row.name)
 		assert.Equal(t, row.ours, ours, row.name)
 	}
 	hub.PrependReactor("get", "serviceaccounts", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
-	_, err := installedAgent{exists: true, credential: registered("other/0", token("ours"))}.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
+	_, _, err := installedAgent{exists: true, credential: registered("other/0", token("ours"))}.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
 	require.ErrorContains(t, err, "away", "nothing is removed")
 	without := deletedCluster()
 	without.Spec.ClientID = ""
@@ -118,6 +138,7 @@ type workloads struct {
 	on       *fakeMember
 	scope    *string
 	agent    bool // whether the agent was still there when the first was removed
+	hub      *fake.Clientset
 }
 
 func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release.Found, error) {
@@ -152,7 +173,7 @@ func newWorkloads(m *fakeMember) *workloads {
 	m.put(classPath, map[string]any{"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": map[string]any{
 		"name": agentmanifest.PriorityClassName, "annotations": map[string]any{"meta.helm.sh/release-namespace": system},
 	}})
-	return &workloads{on: m, found: []release.Found{
+	return &workloads{on: m, hub: fake.NewClientset(), found: []release.Found{
 		{Namespace: "apps", Name: "shop"},
 		{Namespace: system, Name: "fleet-agent-m", Labels: map[string]string{release.DeploymentLabel: "fleet-agent-m"}},
 	}}
@@ -166,6 +187,7 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	u := removal{
 		member: w.on.connect(t), cluster: cluster, namespaces: namespaces, pullSecrets: []string{"pull"},
 		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
+		accounts: w.hub.CoreV1(),
 	}
 	return u.run(t.Context())
 }
@@ -228,6 +250,57 @@ func TestUninstallation_agentUnaware(t *testing.T) {
 			require.NotNil(t, problem)
 			assert.Equal(t, fleet.ReasonAgentUnaware, problem.reason)
 			assert.Contains(t, problem.message, row.left)
+		})
+	}
+}
+
+func TestUninstallation_tokenOfUnknownAccount(t *testing.T) {
+	credential := func(t *testing.T) map[string]any {
+		t.Helper()
+		claims := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": "request-a-uid", "uid": "theirs"}}
+		token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"kubernetes.io": claims}).SignedString([]byte("k"))
+		require.NoError(t, err)
+		kubeconfig, err := transport.Kubeconfig("https://hub", nil, token, "ns")
+		require.NoError(t, err)
+		data := map[string]any{}
+		for key, value := range map[string]string{
+			registration.CredentialWorkspace: "ws", registration.CredentialClusterName: "m",
+			registration.CredentialKubeconfig: string(kubeconfig), registration.BootstrapRegistrationKey: "other/0",
+		} {
+			data[key] = base64.StdEncoding.EncodeToString([]byte(value))
+		}
+		return data
+	}
+	agent := "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
+	for _, row := range []struct {
+		name    string
+		account string // the UID of the ServiceAccount on this hub, "" if there is none
+		request string // in the last report of the agent to this hub
+		kept    string
+	}{
+		{"the agent is of another hub", "", "request-b", "ServiceAccount ns/request-a-uid, which its token names, does not exist on this hub; either the agent is of another hub, or its"},
+		{"another hub has a ServiceAccount of the same name", "ours", "request-a", "it is of another hub, which has issued its token for another ServiceAccount of the name ns/request-a-uid"},
+		{"a person has revoked the credential", "", "request-a", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			w, c := newWorkloads(m), deletedCluster()
+			m.put("/api/v1/namespaces/"+system+"/secrets/fleet-agent", map[string]any{"kind": "Secret", "data": credential(t)})
+			if row.account != "" {
+				w.hub = fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "request-a-uid", UID: types.UID(row.account)}})
+			}
+			c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1", Registration: row.request}
+			problem := w.uninstall(t, c)
+			if row.kept == "" {
+				assert.Nil(t, problem)
+				assert.NotContains(t, m.state(t), agent)
+				return
+			}
+			assert.Contains(t, m.state(t), agent)
+			assert.Empty(t, w.removed)
+			require.NotNil(t, problem)
+			assert.Equal(t, fleet.ReasonAgentUnaware, problem.reason)
+			assert.Contains(t, problem.message, "the agent in namespace "+system+" of the member stays, with what it deployed: "+row.kept)
 		})
 	}
 }

@@ -245,7 +245,8 @@ const (
 	ReasonFarewell = "Farewell"
 	// ReasonFarewellTimeout (event): the grace period ended before they were removed.
 	ReasonFarewellTimeout = "FarewellTimeout"
-	// ReasonAgentUnaware (event): the agent is of a version that cannot be asked to uninstall itself.
+	// ReasonAgentUnaware (event): the agent is of a version that cannot be asked to uninstall itself, or the hub cannot tell that the agent on the member
+	// is its own.
 	ReasonAgentUnaware = "AgentUnaware"
 )
 
