@@ -48,7 +48,7 @@ func TestStateCollector(t *testing.T) {
 		Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return 6 * time.Hour },
 	})
 	empty := series.Values(t, registry)
-	assert.Len(t, empty, 4*3+3+2+4+1, "states that nothing has are exported")
+	assert.Len(t, empty, 5*3+3+2+4+1, "states that nothing has are exported")
 	for name, value := range empty {
 		assert.Zero(t, value, name)
 	}
@@ -57,7 +57,7 @@ func TestStateCollector(t *testing.T) {
 		cluster(),
 		cluster("Processed", "True", "Registered", "Unknown", "Imported", "False"),
 		cluster("Registered", "True", "Connected", "True", "Imported", "True", "Ready", "True"),
-		cluster("Registered", "True", "Connected", "False", "Ready", "True"),
+		cluster("Registered", "True", "Connected", "False", "Ready", "True", "ReleasesManaged", "False"),
 	}
 	requests = []*fleet.ClusterRegistration{
 		request(true, "True"), request(true, ""), request(false, "False"), request(false, "Unknown"), request(false, ""), request(false, ""),
@@ -76,6 +76,7 @@ func TestStateCollector(t *testing.T) {
 		"muster_clusters Connected True": 1, "muster_clusters Connected False": 1, "muster_clusters Connected Unknown": 0,
 		"muster_clusters Imported True": 1, "muster_clusters Imported False": 1, "muster_clusters Imported Unknown": 0,
 		"muster_clusters Ready True": 2, "muster_clusters Ready False": 0, "muster_clusters Ready Unknown": 0,
+		"muster_clusters ReleasesManaged True": 0, "muster_clusters ReleasesManaged False": 1, "muster_clusters ReleasesManaged Unknown": 0,
 		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 4,
 		"muster_oldest_waiting_registration_seconds approval": 3600, "muster_oldest_waiting_registration_seconds other": 180,
 		"muster_credentials_expiring 1h": 1, "muster_credentials_expiring 8h": 2,

@@ -32,7 +32,9 @@ const (
 )
 
 var (
-	counted  = [...]string{fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionImported, fleet.ConditionReady}
+	counted = [...]string{
+		fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionImported, fleet.ConditionReady, fleet.ConditionReleasesManaged,
+	}
 	statuses = [...]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	states   = [...]string{stateGranted, stateRefused, stateWaiting}
 )
