@@ -1,6 +1,7 @@
 package house
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,6 +128,47 @@ func TestDocumentationPackages(t *testing.T) {
 			assert.NoError(t, err, "%s", page)
 		}
 	}
+}
+
+var (
+	namedTest    = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`)
+	declaredTest = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w+)\(`)
+)
+
+func TestTestsInTheDocumentationExist(t *testing.T) {
+	declared := map[string]bool{}
+	for _, file := range testFiles(t) {
+		for _, found := range declaredTest.FindAllStringSubmatch(read(t, file), -1) {
+			declared[found[1]] = true
+		}
+	}
+	named := 0
+	for _, page := range pages(t) {
+		for _, test := range namedTest.FindAllString(read(t, page), -1) {
+			named++
+			assert.True(t, declared[test], "%s: there is no %s", page, test)
+		}
+	}
+	assert.NotZero(t, named)
+}
+
+// testFiles returns the files with tests of all modules of the repository.
+func testFiles(t *testing.T) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (path == filepath.Join(root, "bin") || entry.Name() == ".git"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, "_test.go"):
+			files = append(files, path)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
 }
 
 // docs/architecture-reference.md gives the reason for each direct dependency, and for no other.
