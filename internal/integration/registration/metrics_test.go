@@ -70,7 +70,7 @@ func requireMonitored(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
 	families, err := prometheus.Gatherers{registry, lasso}.Gather()
 	require.NoError(t, err)
-	exist := map[string]bool{"muster_members_left_total": true, "muster_orphans_left": true, "muster_registrations_over_limit_total": true}
+	exist := map[string]bool{"muster_members_left_total": true, "muster_orphans_left": true}
 	for _, family := range families {
 		exist[family.GetName()] = true
 		if family.GetType().String() == "HISTOGRAM" {

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -69,8 +71,12 @@ func TestLimits(t *testing.T) {
 				admitted, err := s.Backlog.Admit(phase, other, backlog.PhaseLimit{PerToken: 9, PerNamespace: 9})
 				assert.True(t, admitted && err == nil)
 			}
-			_, out := s.grantRequest(t)
+			found, out := s.grantRequest(t)
 			assert.Equal(t, row.want, text(out), out.Message)
+			s.recordDecision(s.request, found, result.Set(&s.request.Status.Conditions, fleet.ConditionGranted, out, s.Clock.Now()))
+			for reason, decision := range map[string]string{fleet.ReasonTooManyUnconnected: unconnected, fleet.ReasonTooManyWaiting: refused} {
+				assert.InDelta(t, count(row.want == decision), testutil.ToFloat64(s.Metrics.OverLimit.WithLabelValues(reason)), 0, reason)
+			}
 			assert.Equal(t, row.reported, len(s.counting.delays) > 0, "the token is reconciled, for its condition")
 			if row.reported {
 				assert.Empty(t, s.writes(), "nothing is created for it")
@@ -79,6 +85,13 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+func count(happened bool) float64 {
+	if happened {
+		return 1
+	}
+	return 0
 }
 
 func TestUnusedGrantsAreSuperseded(t *testing.T) {

@@ -61,6 +61,7 @@ var (
 		fleet.ReasonSuperseded, fleet.ReasonTokenInvalid, fleet.ReasonTokenMismatch, fleet.ReasonTokenNotFound, fleet.ReasonTokenUnknown, fleet.ReasonTokenUsedUp,
 		fleet.ReasonTooLarge, fleet.ReasonTooManyWaiting,
 	}
+	overLimitReasons     = []string{fleet.ReasonTooManyUnconnected, fleet.ReasonTooManyWaiting}
 	importFailureReasons = []string{
 		fleet.ReasonAddressNotAllowed, fleet.ReasonCertificateUntrusted, fleet.ReasonError, fleet.ReasonForbidden,
 		fleet.ReasonMemberError, fleet.ReasonUnauthorized, fleet.ReasonUnreachable,
@@ -149,6 +150,9 @@ func New(registerer prometheus.Registerer) *Counters {
 	}
 	for _, reason := range refusalReasons {
 		h.refused.WithLabelValues(reason)
+	}
+	for _, reason := range overLimitReasons {
+		h.OverLimit.WithLabelValues(reason)
 	}
 	for _, reason := range importFailureReasons {
 		h.importFailures.WithLabelValues(reason)
