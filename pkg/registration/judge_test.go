@@ -308,34 +308,53 @@ func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 func FuzzJudge(f *testing.F) {
 	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
-		c := Case{
-			Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}, Cluster: &fleet.Cluster{},
+		names := [...]string{"", "request-1", RequestName("random")}
+		fill := fuzz.From(seed, "random", "edge-1", "prod", "Approve", "Deny", "Ask", "Approved", "Denied", "Manual", "Allow", "Refuse", fleet.ReasonTokenMismatch)
+		for range 20 {
+			c := Case{
+				Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}, Cluster: &fleet.Cluster{},
+				HasAgentOrUnreadCredential: true,
+			}
+			agent, approval := &c.Cluster.Status.Agent, &c.Request.Status.Approval
+			for _, field := range []any{
+				&c.Request.Spec, approval, &c.Token.Name, &c.Token.Spec, &c.Cluster.Spec.Quarantined,
+				&c.Cluster.Spec.KubeConfigSecret, &c.ProverRevoked, &c.Origin, &c.Ruling, &c.Approval, &c.LongLived, &c.RenewingRequest,
+			} {
+				fill.Fill(field)
+			}
+			for _, name := range []*string{&c.Request.Name, &agent.PossessionProof, &agent.Registration} { // of few, so that many are equal
+				var n uint8
+				fill.Fill(&n)
+				*name = names[int(n)%len(names)]
+			}
+			var isForAny bool
+			if fill.Fill(&isForAny); isForAny { // random limits refuse nearly every request
+				c.Token.Spec.ClientIDs, c.Token.Spec.ClientIDPattern = nil, ""
+			}
+			requireSoundJudgement(t, c)
 		}
-		fill := fuzz.From(seed, "request-1", "edge-1", "prod", "Approve", "Deny", "Ask", "Approved", "Denied", "Manual", fleet.ReasonTokenMismatch)
-		fill.Fill(&c.Request.Name)
-		fill.Fill(&c.Request.Spec.ClientID)
-		fill.Fill(&c.Request.Status.Approval)
-		fill.Fill(&c.Token.Name)
-		fill.Fill(&c.Token.Spec.ClientIDs)
-		fill.Fill(&c.Token.Spec.ClientIDPattern)
-		fill.Fill(&c.Token.Spec.Approval)
-		fill.Fill(&c.Cluster.Status.Agent.PossessionProof)
-		fill.Fill(&c.Cluster.Spec.Quarantined)
-		fill.Fill(&c.Origin.Reason)
-		fill.Fill(&c.Ruling)
-		c.HasAgentOrUnreadCredential = true
-		j := Judge(c)
-		assert.False(t, j.Refuse != nil && j.Wait != nil)
-		assert.Equal(t, j, Judge(c), "the same case, the same judgement")
-		if j.Refuse != nil {
-			return
-		}
-		assert.False(t, c.Cluster.Spec.Quarantined)
-		assert.NotEqual(t, RulingDeny, c.Ruling.Action)
-		proved := c.hasTokenOfCluster() || c.Cluster.Status.Agent.PossessionProof == c.Request.Name ||
-			c.Request.Status.Approval != nil && c.Request.Status.Approval.Decision == fleet.DecisionApproved
-		assert.True(t, proved)
 	})
+}
+
+func requireSoundJudgement(t *testing.T, c Case) {
+	t.Helper()
+	j := Judge(c)
+	assert.False(t, j.Refuse != nil && j.Wait != nil)
+	assert.Equal(t, j, Judge(c), "the same case, the same judgement")
+	if j.Refuse != nil {
+		return
+	}
+	assert.False(t, c.Cluster.Spec.Quarantined)
+	assert.NotEqual(t, RulingDeny, c.Ruling.Action)
+	approved := c.Request.Status.Approval != nil && c.Request.Status.Approval.Decision == fleet.DecisionApproved
+	assert.True(t, c.hasTokenOfCluster() || provesPossession(c) || approved)
+}
+
+// provesPossession repeats the conditions of isProvedByAgent, for the names of FuzzJudge.
+func provesPossession(c Case) bool {
+	name, agent := c.Request.Name, c.Cluster.Status.Agent
+	return name != "" && agent.PossessionProof == name && agent.Registration != name && !c.ProverRevoked &&
+		(name != RequestName("random") || c.Request.Spec.ClientRandom == "random")
 }
 
 func TestDeletableRefusedByAge(t *testing.T) {
