@@ -206,7 +206,9 @@ type Token struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 	// AllowedLabelKeys are the keys of labels that agents may choose; nil means that the configuration of the hub decides.
 	AllowedLabelKeys *[]string `json:"allowedLabelKeys,omitempty"`
-	Approval         string    `json:"approval,omitempty"`
+	// LongLivedCredentials and Approval are empty if the configuration of the hub decides.
+	LongLivedCredentials string `json:"longLivedCredentials,omitempty"`
+	Approval             string `json:"approval,omitempty"`
 	State            string    `json:"state"`
 	Reason           string    `json:"reason,omitempty"`
 	Message          string    `json:"message,omitempty"`
@@ -226,7 +228,7 @@ func OfToken(t *fleet.ClusterRegistrationToken) Token {
 		Namespace: t.Namespace, Name: t.Name, Expires: t.Status.Expires, Secret: t.Status.SecretName,
 		Uses: t.Status.Uses, UsageLimit: t.Spec.UsageLimit, LastUsed: t.Status.LastUsed, LastCluster: t.Status.LastCluster,
 		ClientIDs: t.Spec.ClientIDs, ClientIDPattern: t.Spec.ClientIDPattern, Labels: t.Spec.Labels,
-		AllowedLabelKeys: t.Spec.AllowedLabelKeys, Approval: string(t.Spec.Approval),
+		AllowedLabelKeys: t.Spec.AllowedLabelKeys, LongLivedCredentials: string(t.Spec.LongLivedCredentials), Approval: string(t.Spec.Approval),
 	}
 	if t.Spec.TTL != nil && t.Spec.TTL.Duration > 0 {
 		v.TTL = t.Spec.TTL.Duration.String()

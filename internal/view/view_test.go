@@ -2,6 +2,8 @@ package view
 
 import (
 	"bytes"
+	"encoding/json"
+	"reflect"
 	"testing"
 	"time"
 
@@ -155,6 +157,27 @@ func TestTokenState(t *testing.T) {
 			assert.Equal(t, test.reason, v.Reason)
 		})
 	}
+}
+
+// The summary shows every limit of a token, under the name that it has in the spec.
+func TestOfToken_hasEveryFieldOfTheSpec(t *testing.T) {
+	spec := fleet.ClusterRegistrationTokenSpec{
+		TTL: &metav1.Duration{Duration: time.Hour}, UsageLimit: ptr.To(int32(2)), ClientIDs: []string{"a"}, ClientIDPattern: "a-*", Labels: map[string]string{"env": "prod"},
+		AllowedLabelKeys: &[]string{"region"}, LongLivedCredentials: fleet.LongLivedRefuse, Approval: fleet.ApprovalManual,
+	}
+	fields := reflect.ValueOf(spec)
+	for i := range fields.NumField() {
+		assert.False(t, fields.Field(i).IsZero(), "this test does not set %s", fields.Type().Field(i).Name)
+	}
+	inJSON := func(value any) (decoded map[string]any) {
+		encoded, err := json.Marshal(value)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(encoded, &decoded))
+		return decoded
+	}
+	want := inJSON(spec)
+	want["ttl"] = "1h0m0s"
+	assert.Subset(t, inJSON(OfToken(&fleet.ClusterRegistrationToken{Spec: spec})), want)
 }
 
 func TestTokenExpires_importTokenWithoutStatus(t *testing.T) {
