@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,6 +125,26 @@ func TestReport(t *testing.T) {
 		assert.NotContains(t, patch, "keptReleases", "an agent that starts does not know them yet, and must not clear them")
 		assert.NotContains(t, patch, "lastSeen", "send sets it for the status, and a Lease has another field for it")
 	})
+}
+
+// A field that the patch does not have would never be reported, and the API server would prune one that the kind does not have.
+func TestPatchHasTheFieldsOfTheStatus(t *testing.T) {
+	for patch, status := range map[reflect.Type]reflect.Type{
+		reflect.TypeFor[statusPatch](): reflect.TypeFor[fleet.AgentStatus](), reflect.TypeFor[hubReport](): reflect.TypeFor[fleet.AgentHub](),
+		reflect.TypeFor[apiServerReport](): reflect.TypeFor[fleet.AgentAPIServer](),
+	} {
+		assert.ElementsMatch(t, jsonNames(status), jsonNames(patch), "%s and %s", status, patch)
+	}
+}
+
+// jsonNames returns the keys of a struct in JSON.
+func jsonNames(of reflect.Type) (names []string) {
+	for _, field := range reflect.VisibleFields(of) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func TestReadReadiness(t *testing.T) {
