@@ -2,6 +2,8 @@ package clusterregistration
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,14 +39,23 @@ func (s *scene) revoked() bool { return strings.Contains(fmt.Sprint(s.writes()),
 
 func TestConsequences(t *testing.T) {
 	const revoked, told, both, neither = "true false", "false true", "true true", "false false"
-	for reason, want := range map[string]string{
+	reasons := map[string]string{
 		fleet.ReasonDenied: both, fleet.ReasonClientIDInUse: both, fleet.ReasonTokenUsedUp: both, fleet.ReasonClientIDNotAllowed: both,
 		fleet.ReasonLongLivedRefused: both, fleet.ReasonTokenMismatch: both, fleet.ReasonClientIDEmpty: both, fleet.ReasonClientIDTooLong: both, fleet.ReasonTooLarge: both,
 		fleet.ReasonClientIDAmbiguous: both, fleet.ReasonClusterNameTaken: both, fleet.ReasonQuarantined: told, fleet.ReasonSuperseded: told,
 		fleet.ReasonTokenNotFound: revoked,
 		"":                        neither, fleet.ReasonError: neither, fleet.ReasonNameConflict: neither,
 		fleet.ReasonWaitingForApproval: neither, fleet.ReasonCountingUse: neither,
-	} {
+		// The same request may be granted later: when there is room again, or a token or a setting was corrected.
+		fleet.ReasonTooManyWaiting: neither, fleet.ReasonPoliciesRequired: neither, fleet.ReasonTokenUnknown: neither, fleet.ReasonTokenInvalid: neither,
+		fleet.ReasonCredentialRevoked: neither, // of a granted request
+	}
+	page, err := os.ReadFile("../../../docs/reasons.md")
+	require.NoError(t, err)
+	for _, row := range regexp.MustCompile(`(?m)^\| Granted \| False \| (\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+		assert.Contains(t, reasons, row[1], "decide about the consequences of this refusal")
+	}
+	for reason, want := range reasons {
 		revoke, tell := consequences(result.Stalled(reason, ""))
 		assert.Equal(t, want, fmt.Sprint(revoke, tell), reason)
 		revoke, tell = consequences(result.Wait(reason, ""))
