@@ -1,6 +1,8 @@
 package charts_test
 
 import (
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -9,8 +11,10 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/muster-fleet/muster/charts"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const policyGroup = "admissionregistration.k8s.io/"
@@ -201,4 +205,23 @@ func TestPoliciesAreUpgradedInPlace(t *testing.T) {
 	beta, stable := rendersFor(t, served["beta"], "{}"), rendersFor(t, served["stable"], "{}")
 	const file = "fleet/templates/admission.yaml"
 	assert.Equal(t, stable[file], strings.ReplaceAll(beta[file], policyGroup+"v1beta1", policyGroup+"v1"))
+}
+
+// With the CustomResourceDefinitions of Fleet, nothing else limits what a request contains.
+func TestRequestPolicyLimitsAllFields(t *testing.T) {
+	rendered := rendersFor(t, served["both"], "")["fleet/templates/admission.yaml"]
+	for _, object := range objectsOf(t, map[string]string{"admission": rendered}) {
+		if object.GetKind() != "ValidatingAdmissionPolicy" || object.GetName() != "fleet-registration-request" {
+			continue
+		}
+		validations, _, err := unstructured.NestedSlice(object.Object, "spec", "validations")
+		require.NoError(t, err)
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[fleet.ClusterRegistrationSpec]()) {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" {
+				assert.Regexp(t, `size\(object\.spec\.`+name+`\) <= \d+`, fmt.Sprint(validations), "the policy does not limit spec.%s", name)
+			}
+		}
+		return
+	}
+	require.Fail(t, "the policy was not rendered")
 }

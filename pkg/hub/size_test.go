@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -155,21 +156,27 @@ func TestWithSmallMetadata(t *testing.T) {
 	assert.Equal(t, want, kept, "as many as the admission policy permits")
 }
 
-// A refused request stays for a day.
-func TestWithSmallMetadata_clusterLabels(t *testing.T) {
-	request := &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "c", ClusterLabels: manyLabels("")}}
-	kept, err := withSmallMetadata(nil)(request)
-	require.NoError(t, err)
-	assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "c", TooLarge: true}}, kept)
-}
-
-// The definitions of Fleet do not limit them.
-func TestWithSmallMetadata_clientID(t *testing.T) {
+// A refused request stays in the cache for a day, so none of its fields may take much memory there. The CustomResourceDefinitions of Fleet limit
+// neither the texts nor the labels.
+func TestWithSmallMetadata_fieldsOfRequests(t *testing.T) {
 	large := strings.Repeat("x", maxClientID+1)
-	for _, spec := range []fleet.ClusterRegistrationSpec{{ClientID: large}, {ClientRandom: large}} {
-		kept, err := withSmallMetadata(nil)(&fleet.ClusterRegistration{Spec: spec})
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[fleet.ClusterRegistrationSpec]()) {
+		if field.Tag.Get("json") == "-" {
+			continue
+		}
+		request := &fleet.ClusterRegistration{}
+		value := reflect.ValueOf(&request.Spec).Elem().FieldByIndex(field.Index)
+		switch value.Interface().(type) {
+		case string:
+			value.SetString(large)
+		case map[string]string:
+			value.Set(reflect.ValueOf(manyLabels("")))
+		default:
+			require.Fail(t, "the caches may have to limit this field, too: "+field.Name)
+		}
+		kept, err := withSmallMetadata(nil)(request)
 		require.NoError(t, err)
-		assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{TooLarge: true}}, kept)
+		assert.Equal(t, &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{TooLarge: true}}, kept, field.Name)
 	}
 	spec := fleet.ClusterRegistrationSpec{ClientID: large[1:], ClientRandom: large[1:]}
 	kept, err := withSmallMetadata(nil)(&fleet.ClusterRegistration{Spec: spec})
