@@ -186,6 +186,7 @@ func (w *interner) agent(a *fleet.AgentStatus) {
 	a.Capacity, a.Allocatable = w.resourceList(a.Capacity), w.resourceList(a.Allocatable)
 	if a.Hub != nil {
 		a.Hub.APIServerURL, a.Hub.APIServerCAHash = w.string(a.Hub.APIServerURL), w.string(a.Hub.APIServerCAHash)
+		a.Hub.AgentTLSMode = w.string(a.Hub.AgentTLSMode)
 	}
 }
 
