@@ -209,9 +209,9 @@ type Token struct {
 	// LongLivedCredentials and Approval are empty if the configuration of the hub decides.
 	LongLivedCredentials string `json:"longLivedCredentials,omitempty"`
 	Approval             string `json:"approval,omitempty"`
-	State            string    `json:"state"`
-	Reason           string    `json:"reason,omitempty"`
-	Message          string    `json:"message,omitempty"`
+	State                string `json:"state"`
+	Reason               string `json:"reason,omitempty"`
+	Message              string `json:"message,omitempty"`
 }
 
 // UsesText returns "3", or "3/10" if there is a limit.
