@@ -82,7 +82,8 @@ func unknownCommand(help cli.ActionFunc) cli.ActionFunc {
 		err := fmt.Errorf("there is no command %q; see --help", c.Args().First())
 		visible := slices.DeleteFunc(slices.Clone(c.Command.Subcommands), func(sub *cli.Command) bool { return sub.Hidden })
 		suggestion := cli.SuggestCommand(visible, c.Args().First())
-		if strings.Contains(suggestion, `"h`) { // the library suggests its commands help and h, which muster does not have
+		// The library suggests its commands help and h, which muster does not have, and "" if no name has a letter of the word.
+		if strings.Contains(suggestion, `"h`) || strings.Contains(suggestion, `""`) {
 			return err
 		}
 		return fmt.Errorf("%w. %s", err, suggestion)
@@ -93,8 +94,11 @@ func unknownCommand(help cli.ActionFunc) cli.ActionFunc {
 func wrongFlag(c *cli.Context, err error, _ bool) error {
 	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	err = fmt.Errorf("%w; see --help", err)
-	if unknown {
-		return fmt.Errorf("%w. "+cli.SuggestDidYouMeanTemplate, err, cli.SuggestFlag(c.Command.Flags, strings.TrimLeft(name, "-"), false))
+	if !unknown {
+		return err
+	}
+	if suggestion := cli.SuggestFlag(c.Command.Flags, strings.TrimLeft(name, "-"), false); suggestion != "" {
+		return fmt.Errorf("%w. "+cli.SuggestDidYouMeanTemplate, err, suggestion)
 	}
 	return err
 }

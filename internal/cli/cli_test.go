@@ -73,6 +73,8 @@ func TestInvalidCommandLines(t *testing.T) {
 		"clusters -o jsonpath={":                 "error parsing jsonpath {",
 		"clusters --request-timeout soon":        "Invalid timeout value",
 		"clutsers":                               `there is no command "clutsers"; see --help. Did you mean "clusters"?`,
+		"zzz":                                    `there is no command "zzz"; see --help`,
+		"crds --z":                               "flag provided but not defined: -z; see --help",
 		"helo":                                   `there is no command "helo"; see --help`,
 		"token lsit":                             `Did you mean "list"?`,
 		"clusters --selecter x":                  `flag provided but not defined: -selecter; see --help. Did you mean "--selector"?`,
@@ -137,6 +139,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			out, _, err := muster(t, strings.Fields(line)...)
 			require.ErrorContains(t, err, want)
+			require.NotContains(t, err.Error(), `Did you mean ""`)
 			require.Empty(t, out, "an error is one line, not the help")
 		})
 	}
