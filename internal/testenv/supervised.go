@@ -36,11 +36,12 @@ type supervised struct {
 	over    context.Context
 	ready   chan struct{} // closed when the first hub is ready
 
-	mu        sync.Mutex
-	blow      Blow
-	countdown int
-	struck    string
-	starts    int
+	mu     sync.Mutex
+	blow   Blow
+	at     int // the number of the write that the fault applies to
+	writes int
+	struck string
+	starts int
 }
 
 // supervisedHub runs a hub until the test ends, and returns when it is ready.
@@ -100,7 +101,14 @@ func (s *supervised) supervise(c *Cluster) error {
 func (s *supervised) strike(blow Blow, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blow, s.countdown, s.struck = blow, n, ""
+	s.blow, s.at, s.writes, s.struck = blow, n, 0, ""
+}
+
+// writeCount is the number of writes since the last call of strike.
+func (s *supervised) writeCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
 }
 
 // hit returns the write that the fault was applied to, or "".
@@ -124,8 +132,8 @@ func (s *supervised) due(req *http.Request) Blow {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.countdown--
-	if s.countdown != 0 {
+	s.writes++
+	if s.writes != s.at {
 		return ""
 	}
 	s.struck = req.Method + " " + req.URL.Path
