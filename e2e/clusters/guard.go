@@ -71,7 +71,8 @@ var (
 // spare is the time that is reserved for removing the clusters.
 const spare = time.Minute
 
-// Early returns a context that ends when the test binary is interrupted, and shortly before Go ends it because of its timeout.
+// Early returns a context that ends when the test binary is interrupted, and shortly before Go ends it because of its timeout. Another
+// interruption ends the binary at once, for example while a provider cannot be closed.
 func Early() (context.Context, context.CancelFunc) {
 	// The reader of the output may have been interrupted too, and writing to it would end this process. Ignoring the signal instead would
 	// make all child processes ignore it.
@@ -81,14 +82,16 @@ func Early() (context.Context, context.CancelFunc) {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	late := afterTests()
 	go func() {
+		var cause error
 		select {
 		case <-ctx.Done():
-			signal.Stop(signals)
 		case <-signals:
-			cancel(errInterrupted)
+			cause = errInterrupted
 		case <-late:
-			cancel(errLate)
+			cause = errLate
 		}
+		signal.Stop(signals)
+		cancel(cause)
 	}()
 	return ctx, func() { cancel(context.Canceled) }
 }

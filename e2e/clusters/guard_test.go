@@ -13,8 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// environmentGuarded makes this test binary one whose tests never end.
-const environmentGuarded = "CLUSTERS_TEST_GUARDED"
+const (
+	// environmentGuarded makes this test binary one whose tests never end.
+	environmentGuarded = "CLUSTERS_TEST_GUARDED"
+	// environmentHangs makes the providers of that binary hang when they are closed.
+	environmentHangs = "CLUSTERS_TEST_HANGS"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(environmentGuarded) == "" {
@@ -37,6 +41,9 @@ type recorded struct{ Provider }
 
 func (recorded) Close() error {
 	fmt.Println("closed")
+	if os.Getenv(environmentHangs) != "" {
+		select {}
+	}
 	return nil
 }
 
@@ -49,6 +56,17 @@ func TestGuardOfInterruptedTests(t *testing.T) {
 			require.ErrorContains(t, guarded.Wait(), "exit status 1")
 		})
 	}
+}
+
+func TestGuardOfTestsThatAreInterruptedTwice(t *testing.T) {
+	t.Setenv(environmentHangs, "1")
+	guarded, said := startGuarded(t)
+	require.NoError(t, guarded.Process.Signal(syscall.SIGINT))
+	line, err := said.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "closed\n", line)
+	require.NoError(t, guarded.Process.Signal(syscall.SIGINT))
+	require.ErrorContains(t, guarded.Wait(), "signal: interrupt")
 }
 
 func TestGuardOfTestsThatAreOutOfTime(t *testing.T) {
