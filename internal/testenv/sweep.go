@@ -46,6 +46,7 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 				scenario(n, func() { supervisor.strike(blow, n) })
 				write := supervisor.hit()
 				if write == "" {
+					t.Logf("%3d  the scenario needed only %d writes", n, supervisor.writeCount())
 					require.GreaterOrEqual(t, supervisor.writeCount(), s.Least, "the scenario must need more writes")
 					return
 				}
