@@ -55,6 +55,20 @@ func TestKubernetesVersions(t *testing.T) {
 			assert.Equal(t, want, metadata.Annotations["catalog.cattle.io/kube-version"], chart)
 		}
 	})
+	t.Run("the version for which charts are rendered is the newest", func(t *testing.T) {
+		rendered := regexp.MustCompile(`KubeVersion\{Version: "v([^"]+)", Major: "1", Minor: "(\d+)"\}`).FindStringSubmatch(read(t, "../../charts/charts.go"))
+		require.NotNil(t, rendered)
+		assert.Equal(t, newest, minorOf(t, rendered[1]))
+		assert.Equal(t, strconv.Itoa(newest), rendered[2])
+	})
+	t.Run("the libraries are those of the newest", func(t *testing.T) {
+		libraries := regexp.MustCompile(`(?m)^\tk8s\.io/(?:api|apiextensions-apiserver|apimachinery|cli-runtime|client-go|code-generator) v(\S+)`).
+			FindAllStringSubmatch(read(t, "../../go.mod"), -1)
+		require.Len(t, libraries, 6)
+		for _, library := range libraries {
+			assert.Equal(t, newest, minorOf(t, library[1]), library[0])
+		}
+	})
 	t.Run("the default of the tests is the newest", func(t *testing.T) {
 		built := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes v(\S+)`).FindStringSubmatch(read(t, "../../hack/kube/go.mod"))
 		require.NotNil(t, built)
