@@ -319,4 +319,3 @@ func isAgentsSecret(secret *corev1.Secret, releases []string) bool {
 	}
 	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
 }
-
