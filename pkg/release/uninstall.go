@@ -49,16 +49,16 @@ type UninstallOptions struct {
 	Adjust func(UninstallOptions) UninstallOptions
 }
 
-// errOtherOwner is the error of Uninstall if the last revision is not signed, and another one has another owner, perhaps a person or an agent with another
-// key: the history is theirs. The revisions that are not signed are then deleted, and another call continues with the rest.
+// errOtherOwner is the error of Uninstall if no revision of the owner decides, and another revision has another owner, perhaps a person or an agent with
+// another key: the history is theirs. The revisions that name the owner are then deleted, and another call continues with the rest.
 var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: its Secret was deleted")
 
 // Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
 // the objects that have the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
 // the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
-// not signed, see WithHistoryKey, or does not have the labels of the owner; if its objects cannot be removed, only its Secret is deleted, because it would prevent the removal for ever.
-// A release that does not exist is no error.
+// not signed, see WithHistoryKey, or that does not have the labels of the owner. If the objects of one that is not signed cannot be removed, only its
+// Secret is deleted, because it would prevent the removal for ever. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
 	c, end := c.beginAction(false)
 	defer end()
