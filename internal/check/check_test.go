@@ -18,13 +18,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
 	"github.com/muster-fleet/muster/internal/view"
@@ -385,5 +389,35 @@ func TestClusterProcessed_newCluster(t *testing.T) {
 		k := &knowledge{Inputs: Inputs{Now: func() time.Time { return now.Add(age) }}, cluster: &fleet.Cluster{}}
 		k.cluster.CreationTimestamp = metav1.NewTime(now)
 		assert.Equal(t, want, clusterProcessed(t.Context(), k).Verdict, age)
+	}
+}
+
+// A person with rights only in the workspace may not read the Leases. A hub that does not run any more leaves condition Connected as it is.
+func TestClusterHeartbeat_withoutLeases(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	kube := fake.NewClientset()
+	kube.PrependReactor("list", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", nil)
+	})
+	for _, row := range []struct {
+		connected corev1.ConditionStatus
+		age       time.Duration // of the last heartbeat in the status
+		want      Verdict
+	}{
+		{corev1.ConditionTrue, 0, Pass},
+		{corev1.ConditionTrue, 18 * time.Minute, Pass}, // the hub writes it every 15 minutes
+		{corev1.ConditionTrue, 19 * time.Minute, Unknown},
+		{corev1.ConditionFalse, 0, Fail},
+		{corev1.ConditionFalse, time.Hour, Fail},
+		{corev1.ConditionUnknown, 0, Unknown},
+		{"", 0, Unknown},
+	} {
+		k := &knowledge{hub: &apiServer{core: kube, clock: &dateReader{now: func() time.Time { return now }}}, cluster: &fleet.Cluster{}}
+		k.cluster.Status.Agent.LastSeen = metav1.NewTime(now.Add(-row.age))
+		k.cluster.Status.Agent.CheckinInterval = &metav1.Duration{Duration: time.Minute}
+		if row.connected != "" {
+			k.cluster.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionConnected, Status: row.connected}}
+		}
+		assert.Equal(t, row.want, clusterHeartbeat(t.Context(), k).Verdict, row)
 	}
 }

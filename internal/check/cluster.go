@@ -347,23 +347,32 @@ func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 	if own := k.cluster.Status.Agent.CheckinInterval; own != nil && own.Duration > 0 {
 		interval = own.Duration
 	}
+	ageOf := func(lastSeen metav1.Time) time.Duration {
+		age := k.hub.clock.serverNow().Sub(lastSeen.Time)
+		if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
+			age += skew.Duration
+		}
+		return age
+	}
+	missed := time.Duration(hub.MissedCheckins()) * interval
 	leases, err := k.hub.core.CoordinationV1().Leases(registration.ClusterNamespace(k.cluster.Namespace, k.cluster.Name)).List(ctx, metav1.ListOptions{})
 	switch {
-	case apierrors.IsForbidden(err): // a person with rights only in the workspace; the hub judges the same heartbeats
-		if !fleetstatus.IsFalse(k.cluster.Status.Conditions, fleet.ConditionConnected) {
-			return pass("%s", conditionText(k.cluster, fleet.ConditionConnected))
+	case apierrors.IsForbidden(err): // a person with rights only in the workspace; the hub judges the same heartbeats, while it runs
+		age, connected := ageOf(k.cluster.Status.Agent.LastSeen), fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionConnected)
+		switch {
+		case connected.Status == corev1.ConditionFalse:
+			return fail("%s", conditionText(k.cluster, fleet.ConditionConnected))
+		case connected.Status != corev1.ConditionTrue, age > hub.LastSeenInterval()+missed:
+			return unknown("the hub may not run: the last heartbeat in the status of the Cluster was %s ago, and you may not read the Leases with later ones", short(age))
 		}
-		return fail("%s", conditionText(k.cluster, fleet.ConditionConnected))
+		return pass("%s", conditionText(k.cluster, fleet.ConditionConnected))
 	case err != nil:
 		return failed("listing the Leases of the Cluster", err)
 	}
-	age := k.hub.clock.serverNow().Sub(view.LastHeartbeat(&k.cluster.Status.Agent.LastSeen, leases.Items).Time)
-	if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
-		age += skew.Duration
-	}
+	age := ageOf(view.LastHeartbeat(&k.cluster.Status.Agent.LastSeen, leases.Items))
 	text := fmt.Sprintf("the last heartbeat was %s ago, the interval is %s", short(age), short(interval))
 	switch {
-	case age > time.Duration(hub.MissedCheckins())*interval:
+	case age > missed:
 		return fail("%s", text)
 	case age > interval+interval/4:
 		return warn("%s", text)
