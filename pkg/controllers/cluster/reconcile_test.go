@@ -57,13 +57,14 @@ func (c *countingSubReconciler) Reconcile(context.Context, *fleet.Cluster) resul
 type liveness struct {
 	countingSubReconciler
 	clones bool
+	names  []string // of the instances
 }
 
 func (l *liveness) Observe(*fleet.Cluster) {}
 
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 
-func (l *liveness) Instances(*fleet.Cluster) []string { return []string{"pod-a_1", "pod-b_2"} }
+func (l *liveness) Instances(*fleet.Cluster) []string { return l.names }
 
 func TestReconcile_steps(t *testing.T) {
 	home := ownNamespace()

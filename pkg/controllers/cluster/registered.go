@@ -41,11 +41,15 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 				"`muster -n %[1]s release %[2]s`, or spec.quarantined: false, restores the rights of the credential",
 			cluster.Namespace, cluster.Name, why))
 	case h.subReconcilers.Liveness.HasClones(cluster):
+		which := "" // after a start of the hub, it does not know both
+		if names := h.subReconcilers.Liveness.Instances(cluster); len(names) > 1 {
+			which = fmt.Sprintf(" (%s; the part before an underscore is the name of the pod)", quoted(names))
+		}
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
-			"two agents send heartbeats with the identity of this cluster (%s; each begins with the name of its pod); "+
+			"two agents send heartbeats with the identity of this cluster%s; "+
 				"the second one runs on a copy of the cluster or uses a stolen credential; "+
 				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
-			quoted(h.subReconcilers.Liveness.Instances(cluster)), cluster.Namespace, cluster.Name))
+			which, cluster.Namespace, cluster.Name))
 	}
 	requests, err := credentialstatus.Of(h.requests, cluster)
 	switch {

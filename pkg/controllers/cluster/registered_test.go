@@ -174,7 +174,7 @@ func TestSetDisplay(t *testing.T) {
 }
 
 func registeredAtNoon(cluster *fleet.Cluster, known requests, clones bool) result.Result {
-	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, subReconcilers: SubReconcilers{Liveness: &liveness{clones: clones}}}
+	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, subReconcilers: SubReconcilers{Liveness: &liveness{clones: clones, names: []string{"pod-a_1", "pod-b_2"}}}}
 	setDisplay(cluster)
 	return h.registeredResult(cluster)
 }
@@ -221,7 +221,7 @@ func TestRegistered_quarantineAndClones(t *testing.T) {
 	}{
 		{"neither", false, false, fleet.ReasonRegistered, nil},
 		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"quarantined (alice: lost) and", "first revoke it with `muster -n ns revoke c`; `muster -n ns release c`", "spec.quarantined: false"}},
-		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", `("pod-a_1", "pod-b_2"; each begins with the name of its pod)`, "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
+		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", `("pod-a_1", "pod-b_2"; the part before an underscore is the name of the pod)`, "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
 		{"both", true, true, fleet.ReasonQuarantined, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -235,6 +235,15 @@ func TestRegistered_quarantineAndClones(t *testing.T) {
 				assert.Contains(t, out.Message, part)
 			}
 		})
+	}
+}
+
+// A hub that has just started knows that there are clones, and not yet the names of both.
+func TestRegistered_oneCloneKnown(t *testing.T) {
+	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+	for _, names := range [][]string{nil, {"pod-a_1"}} {
+		h := &handler{subReconcilers: SubReconcilers{Liveness: &liveness{clones: true, names: names}}}
+		assert.Contains(t, h.registeredResult(c).Message, "two agents send heartbeats with the identity of this cluster; the second")
 	}
 }
 
