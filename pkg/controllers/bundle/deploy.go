@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -61,10 +62,10 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 	var out result.Result
 	switch {
-	case stalledReason(err) == fleet.ReasonKindDeleted: // the recreation of the objects enqueues the Cluster
-		out = result.Stalled(fleet.ReasonKindDeleted, err.Error()).In(kindRecheck * d.RecheckDelay())
 	case stalledReason(err) != "":
-		out = result.Stalled(stalledReason(err), err.Error()).In(d.RecheckDelay())
+		if out = result.Stalled(stalledReason(err), err.Error()); !isOnlyKindDeleted(err) {
+			out = out.In(d.RecheckDelay())
+		}
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case cluster.Spec.MetadataTooLarge:
@@ -232,7 +233,7 @@ func (d *Deployer) assign(
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		isUntargeted, recheck, err := d.isUntargeted(ctx, cluster, deployment)
+		isUntargeted, recheck, err := d.isUntargetedUnlessKept(ctx, cluster, deployment)
 		a := leaveAsIs(deployment, err)
 		if a.recheck = recheck; isUntargeted {
 			a = assignment{action: remove, existing: deployment}
@@ -530,9 +531,36 @@ func (d *Deployer) isUntargeted(
 	return true, 0, nil
 }
 
-// kindRecheck is how many times as long as after another stalled pass the next pass waits if BundleDeployments stay because a kind was deleted: a pass
-// sends some requests for each of them.
+// kindRecheck is how many times as long as after another stalled pass the hub waits until it decides again about a BundleDeployment that stays because a
+// kind was deleted: it sends some requests for each of them. The recreation of the objects enqueues the Cluster.
 const kindRecheck = 30
+
+// keptKey identifies a decision to keep a BundleDeployment because a kind was deleted. Another version of its Bundle requires another decision.
+type keptKey struct {
+	deployment, bundle types.UID // bundle is "" if the cache does not have the Bundle
+	generation         int64     // of the Bundle
+}
+
+// isUntargetedUnlessKept is isUntargeted, and remembers which BundleDeployments stay because a kind was deleted: passes for other reasons, for example
+// for a stalled Bundle, ask nothing about them.
+func (d *Deployer) isUntargetedUnlessKept(
+	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
+) (untargeted bool, recheck time.Duration, err error) {
+	decision, bundle := keptKey{deployment: deployment.UID}, bundleOf(deployment)
+	if cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name); err == nil {
+		decision.bundle, decision.generation = cached.UID, cached.Generation
+	}
+	if known, found := d.kept.Get(decision); found {
+		return false, kindRecheck * d.RecheckDelay(), known.(*kindDeletedError)
+	}
+	untargeted, recheck, err = d.isUntargeted(ctx, cluster, deployment)
+	var kindDeleted *kindDeletedError
+	if errors.As(err, &kindDeleted) {
+		recheck = kindRecheck * d.RecheckDelay()
+		d.kept.Set(decision, kindDeleted, recheck-d.RecheckDelay()) // ends before the next pass
+	}
+	return untargeted, recheck, err
+}
 
 // groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
 const groupsRestoreTime = 24 * time.Hour
@@ -719,6 +747,15 @@ func (l bundleErrors) Error() string {
 
 // Unwrap makes errors.Is and errors.As consider each error.
 func (l bundleErrors) Unwrap() []error { return l }
+
+// isOnlyKindDeleted reports whether each error is about a BundleDeployment that stays because a kind was deleted.
+func isOnlyKindDeleted(err error) bool {
+	var all bundleErrors
+	return errors.As(err, &all) && !slices.ContainsFunc(all, func(one error) bool {
+		var kindDeleted *kindDeletedError
+		return !errors.As(one, &kindDeleted)
+	})
+}
 
 // stalledReason returns the reason of a condition, or "" if a retry may help one of the errors. It does not help if an object belongs to another
 // owner, a source is missing, a person has to correct a template, the workspace has reached its limit, or a kind was deleted.

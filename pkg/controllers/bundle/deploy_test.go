@@ -375,6 +375,40 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 	}
 }
 
+// Another Bundle stalls too: the hub tries that one again soon, and asks nothing about the BundleDeployment that stays.
+func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
+	s := newStage(t)
+	s.kinds = map[string]*metav1.PartialObjectMetadata{"bundles.fleet.cattle.io": nil}
+	s.errors = map[string]error{"confirm abandoned": errNoKind}
+	abandoned := deployed(t, toAlice())
+	abandoned.Name, abandoned.UID, abandoned.Labels[fleet.BundleNameLabel] = "abandoned", "uid-of-abandoned", "abandoned"
+	foreign := deployed(t, toAlice())
+	foreign.Labels = nil
+	s.has(t, clusterNamed("alice"), toAlice(), foreign, abandoned)
+	asked := []string{"confirm abandoned", "kind bundles"}
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	assert.Equal(t, asked, s.taken())
+	assert.True(t, out.IsStalled())
+	assert.Equal(t, s.RecheckDelay(), out.After, "for the other Bundle")
+	for range 2 {
+		s.clock.Step(s.RecheckDelay())
+		_, out = s.reconcile(t, clusterNamed("alice"))
+		assert.Empty(t, s.taken())
+		assert.Contains(t, out.Message, "/abandoned stays")
+	}
+	s.clock.Step(28 * s.RecheckDelay())
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Equal(t, asked, s.taken())
+
+	t.Log("its Bundle exists again, and targets another Cluster: it is decided at once")
+	s.kinds, s.errors = nil, nil
+	again := bundleWith(func(b *fleet.BundleSpec) { b.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
+	again.Name, again.UID = "abandoned", "again"
+	s.has(t, again)
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Contains(t, s.taken(), "delete "+home+"/abandoned uid-of-abandoned")
+}
+
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
 func TestReconcileDecidesOnDeletionWithWhatIsConfirmed(t *testing.T) {
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })

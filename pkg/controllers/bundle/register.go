@@ -31,6 +31,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -82,6 +83,8 @@ type Deployer struct {
 	rollouts map[key]map[key]rolloutStep
 	// overStorage has, by Cluster and Bundle, what the storage limit of the workspace keeps from the Cluster: see noteStorageLimits.
 	overStorage map[key]map[key]storageExcess
+	// kept has, by keptKey, the kindDeletedError of each BundleDeployment that stays because a kind was deleted.
+	kept *utilcache.Expiring
 
 	sizes storedBytes
 }
@@ -111,6 +114,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		plans:           newPlans(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
+		kept:            utilcache.NewExpiringWithClock(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
 		changes:         &enqueue.Changes[changedObjects]{Queue: bundles, MarkAll: (*changedObjects).markAll},
 		seen:            map[key]bundleVersion{},
