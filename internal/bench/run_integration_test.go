@@ -25,6 +25,7 @@ var tiny = Sizes{
 }
 
 func TestRun(t *testing.T) {
+	controlplane.SkipShort(t)
 	if os.Getenv("CI") == "" && !sample.All() {
 		t.Skip("the parts of the bench measure for minutes: CI runs one of them, make test-all runs all")
 	}

@@ -213,6 +213,7 @@ func TestFreePort(t *testing.T) {
 // own starts a control plane that the test may stop.
 func own(t *testing.T, o Options) *ControlPlane {
 	t.Helper()
+	SkipShort(t)
 	c, err := Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })

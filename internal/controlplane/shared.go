@@ -48,6 +48,7 @@ var ofThisBinary = &borrowed{shared: map[string]*sharedPlane{}}
 // pass the same prepare functions for a name. Tests use different namespaces. TestMain must call RunTests.
 func Shared(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
+	SkipShort(t)
 	entry := ofThisBinary.share(name, prepare)
 	entry.mutex.Lock()
 	defer entry.mutex.Unlock()
@@ -61,6 +62,7 @@ func Shared(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 // called Clean still runs, such as the parent of this test. All clients of a test must end in its cleanups.
 func Clean(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
+	SkipShort(t)
 	plane, release, err := ofThisBinary.hold(name, prepare)
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +74,7 @@ func Clean(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 // Borrow returns a control plane that no other test has until this test has ended.
 func Borrow(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
+	SkipShort(t)
 	plane, giveBack, err := ofThisBinary.borrow(name, prepare)
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +87,7 @@ func Borrow(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 // a package with the same name use the same control plane one after another. They must pass the same options.
 func Own(t testing.TB, o Options) *ControlPlane {
 	t.Helper()
+	SkipShort(t)
 	plane, giveBack, err := borrowFor(func(ctx context.Context) (*ControlPlane, func(), error) {
 		return ofThisBinary.lender.borrowWith(ctx, o)
 	}, nil)
@@ -92,6 +96,14 @@ func Own(t testing.TB, o Options) *ControlPlane {
 	}
 	t.Cleanup(giveBack)
 	return plane
+}
+
+// SkipShort skips a test that needs API servers if go test has the flag -short. The first such test builds Kubernetes.
+func SkipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it needs API servers, which -short leaves out")
+	}
 }
 
 // RunTests runs the tests of a package, stops the control planes that they started, and returns the exit code:

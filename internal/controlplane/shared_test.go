@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"flag"
 	"io/fs"
 	"net"
 	"os"
@@ -52,6 +53,22 @@ func TestShared(t *testing.T) {
 			require.Same(t, errs[0], err, "prepared once for all")
 		}
 	})
+}
+
+func TestSkipShort(t *testing.T) {
+	before := flag.Lookup("test.short").Value.String()
+	require.NoError(t, flag.Set("test.short", "true"))
+	t.Cleanup(func() { require.NoError(t, flag.Set("test.short", before)) })
+	for name, start := range map[string]func(*testing.T){
+		"Shared": func(t *testing.T) { Shared(t, "none") }, "Clean": func(t *testing.T) { Clean(t, "none") },
+		"Borrow": func(t *testing.T) { Borrow(t, "none") }, "Own": func(t *testing.T) { Own(t, Options{Name: "none"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { require.True(t, t.Skipped()) })
+			start(t)
+			require.Fail(t, "it started an API server")
+		})
+	}
 }
 
 func TestLender(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
@@ -46,6 +47,7 @@ func (o *output) String() string {
 // stage prepares one demo: a directory for its temporary files, and programs that only sleep.
 func stage(t *testing.T) (o Options, out *output, temporary string) {
 	t.Helper()
+	controlplane.SkipShort(t)
 	temporary = t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	t.Setenv("GOMAXPROCS", "1") // of the control planes: it needs less CPU

@@ -4,6 +4,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -37,4 +40,27 @@ func TestSkippedTestsAreReported(t *testing.T) {
 			assert.Regexp(t, `^(m/p )?TestA: no "x" here: apt-get\n$`, string(said))
 		})
 	}
+}
+
+var (
+	startsAPIServer = regexp.MustCompile(`\b(?:controlplane\.(?:Shared|Clean|Borrow|Own|Start)|testenv\.(?:SharedCluster|BorrowedCluster|OwnCluster|Clusters|NewStage|EmptyStage|ParallelStage))\(`)
+	testFunction    = regexp.MustCompile(`(?m)^func Test[A-Z]\w*\(t \*testing\.T\)`)
+)
+
+// Files with tests that start API servers say so in their name, except in directories where all tests do. Other files of a package may
+// have functions that start them for such tests.
+func TestNamesOfIntegrationTests(t *testing.T) {
+	all := []string{"internal/integration/", "internal/lifetime/", "internal/packaging/", "internal/controlplane/"}
+	named := 0
+	for _, file := range testFiles(t) {
+		path := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
+		text := read(t, file)
+		if slices.ContainsFunc(all, func(directory string) bool { return strings.HasPrefix(path, directory) }) ||
+			!testFunction.MatchString(text) || !startsAPIServer.MatchString(text) {
+			continue
+		}
+		named++
+		assert.True(t, strings.HasSuffix(path, "_integration_test.go"), "%s starts API servers: name it _integration_test.go", path)
+	}
+	assert.NotZero(t, named)
 }
