@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -59,17 +60,20 @@ func TestSkipShort(t *testing.T) {
 	before := flag.Lookup("test.short").Value.String()
 	require.NoError(t, flag.Set("test.short", "true"))
 	t.Cleanup(func() { require.NoError(t, flag.Set("test.short", before)) })
-	for name, start := range map[string]func(*testing.T){
-		"Shared": func(t *testing.T) { Shared(t, "none") }, "Clean": func(t *testing.T) { Clean(t, "none") },
-		"Borrow": func(t *testing.T) { Borrow(t, "none") }, "Own": func(t *testing.T) { Own(t, Options{Name: "none"}) },
+	for name, start := range map[string]func(testing.TB){
+		"Shared": func(t testing.TB) { Shared(t, "none") }, "Clean": func(t testing.TB) { Clean(t, "none") },
+		"Borrow": func(t testing.TB) { Borrow(t, "none") }, "Own": func(t testing.TB) { Own(t, Options{Name: "none"}) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Cleanup(func() { require.True(t, t.Skipped()) })
-			start(t)
-			require.Fail(t, "it started an API server")
-		})
+		require.PanicsWithValue(t, "it needs API servers, which -short leaves out", func() { start(skipped{}) }, name)
 	}
 }
+
+// skipped is a test that panics when it is skipped or fails.
+type skipped struct{ testing.TB }
+
+func (skipped) Helper()           {}
+func (skipped) Skip(args ...any)  { panic(fmt.Sprint(args...)) }
+func (skipped) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 
 func TestLender(t *testing.T) {
 	original := Borrow(t, "member") // instead of a start for each
