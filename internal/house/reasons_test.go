@@ -4,7 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,15 +15,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const reasonsFile = "../../pkg/apis/fleet.cattle.io/v1alpha1/reasons.go"
+const (
+	reasonsFile    = "../../pkg/apis/fleet.cattle.io/v1alpha1/reasons.go"
+	conditionsFile = "../../pkg/apis/fleet.cattle.io/v1alpha1/conditions.go"
+)
+
+var isWord = regexp.MustCompile(`^\w+$`)
+
+func valuesOf(constants map[string]string) []string { return slices.Collect(maps.Values(constants)) }
 
 // Users look up reasons in the documentation.
 func TestReasonsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/reasons.md")
-	documented := map[string]bool{}
-	for _, row := range regexp.MustCompile(`(?m)^\| \w+ \| (?:True|False|Unknown) \| (\w+) \|`).FindAllStringSubmatch(page, -1) {
-		documented[row[1]] = true
+	conditions, events := valuesOf(constants(t, conditionsFile, "Condition")), valuesOf(constants(t, reasonsFile, "Event"))
+	documented, documentedEvents := map[string]bool{}, map[string]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (\w+) \| (?:True|False|Unknown) \| (.*?) ?\|`).FindAllStringSubmatch(page, -1) {
+		assert.Contains(t, conditions, row[1], "docs/reasons.md has a condition that does not exist")
+		if isWord.MatchString(row[2]) {
+			documented[row[2]] = true
+		}
 	}
+	_, table, found := strings.Cut(page, "\n| event | cause |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range regexp.MustCompile(`(?m)^\| (\w+) \| (\w*) ?\|`).FindAllStringSubmatch(table, -1) {
+		documentedEvents[row[1]] = true
+		if row[2] != "" {
+			documented[row[2]] = true
+		}
+	}
+	assert.ElementsMatch(t, events, slices.Collect(maps.Keys(documentedEvents)), "the events of docs/reasons.md")
 	reasons := constants(t, reasonsFile, "Reason")
 	require.NotEmpty(t, reasons)
 	for name, reason := range reasons {
@@ -37,11 +60,13 @@ func TestReasonsAreUsed(t *testing.T) {
 		code.WriteString(read(t, file))
 	}
 	used := map[string]bool{}
-	for _, match := range regexp.MustCompile(`\bfleet\.(Reason\w+)`).FindAllStringSubmatch(code.String(), -1) {
+	for _, match := range regexp.MustCompile(`\bfleet\.((?:Reason|Event)\w+)`).FindAllStringSubmatch(code.String(), -1) {
 		used[match[1]] = true
 	}
-	for name := range constants(t, reasonsFile, "Reason") {
-		assert.True(t, used[name], "no code sets %s", name)
+	for _, prefix := range []string{"Reason", "Event"} {
+		for name := range constants(t, reasonsFile, prefix) {
+			assert.True(t, used[name], "no code sets %s", name)
+		}
 	}
 }
 

@@ -89,7 +89,7 @@ func TestHostileLease(t *testing.T) {
 			require.NoError(t, err)
 			assert.Empty(t, lease.ManagedFields, "an agent's report ends the record of field managers, and other writes do not begin it again")
 			testenv.Eventually(t, func() (bool, string) {
-				events, err := s.Hub.Kubernetes.CoreV1().Events(s.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + fleet.ReasonInvalidReport})
+				events, err := s.Hub.Kubernetes.CoreV1().Events(s.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + fleet.EventInvalidReport})
 				return err == nil && len(events.Items) > 0 && events.Items[0].Type == corev1.EventTypeWarning, "no event about the report"
 			})
 			assert.Equal(t, victim.Request.Name, s.Cluster(t, victim.Request.Status.ClusterName).Status.Agent.Registration)

@@ -64,7 +64,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	case err != nil:
 		return cluster, err
 	case undecided > 0:
-		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonCheckingTakeover,
+		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonCheckingHandover,
 			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
 	byAgent, byHub := finalizing.NotNeeded(), finalizing.NotNeeded()
@@ -273,7 +273,7 @@ func (h *handler) confirmsHandover(ctx context.Context, cluster *fleet.Cluster, 
 		return false, nil
 	}
 	var withAgent []*fleet.Cluster
-	workspaces := map[string]*fleet.Cluster{} // one Cluster of each that names the same kubeconfig: a Secret allows namespaces
+	workspaces := map[string]*fleet.Cluster{} // by workspace, one Cluster there that names the same kubeconfig: the annotation of a Secret permits whole workspaces
 	for _, other := range claims {
 		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
 		switch {
@@ -410,7 +410,7 @@ func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) er
 		if !ours || r.DeletionTimestamp != nil {
 			continue
 		}
-		// The agent is done, so the controller of requests need not ask whether it still needs its rights.
+		// The farewell has ended, successfully or not, so the controller of requests need not ask whether the agent still needs its rights.
 		h.RequestsDeletedWithCluster.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) {

@@ -540,7 +540,7 @@ func TestNeedsNoFarewell_waits(t *testing.T) {
 		d.cluster.Labels = label
 		latest, err := d.finalize(t.Context(), d.cluster)
 		require.NoError(t, err)
-		assert.Equal(t, fleet.ReasonCheckingTakeover, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed).Reason)
+		assert.Equal(t, fleet.ReasonCheckingHandover, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed).Reason)
 		assert.Equal(t, handoverWait, waits(t, d))
 		d.clock.Step(handoverWait)
 		assert.Zero(t, waits(t, d))

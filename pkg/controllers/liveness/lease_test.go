@@ -628,7 +628,7 @@ func TestDetector_invalidReports(t *testing.T) {
 			assert.Equal(t, "v1", agent.Version, "the earlier report stays")
 			events := d.Events.(*record.FakeRecorder).Events
 			require.Len(t, events, 1, "once for each report")
-			assert.Contains(t, <-events, fleet.ReasonInvalidReport)
+			assert.Contains(t, <-events, fleet.EventInvalidReport)
 		})
 	}
 }

@@ -177,7 +177,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 func (d *Detector) reportInvalid(key types.NamespacedName, lease *coordinationv1.Lease, invalid error) {
 	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	cluster.SetGroupVersionKind(fleet.SchemeGroupVersion.WithKind("Cluster"))
-	d.Events.Event(cluster, corev1.EventTypeWarning, fleet.ReasonInvalidReport, fmt.Sprintf(
+	d.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventInvalidReport, fmt.Sprintf(
 		"Annotation %s of Lease %s/%s, which the agent writes, is ignored: %v", registration.LeaseReport, lease.Namespace, lease.Name, invalid))
 }
 

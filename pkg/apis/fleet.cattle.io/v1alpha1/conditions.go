@@ -21,8 +21,8 @@ const (
 	// True or False may still send one.
 	ConditionConnected = "Connected"
 
-	// ConditionReconciled is True after the agent's settings were turned into its Bundle without an error, and False with
-	// the error as message.
+	// ConditionReconciled is only about the Bundle of the agent: it is True after the agent's settings were turned into that Bundle without an error,
+	// and False with the error as message.
 	ConditionReconciled = "Reconciled"
 
 	// ConditionReady is True when all Bundles of the Cluster are ready; otherwise its message lists those that are not.

@@ -233,20 +233,18 @@ const (
 	// ReasonWaitingForHeartbeat (Unknown): the last heartbeat was before the start of this hub; the agent has one grace period for
 	// the next one.
 	ReasonWaitingForHeartbeat = "WaitingForHeartbeat"
-	// ReasonInvalidReport (event): the agent has written something to its Lease that the hub does not copy to status.agent.
-	ReasonInvalidReport = "InvalidReport"
 )
 
-// Reasons of the condition Processed of a Cluster that is being deleted, and of events about objects that may be left on its member.
+// Reasons of the condition Processed of a Cluster that is being deleted, and causes in the message of EventLeftOnMember.
 const (
-	// ReasonCheckingTakeover (Unknown): the agent may be handed over to another Cluster; nothing is removed from the member yet.
-	ReasonCheckingTakeover = "CheckingTakeover"
+	// ReasonCheckingHandover (Unknown; its value has an earlier word for handover): the agent may be handed over to another Cluster; nothing is removed from the member yet.
+	ReasonCheckingHandover = "CheckingTakeover"
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
-	// ReasonFarewellTimeout (event): the grace period ended before they were removed.
+	// ReasonFarewellTimeout (EventLeftOnMember): the grace period ended before they were removed.
 	ReasonFarewellTimeout = "FarewellTimeout"
-	// ReasonAgentUnaware (event): the agent is of a version that cannot be asked to uninstall itself, or the hub cannot tell that the agent on the member
-	// is its own.
+	// ReasonAgentUnaware (EventLeftOnMember): the agent could not be asked to uninstall itself, the hub did not find it or its releases on the member, or
+	// the hub cannot tell that the agent there is its own; the message says which.
 	ReasonAgentUnaware = "AgentUnaware"
 )
 
@@ -285,6 +283,10 @@ const (
 	// ReasonKindDeleted (False): a CustomResourceDefinition was deleted, so the hub removes nothing from the members because of the objects that are gone.
 	ReasonKindDeleted = "KindDeleted"
 )
+
+// EventInvalidReport is the reason of the event about a Cluster whose agent has written something to its Lease that the hub does not copy to
+// status.agent.
+const EventInvalidReport = "InvalidReport"
 
 // EventLeftOnMember is the reason of the event about a deleted Cluster on whose member objects may be left, because neither the agent nor the hub
 // could remove them. It does not mean that the member has left.
