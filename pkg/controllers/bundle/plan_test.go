@@ -105,7 +105,7 @@ func TestMergeOptions_many(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, merged.Helm.Values.Data, 20_001)
 	assert.Equal(t, int64(999), merged.Helm.Values.Data["last"])
-	assert.Less(t, allocated, 100<<20, "the values are copied for each target")
+	assert.Less(t, allocated, 100<<20, "the values must not be copied for each target")
 }
 
 func TestMergeOptions_lists(t *testing.T) {
@@ -310,7 +310,7 @@ func TestTargetKeys(t *testing.T) {
 		{"the target of an agent: a name and a selector", []fleet.BundleTarget{agent}, []string{"ws/name/alice"}},
 		{"names", []fleet.BundleTarget{agent, {ClusterName: "bob"}}, []string{"ws/name/alice", "ws/name/bob"}},
 		{"as many names as have a key", []fleet.BundleTarget{agent, agent, agent, agent}, []string{"ws/name/alice", "ws/name/alice", "ws/name/alice", "ws/name/alice"}},
-		{"one more: it would be in many buckets", []fleet.BundleTarget{agent, agent, agent, agent, agent}, []string{"ws/*"}},
+		{"one more: the Bundle would need too many index keys", []fleet.BundleTarget{agent, agent, agent, agent, agent}, []string{"ws/*"}},
 		{"a selector", []fleet.BundleTarget{{ClusterSelector: selector("a", "b")}}, []string{"ws/*"}},
 		{"a name and a group", []fleet.BundleTarget{agent, {ClusterGroup: "g"}}, []string{"ws/*"}},
 	} {

@@ -205,8 +205,9 @@ func changesStatus(before, after *fleet.BundleDeployment) bool {
 		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
 }
 
-// clusterEvents notes a Cluster for changes after which no BundleDeployment is written: a Cluster to which nothing is deployed yet is quarantined,
-// deleted or no longer selected, or the rollout of a Bundle no longer waits for a Cluster.
+// clusterEvents notes a Cluster whose labels, quarantine, pause, cluster namespace or deletion has changed, because the events of its BundleDeployments are not
+// enough: none is written if, for example, a Cluster to which nothing is deployed yet is quarantined, deleted or no longer selected, or if the rollout of a
+// Bundle no longer waits for a Cluster.
 func (d *Deployer) clusterEvents() enqueue.EventHandler[*fleet.Cluster] {
 	note := func(before *fleet.Cluster) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) { c.clusters.Add(before.Name, before.Labels, len(before.Labels), maps.Equal) })

@@ -81,12 +81,16 @@ type rolloutTarget struct {
 	key          key
 	deploymentID string // the one that the Cluster is to get
 	state        fleet.BundleState
-	isLeftOut    bool // it is not updated: it has that deployment ID, is paused, is not processed, or the new version cannot be rendered for it
+	isSkipped    bool // this step does not update it, and it still counts: it has that deployment ID, is paused, is not processed, or isInvalid
+	isInvalid    bool // the new version cannot be rendered for it
 	exists       bool // it has a BundleDeployment
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
 	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
 }
+
+// hasBegun reports whether the Cluster has the new version, or was allowed to get it.
+func (t *rolloutTarget) hasBegun() bool { return t.isUnderWay || t.isSkipped && !t.isInvalid }
 
 // partitioned is a partition with its Clusters.
 type partitioned struct {
@@ -124,13 +128,14 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 
 // decide marks the Clusters that may be updated now, and returns the state of the partitions.
 //
-// The partitions are updated in their order. One is done when each of its Clusters is left out or was allowed to be updated, and no more of
+// The partitions are updated in their order. One is done when each of its Clusters is skipped or was allowed to be updated, and no more of
 // them are unavailable than its maxUnavailable says. A Cluster that was allowed just now counts as unavailable, so with a maxUnavailable of 100 % the next
 // partition begins at once. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
 // in its partition and in all, or if none is unavailable, so that a rollout progresses. In all, only Clusters count that have the new
-// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them. A Cluster
+// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them, nor must those for
+// which the new version cannot be rendered. A Cluster
 // that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
 // version has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
@@ -141,7 +146,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	}
 	status.maxUnavailable = max(1, room)
 	for _, t := range targets {
-		if t.unavailable && (t.isLeftOut || t.isUnderWay) {
+		if t.hasBegun() && t.unavailable {
 			room--
 		}
 	}
@@ -165,13 +170,13 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			if t.unavailable {
 				unavailable++
 			}
-			if begins && t.unavailable && !t.isLeftOut && !t.isUnderWay {
+			if begins && t.unavailable && !t.hasBegun() {
 				room--
 			}
 		}
 		for _, t := range p.targets {
 			switch {
-			case t.isLeftOut:
+			case t.isSkipped:
 			case begins && t.unavailable:
 				t.mayUpdate = true
 			case begins && unavailable < limit && room > 0:
@@ -222,10 +227,11 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 	return deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
 }
 
-// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were postponed before and those without a BundleDeployment. The
+// rollOut decides which Clusters of a Bundle are updated now. If the decision about a Cluster has changed, it enqueues the Cluster if it may be updated, or
+// if it has no BundleDeployment: it then gets one without a deployment ID. The
 // queue calls it for one Bundle at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable
 // than allowed. A Cluster that is paused or has no namespace yet delays no other, whatever its state; one for which the new version cannot be rendered
-// counts as unavailable.
+// counts as unavailable in its partition and, when that begins, in all.
 func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -253,7 +259,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			t.unavailable = isUnavailable(deployment)
 		}
 		if isPaused(b, m.cluster) || isUnprocessed(m.cluster) {
-			t.isLeftOut, t.unavailable = true, false
+			t.isSkipped, t.unavailable = true, false
 			continue
 		}
 		v, err := p.variant(ctx, m.targets, m.cluster)
@@ -261,11 +267,11 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			return status, ctx.Err()
 		}
 		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
-			t.state, t.isLeftOut, t.unavailable = fleet.ErrApplied, true, true
+			t.state, t.isSkipped, t.isInvalid, t.unavailable = fleet.ErrApplied, true, true, true
 			continue
 		}
 		t.deploymentID = v.deploymentID
-		t.isLeftOut = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
+		t.isSkipped = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isUnderWay = true, true
 		}
@@ -277,7 +283,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
-		if !t.isLeftOut {
+		if !t.isSkipped {
 			steps[t.key] = rolloutStep{t.deploymentID, t.mayUpdate}
 		}
 	}

@@ -22,7 +22,7 @@ func number(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text))
 
 // The text of a Cluster has a letter for its state, and the name of its partition. o: it has the old version and is ready, b: the old
 // version is broken or there is none, n: it has the new version and is ready, x: the new version is not ready (yet), d: it was
-// allowed to get the new version, and the cache does not show that yet.
+// allowed to get the new version, and the cache does not show that yet, i: the new version cannot be rendered for it.
 func TestDecide(t *testing.T) {
 	canaryFirst := []fleet.Partition{{Name: "canary", ClusterSelector: selector("part", "c")}, {Name: "rest", ClusterSelector: selector("part", "r")}}
 	limited := func(limits ...string) []fleet.Partition {
@@ -69,6 +69,9 @@ func TestDecide(t *testing.T) {
 		{"what has the new version in a later partition counts in all", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc xr or", "", "canary 0/1 rest 1/1, 2 of 0"},
 		{"what was decided in a later partition counts in all", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc dr or", "", "canary 0/1 rest 1/1, 2 of 0"},
 		{"what was decided counts once", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "dr or or", "0 1", "All 2/2, 1 of 0"},
+		{"a later partition has a Cluster for which the version is invalid", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc ir or", "0", "canary 1/1 rest 1/1, 1 of 0"},
+		{"the first partition has one", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("0")}, "ic oc or", "", "canary 1/1 rest 0/1, 2 of 0"},
+		{"it counts in all when its partition begins", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("0", "9")}, "nc ir or", "", "canary 0/1 rest 1/9, 1 of 0"},
 		{"others follow", fleet.RolloutStrategy{Partitions: canaryFirst}, "nc o- o-", "1 2", "canary 0/1 rest 0/1 All 2/2, 1 of 0"},
 		{"others in partitions of a size", fleet.RolloutStrategy{AutoPartitionSize: number("2")}, "o- o- o- o- o-", "0 1", "Partition 1 2/2 Partition 2 0/2 Partition 3 0/1, 3 of 0"},
 		{"others in partitions of a percentage", fleet.RolloutStrategy{AutoPartitionSize: number("50%"), Partitions: canaryFirst[:1]}, "n- n- o- o- nc", "2 3", "canary 0/1 Partition 2 0/2 Partition 3 2/2, 1 of 0"},
@@ -83,7 +86,7 @@ func TestDecide(t *testing.T) {
 			for _, text := range strings.Fields(row.clusters) {
 				targets = append(targets, &rolloutTarget{
 					candidate: candidate{labels: labels.Set{"part": text[1:]}}, state: fleet.Ready,
-					isLeftOut: text[0] == 'n' || text[0] == 'x', unavailable: strings.ContainsRune("bxd", rune(text[0])), isUnderWay: text[0] == 'd',
+					isSkipped: strings.ContainsRune("nxi", rune(text[0])), isInvalid: text[0] == 'i', unavailable: strings.ContainsRune("bxdi", rune(text[0])), isUnderWay: text[0] == 'd',
 				})
 			}
 			status := s.decide(targets)
