@@ -23,6 +23,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/registry"
 
+	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -45,8 +46,8 @@ type ServerAccess struct {
 	Insecure, PlainHTTP bool
 }
 
-// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. Credentials for agents only take precedence
-// over the general ones.
+// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. The keys agentUsername and agentPassword, which are only
+// for agents, take precedence over username and password.
 func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	is := func(keys ...string) bool {
 		return slices.ContainsFunc(keys, func(key string) bool {
@@ -89,13 +90,28 @@ func (a ServerAccess) forURL(own, other string) ServerAccess {
 	return a
 }
 
-func isSameServer(one, two *url.URL) bool { return one.Scheme == two.Scheme && one.Host == two.Host }
+// isSameServer compares scheme, host and port. A URL without a port has the default port of its scheme.
+func isSameServer(one, two *url.URL) bool {
+	return one.Scheme == two.Scheme && strings.EqualFold(one.Hostname(), two.Hostname()) && portOf(one) == portOf(two)
+}
+
+func portOf(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Port()
+	case u.Scheme == "https":
+		return "443"
+	case u.Scheme == "http":
+		return "80"
+	}
+	return ""
+}
 
 // get downloads a URL.
 func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		return nil, err
+	if err != nil { // it repeats the URL with its password
+		return nil, &release.InvalidError{Why: fmt.Sprintf("%s is not a valid URL", redacted(from))}
 	}
 	if scheme := request.URL.Scheme; scheme != "https" && scheme != "http" {
 		return nil, fmt.Errorf("%s has the unknown scheme %q; it must be https, http or oci", request.URL.Redacted(), scheme)
@@ -177,12 +193,20 @@ func checkRedirect(request *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// redacted returns a URL without its password.
+// redacted returns a URL without its password; without user and password if it is not a valid URL.
 func redacted(text string) string {
 	if parsed, err := url.Parse(text); err == nil {
 		return parsed.Redacted()
 	}
-	return text
+	at := strings.LastIndex(text, "@")
+	if at < 0 {
+		return text
+	}
+	scheme, _, found := strings.Cut(text[:at], "//")
+	if !found {
+		return "xxxxx" + text[at:]
+	}
+	return scheme + "//xxxxx" + text[at:]
 }
 
 func tooLarge(what string) error { return fmt.Errorf("%s is larger than %d MiB", what, sizeMax>>20) }

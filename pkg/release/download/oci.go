@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	bundlecontent "github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -97,7 +98,10 @@ func chartTag(ctx context.Context, repository *remote.Repository, version string
 }
 
 func openRepository(reference string, a ServerAccess) (repository *remote.Repository, closeIdle func(), err error) {
-	if repository, err = remote.NewRepository(reference); err != nil {
+	if repository, err = remote.NewRepository(reference); err != nil && strings.Contains(reference, "@") { // the error repeats a password
+		return nil, nil, &release.InvalidError{Why: fmt.Sprintf(
+			"%s is not a valid reference to an OCI repository; user and password belong into a Secret", redacted(registry.OCIScheme+"://"+reference))}
+	} else if err != nil {
 		return nil, nil, err
 	}
 	client, closeIdle, err := a.client(repository.Reference.Host())
