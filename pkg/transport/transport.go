@@ -1,5 +1,5 @@
 // Package transport opens the connections between hub and members, in both directions. Each connection has its own trusted
-// authorities, independent of environment variables and of variables that apply to the whole process.
+// authorities; these do not depend on environment variables or on variables of the process. The proxy may come from the environment.
 package transport
 
 import (
@@ -43,7 +43,7 @@ func (e *ProxyError) Error() string {
 	case http.StatusProxyAuthRequired:
 		return text + "; put user and password into the proxy's address"
 	case http.StatusForbidden:
-		return text + "; have it allow this address, or name the address in NO_PROXY"
+		return text + "; configure the proxy to allow the address of the server, or name that address in NO_PROXY"
 	}
 	return text
 }
@@ -95,7 +95,7 @@ func NoRedirects(next http.RoundTripper) http.RoundTripper {
 	}).Wrap(next)
 }
 
-// Names in the kubeconfigs of Kubeconfig, which other components read too.
+// Names in the kubeconfigs that Kubeconfig returns. Other components read them too.
 const (
 	kubeconfigCluster = "cluster"
 	KubeconfigUser    = "user"

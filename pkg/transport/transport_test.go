@@ -86,7 +86,7 @@ func through(t *testing.T, proxy string) error {
 
 func TestProxyError(t *testing.T) {
 	for code, want := range map[int]string{
-		http.StatusForbidden:         "answers 403 Forbidden; have it allow this address, or name the address in NO_PROXY",
+		http.StatusForbidden:         "answers 403 Forbidden; configure the proxy to allow the address of the server, or name that address in NO_PROXY",
 		http.StatusProxyAuthRequired: "answers 407 Proxy Authentication Required; put user and password into the proxy's address",
 		http.StatusBadGateway:        "answers 502 Bad Gateway",
 	} {

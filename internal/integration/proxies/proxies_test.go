@@ -34,7 +34,7 @@ func TestHubAndAgentBehindProxies(t *testing.T) {
 	s.agentsProxy.answers("403")
 	s.hubsProxy.answers("")
 	s.imported(t, "edge", "True Imported")
-	testenv.AwaitPodLog(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
+	testenv.AwaitPodLog(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; configure the proxy to allow the address of the server")
 	s.agentsProxy.answers("407")
 	testenv.AwaitPodLog(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
 	s.agentsProxy.dies()

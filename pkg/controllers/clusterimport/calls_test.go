@@ -80,7 +80,7 @@ func newTestCalls(t *testing.T) *testCalls {
 	return c
 }
 
-// wantAsked asserts how many calls of the workspace of most tests run or wait.
+// wantAsked asserts how many calls of workspace ns run or wait for a slot.
 func (c *testCalls) wantAsked(t *testing.T, want int) {
 	t.Helper()
 	assert.Equal(t, want, c.first.asked("ns")+c.retries.asked("ns"))
@@ -286,7 +286,7 @@ func TestMemberCalls_concurrency(t *testing.T) {
 	})
 }
 
-// What waits for a slot may be thousands of calls of one workspace.
+// Thousands of calls of one workspace may wait for a slot.
 func TestMemberCalls_waiting(t *testing.T) {
 	// full returns calls without a free slot, and a function that frees one.
 	full := func(t *testing.T) (*testCalls, func()) {
@@ -303,7 +303,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		assert.Equal(t, clusterKey(name), c.next(t), "the Cluster is enqueued")
 		require.True(t, c.isOffered(keyOf(name)))
 	}
-	t.Run("nothing is kept for it", func(t *testing.T) {
+	t.Run("no prepared objects are kept for a call that waits", func(t *testing.T) {
 		c, _ := full(t)
 		prepared := &[1 << 20]byte{}
 		held := weak.Make(prepared)
@@ -555,7 +555,7 @@ func TestMemberLock_admits(t *testing.T) {
 	}
 }
 
-// A server of one workspace reports the UID of another workspace's member, and does not answer.
+// A server that a kubeconfig of one workspace names reports the UID of another workspace's member, and calls to it do not end.
 func TestUninstallation_heldMember(t *testing.T) {
 	var calls memberCalls
 	victim, hostile := newFakeMember(t), newFakeMember(t)
@@ -582,7 +582,8 @@ func TestUninstallation_heldMember(t *testing.T) {
 	running.Wait()
 }
 
-// A user of one workspace writes the address of another workspace's member into a kubeconfig. That must not give the lock of the member.
+// A user of one workspace writes the address of another workspace's member into a kubeconfig. That must not give
+// this user the lock of the other workspace's member.
 func TestOnMember(t *testing.T) {
 	for _, row := range []struct {
 		name      string
@@ -622,7 +623,8 @@ func TestOnMember(t *testing.T) {
 	}
 }
 
-// Other UIDs could be the lock of a member that does not show its UID, which is named by workspace and server.
+// The lock of a member that does not show its UID is named WORKSPACE/SERVER. A server must not be able to choose that name by reporting a text that is
+// no UID.
 func TestOnMember_noUID(t *testing.T) {
 	for _, uid := range []string{
 		"", "member", "alice/https://10.0.0.1", strings.ToUpper(memberUID), memberUID + "\n", "{" + memberUID + "}", strings.Repeat("a", 36), memberUID + memberUID,

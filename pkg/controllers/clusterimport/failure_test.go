@@ -115,7 +115,7 @@ func TestDiagnose_reasons(t *testing.T) {
 		{"a proxy without a name", func(*testing.T) func(*clientcmdapi.Config) {
 			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy.invalid:3128" }
 		}, fleet.ReasonUnreachable, "the proxy in front of the member cannot be reached: the name proxy.invalid cannot be resolved"},
-		{"a proxy that refuses", proxied(403), fleet.ReasonUnreachable, "answers 403 Forbidden; have it allow this address"},
+		{"a proxy that refuses", proxied(403), fleet.ReasonUnreachable, "answers 403 Forbidden; configure the proxy to allow the address of the server"},
 		{"a proxy that asks for a password", proxied(407), fleet.ReasonUnreachable, "answers 407 Proxy Authentication Required; put user"},
 		{"it sends the hub elsewhere", func(t *testing.T) func(*clientcmdapi.Config) {
 			elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the token was sent elsewhere") })

@@ -45,7 +45,7 @@ var setByServer = map[string]any{
 // added are the fields that this hub adds on purpose, by the beginning of their paths, and why.
 var added = map[string]string{
 	"Secret fleet-agent-bootstrap.dataDecoded.registration":                "an agent registers again when it changes; agents of Fleet ignore it",
-	"Deployment fleet-agent.metadata.labels.app":                           "people select the Deployment as its Pods",
+	"Deployment fleet-agent.metadata.labels.app":                           "people select the Deployment with the same label as its Pods",
 	"Deployment fleet-agent" + podSpec + "containers[0].env[8]":            "POD_NAME names the holder of the Lease",
 	"Deployment fleet-agent" + podSpec + "containers[0].env[9]":            "FLEET_HEALTH_BIND_ADDRESS is for the probes",
 	"Deployment fleet-agent" + podSpec + "containers[0].env[10]":           "GENERATION restarts an agent that has to register again",
@@ -72,7 +72,7 @@ func TestWire(t *testing.T) {
 		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation"} {
 			unstructured.RemoveNestedField(object.Object, "metadata", field)
 		}
-		// Wrangler's record of what it applied last. This hub applies on the server.
+		// Wrangler's record of what it applied last. This hub uses server-side apply.
 		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", "objectset.rio.cattle.io/applied")
 		fields := fieldsOf(object.Object)
 		maps.DeleteFunc(fields, func(path string, value any) bool { return setByServer[path] == value })
@@ -132,7 +132,7 @@ func TestWire(t *testing.T) {
 			}
 		}
 	}
-	assert.Len(t, used, len(added)+len(omitted), "a difference is listed that is none")
+	assert.Len(t, used, len(added)+len(omitted), "added or omitted lists a difference that does not exist")
 }
 
 // fieldsOf returns the values of an object by their paths.
