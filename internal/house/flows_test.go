@@ -18,7 +18,7 @@ var (
 	inLinkedFile = regexp.MustCompile("((?:`[A-Za-z]+`(?:, then |, | and )?)+)\\s+in\\s+\\[[^]]+\\]\\((\\.\\./[^)]+\\.go)\\)")
 	// inNamedFile matches a name before a file of the package of the flow: `updateStatus` in `bundle.go`.
 	inNamedFile = regexp.MustCompile("((?:`[A-Za-z]+`)+) in `([a-z]+\\.go)`")
-	// inPackage matches a name in parentheses, which the package of the flow has: (`hasAgentOrUnreadCredential`).
+	// inPackage matches a name in parentheses, which the package of the flow has: (`hasAgentOrAnswer`).
 	inPackage = regexp.MustCompile("\\(((?:`[A-Za-z]+`(?:, `[a-z]+\\.go`)*))\\)")
 	// tableRow matches a row of a table whose last column is the file, and whose column before that begins with the functions.
 	tableRow = regexp.MustCompile("(?m)^\\|.*\\| ((?:`[A-Za-z]+`(?:, )?)+)[^|]*\\| \\[[^]]+\\]\\((\\.\\./[^)]+\\.go)\\) \\|$")

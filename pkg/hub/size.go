@@ -28,7 +28,8 @@ type agentFields struct {
 	pullSecrets *[]corev1.LocalObjectReference
 }
 
-// maxClientID limits the bytes of a clientID and a clientRandom. The definitions of the kinds limit both to 4096 characters, but not those of Fleet.
+// maxClientID limits the bytes of a clientID and a clientRandom. The definitions of the kinds limit both to MaxClientIDLength characters, of four bytes at
+// most, but not those of Fleet.
 const maxClientID = 4 * registration.MaxClientIDLength
 
 // withSmallMetadata returns a transform that also drops metadata of an object of a user that takes too much memory.

@@ -20,10 +20,10 @@ type Case struct {
 	Token *fleet.ClusterRegistrationToken
 	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// HasAgentOrUnreadCredential is true if an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster with the credential
-	// of another request, or may still read the answer Secret of another granted request. hasAgentOrUnreadCredential of package clusterregistration
+	// HasAgentOrAnswer is true if an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster with the credential
+	// of another request, or may still read the answer Secret of another granted request. hasAgentOrAnswer of package clusterregistration
 	// has the exceptions.
-	HasAgentOrUnreadCredential bool
+	HasAgentOrAnswer bool
 	// ProverRevoked is true if the credential that wrote the proof of possession was revoked.
 	ProverRevoked bool
 	// Origin is the creator of the request, compared with Token.
@@ -176,7 +176,7 @@ func (c Case) holder() string {
 	switch {
 	case c.Cluster == nil:
 		return ""
-	case c.HasAgentOrUnreadCredential:
+	case c.HasAgentOrAnswer:
 		return fmt.Sprintf("Cluster %s has an agent, or a credential that no agent has used yet", c.Cluster.Name)
 	case c.Cluster.Spec.KubeConfigSecret != "":
 		return fmt.Sprintf("the hub itself installs the agent of Cluster %s", c.Cluster.Name)

@@ -30,7 +30,7 @@ func newcomer() *Case {
 func rivalCase() *Case {
 	c := newcomer()
 	c.Cluster = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "prod-uid"}, Spec: fleet.ClusterSpec{ClientID: "edge-1"}}
-	c.HasAgentOrUnreadCredential = true
+	c.HasAgentOrAnswer = true
 	return c
 }
 
@@ -53,17 +53,17 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		reason string
 	}{
 		{"the shared token", func(*Case) {}, fleet.ReasonClientIDInUse},
-		{"nobody has registered yet", func(c *Case) { c.HasAgentOrUnreadCredential = false }, ""},
+		{"nobody has registered yet", func(c *Case) { c.HasAgentOrAnswer = false }, ""},
 		{"there is no Cluster yet", func(c *Case) { c.Cluster = nil }, ""},
 		{"the hub is installing its agent", func(c *Case) {
-			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrAnswer, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 		}, fleet.ReasonClientIDInUse},
 		{"the hub is installing its agent, which asks", func(c *Case) {
-			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrAnswer, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.importToken("prod")
 		}, ""},
 		{"the hub is installing its agent, and a person has installed another", func(c *Case) {
-			c.HasAgentOrUnreadCredential, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.HasAgentOrAnswer, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
 			c.Token.Spec.ClientIDs = []string{"edge-1"}
 		}, ""},
 		{"its import token", func(c *Case) { c.importToken("prod") }, ""},
@@ -117,8 +117,8 @@ func TestJudgeHeldIdentity(t *testing.T) {
 			c.decide(fleet.DecisionDenied, "")
 			c.Cluster.Status.Agent.PossessionProof = "request-1"
 		}, fleet.ReasonDenied},
-		{"it may return with its token", func(c *Case) { c.ClusternetReentry = true }, ""},
-		{"it may return with its token, in quarantine", func(c *Case) { c.ClusternetReentry, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
+		{"a Clusternet agent may register again with its token", func(c *Case) { c.ClusternetReentry = true }, ""},
+		{"a Clusternet agent may register again with its token, in quarantine", func(c *Case) { c.ClusternetReentry, c.Cluster.Spec.Quarantined = true, true }, fleet.ReasonQuarantined},
 		{"the policy approves", func(c *Case) { c.Ruling.Action = RulingApprove }, fleet.ReasonClientIDInUse},
 		{"the policy denies what a person approves", func(c *Case) {
 			c.decide(fleet.DecisionApproved, "")
@@ -260,8 +260,8 @@ func TestJudgeApproval(t *testing.T) {
 		{"a person approves what a rule wants asked", []func(*Case){rule(RulingAsk), person(fleet.DecisionApproved)}, yes, "because"},
 		{"a person denies what a rule approves", []func(*Case){rule(RulingApprove), person(fleet.DecisionDenied)}, no, "because"},
 		{"the hub's default is not for what it imports itself", []func(*Case){hub, func(c *Case) { *c = *rivalCase(); hub(c); c.importToken("prod") }}, none, ""},
-		{"but a rule is", []func(*Case){func(c *Case) { *c = *rivalCase(); c.importToken("prod") }, rule(RulingAsk)}, waits, "rule x"},
-		{"nor for the agent's own next request", []func(*Case){func(c *Case) {
+		{"a rule that asks also applies to what the hub imports itself", []func(*Case){func(c *Case) { *c = *rivalCase(); c.importToken("prod") }, rule(RulingAsk)}, waits, "rule x"},
+		{"the hub's default is not for the agent's own next request", []func(*Case){func(c *Case) {
 			*c = *rivalCase()
 			hub(c)
 			c.Cluster.Status.Agent.PossessionProof = "request-1"
@@ -299,7 +299,7 @@ func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 	c.Request.Spec.ClientID, c.Request.Spec.ClientRandom = "secret-identity", "secret-random"
 	c.Token.Spec.ClientIDs = []string{"other"}
 	for _, held := range []bool{true, false} {
-		c.HasAgentOrUnreadCredential = held
+		c.HasAgentOrAnswer = held
 		assert.NotContains(t, Judge(*c).Refuse.Message, "secret")
 	}
 }
@@ -313,7 +313,7 @@ func FuzzJudge(f *testing.F) {
 		for range 20 {
 			c := Case{
 				Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}, Cluster: &fleet.Cluster{},
-				HasAgentOrUnreadCredential: true,
+				HasAgentOrAnswer: true,
 			}
 			agent, approval := &c.Cluster.Status.Agent, &c.Request.Status.Approval
 			for _, field := range []any{

@@ -20,7 +20,8 @@ import (
 func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fleet.Cluster, create string, out result.Result) {
 	if request.Spec.TooLarge {
 		return nil, "", result.Stalled(fleet.ReasonTooLarge, fmt.Sprintf(
-			"spec.clusterLabels takes more than %d KiB of the hub's memory, or spec.clientID or spec.clientRandom has more than 16 KiB, or %s; give the agent fewer labels", registration.MaxLabelsMemory>>10, registration.MetadataTooLarge))
+			"spec.clusterLabels takes more than %d KiB of the hub's memory, or spec.clientID or spec.clientRandom has more than %d characters, or %s; give the agent fewer labels",
+			registration.MaxLabelsMemory>>10, registration.MaxClientIDLength, registration.MetadataTooLarge))
 	}
 	clientID := request.Spec.ClientID
 	candidates, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))
@@ -162,7 +163,7 @@ func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *flee
 		(namespacekey.IsFor(namespace, cluster) || h.DisableBundles && isReported && namespacekey.Names(namespace, cluster))
 }
 
-// waitingForNamespace ends with the event of the Namespace, or of the Cluster's status. The timer is for a Cluster that is deleted before
+// waitingForNamespace returns a wait that ends with the event of the Namespace, or of the status of the Cluster. The timer is for a Cluster that is deleted before
 // the cache shows it.
 func waitingForNamespace(cluster string) result.Result {
 	return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", cluster)).In(expectations.Timeout)

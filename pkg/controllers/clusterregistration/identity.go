@@ -95,11 +95,11 @@ func (h *handler) isClusternetReentry(
 // that does not renew its credential and the Cluster has no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute
 
-// hasAgentOrUnreadCredential reports whether an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster, or the answer
+// hasAgentOrAnswer reports whether an agent, perhaps the one that sent this request, has sent a heartbeat for the Cluster, or the answer
 // Secret of a granted request still exists on the hub. Such a Secret counts until the hub deletes it (answerLifetime). If the request may come
 // from the agent that sent the earlier one (mayBeSameAgent), it counts only until it is unusedAfter old; freeIn is then the rest of that time,
 // and otherwise 0. A kubeconfig Secret, with which a Cluster is held too, is a fact that registration.Judge reads from the Cluster itself.
-func (h *handler) hasAgentOrUnreadCredential(
+func (h *handler) hasAgentOrAnswer(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameClientID []*fleet.ClusterRegistration,
 ) (has bool, freeIn time.Duration, err error) {

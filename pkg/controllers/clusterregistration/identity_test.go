@@ -91,7 +91,7 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			hasAgent, freeIn, err := s.hasAgentOrUnreadCredential(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
+			hasAgent, freeIn, err := s.hasAgentOrAnswer(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.hasAgent, hasAgent)
 			assert.Equal(t, row.freeIn, freeIn)

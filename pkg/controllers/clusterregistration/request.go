@@ -151,7 +151,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		if h.otherMayBeGranted(request, sameClientID) {
 			return result.Skip().In(cacheDelay)
 		}
-		if hasAgent, freeIn, err = h.hasAgentOrUnreadCredential(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
+		if hasAgent, freeIn, err = h.hasAgentOrAnswer(ctx, request, cluster, token, found.origin, sameClientID); err != nil {
 			return failed(err)
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameClientID); err != nil {
@@ -169,7 +169,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		return refused(refusal)
 	}
 	judgement := registration.Judge(registration.Case{
-		Request: request, Token: token, Cluster: cluster, HasAgentOrUnreadCredential: hasAgent, ProverRevoked: proverRevoked, Origin: found.origin,
+		Request: request, Token: token, Cluster: cluster, HasAgentOrAnswer: hasAgent, ProverRevoked: proverRevoked, Origin: found.origin,
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: found.origin.AssumesToken(request), Cluster: cluster,
 		}),
@@ -214,7 +214,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 	return done
 }
 
-// grant creates what the agent of a request needs that decide has allowed: it counts the use of the token, creates the Cluster and the rights,
+// grant creates what the agent needs after decide has allowed its request: it counts the use of the token, creates the Cluster and the rights,
 // and issues the credential.
 func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
@@ -287,7 +287,7 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 // maintain repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
 func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	if isFirstPass := h.writtenGrants.IsExpected(string(request.UID)); isFirstPass {
-		// The cache shows the grant since a moment ago. It may lack what this hub has just created with the grant, and a repair would try to
+		// The cache has only just received the grant. It may lack what this hub has just created with the grant, and a repair would try to
 		// create it again. Only a quarantine, which may also have enqueued the request, must not wait; the rights that the caches lack are
 		// withdrawn later.
 		h.writtenGrants.Observed(string(request.UID))
