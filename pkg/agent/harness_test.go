@@ -197,13 +197,13 @@ func (f *testAgent) waitUntilSettled(token string) {
 // isWatching reports whether the agent watches the objects that configure its registration. A test waits for that before it changes one of them:
 // the fake client, unlike an API server, loses events between the list and the watch of an informer.
 func (f *testAgent) isWatching() bool {
-	watched := 0
+	watched := map[string]bool{} // a watch that is opened again counts once
 	for _, action := range f.core.Actions() {
-		if action.GetVerb() == "watch" {
-			watched++
+		if watch, ok := action.(kubetesting.WatchAction); ok {
+			watched[watch.GetResource().Resource+" "+watch.GetWatchRestrictions().Fields.String()] = true
 		}
 	}
-	return watched >= 4 // two Secrets and two ConfigMaps
+	return len(watched) >= 4 // two Secrets and two ConfigMaps
 }
 
 // isSettled reports whether a heartbeat has arrived with the stored credential, and the Secrets of the registration are deleted.

@@ -108,7 +108,7 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) 
 			storeErr := r.storeToken(ctx, use, token)
 			if storeErr == nil {
 				use.useStored(token)
-				text := "The credential for the hub was renewed; it expires at " + use.Expires().UTC().Format(time.RFC3339)
+				text := "The credential for the hub was renewed; it expires at " + use.StoredExpires().UTC().Format(time.RFC3339)
 				r.Log.Info(text)
 				if warned {
 					r.Event(ctx, corev1.EventTypeNormal, reasonRenewed, text)
@@ -257,9 +257,9 @@ func (u *InUse) NewerThan(found *Stored) (token string, isOlder bool) {
 	return token, renewable && earlierRenewable && same && earlier.Issued.Before(last.Issued)
 }
 
-// Expires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but
+// StoredExpires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but
 // it cannot work again after a restart.
-func (u *InUse) Expires() *metav1.Time {
+func (u *InUse) StoredExpires() *metav1.Time {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	expires, renewable := Expiry(u.written[0])

@@ -101,7 +101,7 @@ func TestInUseMatches(t *testing.T) {
 	elsewhere := first.WithToken("next")
 	elsewhere.Server = "https://elsewhere"
 	assert.False(t, use.Matches(elsewhere))
-	assert.Nil(t, use.Expires(), "a token that is not renewed")
+	assert.Nil(t, use.StoredExpires(), "a token that is not renewed")
 	assert.Equal(t, noon, use.hubTime(noon), "while the clock skew is unknown")
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// facts is the input of decide.
+// facts is the input of decide, except for MustRepeat.
 type facts struct {
 	// Own means that the BundleDeployment is the one of the agent itself.
 	Own bool
@@ -28,8 +28,8 @@ type facts struct {
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
 	// MustRepeat means that this run has deployed or read the revision with the deployment ID, and has to deploy it again, because another
-	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one. It delays
-	// the repetition; decide does not use it.
+	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one.
+	// RetryNotDue and the pause after the repetition depend on it.
 	MustRepeat bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
@@ -111,7 +111,7 @@ type removalFacts struct {
 	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone. If a Bundle deploys the agent (Managed), or the UID of
 	// the agent's own BundleDeployment is recorded (restored.go), the API server has also answered whether that one exists, and if so, it has the recorded UID.
 	Confirmed bool
-	// Rejected means that it has rejected the credential of the agent instead.
+	// Rejected means that the API server of the hub has rejected the credential of the agent.
 	Rejected bool
 	// NoneCached means that the watch shows no BundleDeployment at all.
 	NoneCached bool
@@ -166,8 +166,9 @@ func decideRemoval(f removalFacts) removalAction {
 	case !f.Confirmed:
 		return retryRemoval
 	// The agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself: the whole Cluster is deleted on the hub,
-	// because it moves to another workspace, or its namespace was deleted. If that of the agent has been gone alone for long, or the hub has said so,
-	// the hub no longer manages the agent: its history is removed, and then Managed is false for the other releases.
+	// because it moves to another workspace, or its namespace was deleted. If only the agent's own BundleDeployment has been gone for
+	// Timing.RemovalAlone, or the hub has deleted it because it no longer manages the agent (GoneAlone), its history is removed; Managed is then false
+	// for the other releases.
 	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
 		return keepAgentGone
 	}

@@ -23,7 +23,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
 	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew: record now which releases
-	// have no BundleDeployment, and stay. The releases of a BundleDeployment that is deleted later are removed.
+	// have no BundleDeployment: these are kept. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
 		err := d.keepIfAnew(ctx, bd)
 		if err == nil {

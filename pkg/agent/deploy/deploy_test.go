@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -264,6 +267,40 @@ func statuses(p *stoppedReconciler) (all []string) {
 		}
 	}
 	return all
+}
+
+// The interval passes while all objects are compared: those that were compared before must be compared again.
+func TestCompare_requestedMeanwhile(t *testing.T) {
+	p := newStoppedReconciler()
+	state, asked := p.states.get("app"), 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		if asked == 2 {
+			state.mu.Lock()
+			state.drift.recompares++
+			state.mu.Unlock()
+		}
+		http.NotFound(w, nil)
+	}))
+	t.Cleanup(server.Close)
+	var err error
+	p.releases, err = release.New(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	desired := &unstructured.Unstructured{Object: map[string]any{}}
+	desired.SetName("a")
+	object := release.Object{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Desired: desired}
+	p.objects.kinds[object.Resource] = &kindCache{store: cache.NewStore(cache.MetaNamespaceKeyFunc), synced: func() bool { return true }}
+	state.setRelease(&release.Deployed{Objects: []release.Object{object}})
+
+	p.compare(t.Context(), "app")
+	assert.Equal(t, 1, asked, "the first comparison")
+	p.compare(t.Context(), "app")
+	assert.Equal(t, 1, asked, "nothing has changed")
+	state.drift.recompares++
+	for range 3 {
+		p.compare(t.Context(), "app")
+	}
+	assert.Equal(t, 3, asked, "once for each request")
 }
 
 func TestObjectsKnown_neverSynced(t *testing.T) {

@@ -26,13 +26,15 @@ type drift struct {
 	patches []fleet.ComparePatch
 	// err is why some objects could not be compared; "" if all were, or if only the last comparison failed.
 	err string
-	// recompare has all objects compared, even those that have not changed since the last comparison.
-	recompare bool
+	// recompares counts the requests that the next comparison includes all objects, even those that have not changed since the last one. recompared are
+	// those of them that the last such comparison found when it began.
+	recompares, recompared int
 	// retries are the pauses after comparisons that have failed; nil after one that has succeeded.
 	retries *wait.Backoff
-	// lookAt is when missing objects are compared again although they have not changed; looks are the pauses. Both are zero if none is missing.
-	lookAt time.Time
-	looks  *wait.Backoff
+	// nextMissingCheck is when missing objects are compared again although they have not changed; missingBackoff has the pauses. Both are zero if none
+	// is missing.
+	nextMissingCheck time.Time
+	missingBackoff   *wait.Backoff
 }
 
 // comparison is the result for one object.
@@ -90,16 +92,17 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	state, bd := d.states.get(key), d.bundleDeployment(key)
 	deployed, before := state.release()
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
-		return // reconcile enqueues the key again when they are known
+		return // the caches of these kinds are not filled yet; reconcile enqueues the key again when they are
 	}
 	tolerances := release.Tolerances{Release: deployed.Objects, Patches: d.comparePatches(key, bd)}
 	after := drift{objects: map[string]comparison{}, patches: tolerances.Patches}
-	look := before.looks != nil && !d.Clock.Now().Before(before.lookAt)
+	all := before.recompares != before.recompared
+	checkMissing := before.missingBackoff != nil && !d.Clock.Now().Before(before.nextMissingCheck)
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)
 		old, known := before.objects[id]
 		seen := fingerprint(live, tolerances.Patches)
-		if known && old.fingerprint == seen && !before.recompare && !(old.Missing && look) {
+		if known && old.fingerprint == seen && !all && !(old.Missing && checkMissing) {
 			after.objects[id] = old
 			continue
 		}
@@ -124,10 +127,10 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		d.log(key).Warnf("Comparing with what was deployed: %s", after.err)
 		d.drifts.AddAfter(key, after.failed(before, d.Timing))
 	}
-	d.lookAgain(key, before, &after, look)
+	d.scheduleMissingCheck(key, before, &after, checkMissing)
 	state.mu.Lock()
 	if state.deployed == deployed {
-		after.recompare = state.drift.recompare && !before.recompare // it was set meanwhile
+		after.recompares, after.recompared = state.drift.recompares, before.recompares // a request that came meanwhile stays
 		state.drift = after
 	}
 	state.mu.Unlock()
@@ -146,24 +149,24 @@ func (d *drift) failed(before drift, t Timing) (pause time.Duration) {
 	return d.retries.Step()
 }
 
-// lookAgain enqueues the next comparison of missing objects. The agent watches only objects with Helm's label, so that an object which somebody creates
+// scheduleMissingCheck enqueues the next comparison of missing objects. The agent watches only objects with Helm's label, so that an object which somebody creates
 // without it, or an object of another owner that is deleted, causes no event. The pauses grow until nothing is missing, or something else is.
-func (d *reconciler) lookAgain(key string, before drift, after *drift, looked bool) {
+func (d *reconciler) scheduleMissingCheck(key string, before drift, after *drift, checked bool) {
 	missing := after.missing()
 	switch {
 	case len(missing) == 0:
 		return
-	case before.looks == nil || !maps.Equal(missing, before.missing()):
-		after.looks = timing.Backoff(d.Timing.CorrectFirst, d.CompareInterval)
-	case looked:
-		after.looks = before.looks
+	case before.missingBackoff == nil || !maps.Equal(missing, before.missing()):
+		after.missingBackoff = timing.Backoff(d.Timing.CorrectFirst, d.CompareInterval)
+	case checked:
+		after.missingBackoff = before.missingBackoff
 	default:
-		after.looks, after.lookAt = before.looks, before.lookAt
-		d.drifts.AddAfter(key, after.lookAt.Sub(d.Clock.Now()))
+		after.missingBackoff, after.nextMissingCheck = before.missingBackoff, before.nextMissingCheck
+		d.drifts.AddAfter(key, after.nextMissingCheck.Sub(d.Clock.Now()))
 		return
 	}
-	pause := after.looks.Step()
-	after.lookAt = d.Clock.Now().Add(pause)
+	pause := after.missingBackoff.Step()
+	after.nextMissingCheck = d.Clock.Now().Add(pause)
 	d.drifts.AddAfter(key, pause)
 }
 
@@ -188,7 +191,7 @@ func (d *reconciler) dropOutdatedDrift(key string, bd *fleet.BundleDeployment, s
 	state.mu.Lock()
 	defer state.mu.Unlock()
 	if state.drift.compared() && !equality.Semantic.DeepEqual(state.drift.patches, d.comparePatches(key, bd)) {
-		state.drift = drift{}
+		state.drift = drift{recompares: state.drift.recompares, recompared: state.drift.recompared}
 		d.drifts.Add(key)
 	}
 }

@@ -59,7 +59,7 @@ func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeploym
 				return nil, err
 			}
 		}
-		access.Insecure = op.InsecureSkipTLSVerify // also over the Secret: the spec decides
+		access.Insecure = op.InsecureSkipTLSVerify // The value in the spec replaces that of the Secret, even if it is false.
 		if len(access.CAs) == 0 {
 			access.CAs = op.CABundle
 		}

@@ -232,7 +232,7 @@ func (d *reconciler) compareRegularly(ctx context.Context) {
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()
-			state.drift.recompare = true
+			state.drift.recompares++
 			state.mu.Unlock()
 			d.drifts.Add(key)
 		}

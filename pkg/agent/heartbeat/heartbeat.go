@@ -57,7 +57,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 		stored := use.Stored()
 		interval, err := h.send(ctx, use, &reported)
 		if h.Metrics != nil {
-			h.Metrics.count(err, use.Expires())
+			h.Metrics.count(err, use.StoredExpires())
 		}
 		if rejected := rejections.Check(err, h.Clock.Now()); rejected != nil {
 			return rejected
@@ -230,7 +230,7 @@ func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, interval 
 			AgentTLSMode:    textOrNull(string(stored.TLSMode())),
 		},
 		Instance:          textOrNull(h.Instance),
-		CredentialExpires: use.Expires(),
+		CredentialExpires: use.StoredExpires(),
 		Registration:      textOrNull(stored.Request),
 	}
 	if skew, known := use.Conn.ClockSkew(); known {

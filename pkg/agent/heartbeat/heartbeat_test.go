@@ -221,7 +221,7 @@ func assertOpen(t *testing.T, wake <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-wake:
-		t.Error("the next heartbeat was not to be sent at once")
+		t.Error("a heartbeat was requested at once, and it should have waited for the interval")
 	default:
 	}
 }

@@ -23,8 +23,8 @@ const (
 	Accepted
 	// Rejected means that the Kubernetes API server itself does not know the token.
 	Rejected
-	// Obstructed means that the answer of a server allows no conclusion: the rights are missing or not yet there (403), or a proxy, or an API
-	// server in trouble, answered 401, 403, 404, 429 or 5xx, or another server answered 200.
+	// Obstructed means that the answer of a server allows no conclusion: the rights are missing or not yet there (403), or a proxy, or an
+	// overloaded or restarting API server, answered 401, 403, 404, 429 or 5xx, or another server answered 200.
 	Obstructed
 	// Unreachable means that no server answered (DNS, connection, TLS or a timeout), or that its answer could not be read.
 	Unreachable
