@@ -18,7 +18,7 @@ import (
 func TestMemberCrash(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
-	m, request := s.settled("m")
+	m, request := s.importAndAwait("m")
 	s.step("the member loses power", func() { s.crash(s.member) })
 	s.step("the hub reports it", func() { m.condition(fleet.ConditionConnected, "False Disconnected") })
 	s.step("the member has power again", func() { s.restart(s.member) })
@@ -31,20 +31,20 @@ func TestMemberCrash(t *testing.T) {
 func TestHubCrash(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
-	m, request := s.settled("m")
+	m, request := s.importAndAwait("m")
 	var late *enrolled
 	s.step("a cluster begins to register", func() { late = s.enrol("late") })
 	s.step("the hub loses power", func() { s.crash(s.hub) })
 	s.step("the hub has power again", func() { s.restart(s.hub) })
 	s.step("the registered agent continues with its credential", func() {
-		m.sendsAnotherHeartbeat()
+		m.awaitNextHeartbeat()
 		assert.Equal(s, request, m.theRequest())
 	})
 	s.step("the other one registers", func() { late.registered() })
 }
 
-// settled imports the member as a Cluster, and returns when its agent is registered and runs as its Bundle specifies.
-func (s *scene) settled(name string) (m *enrolled, request string) {
+// importAndAwait imports the member as a Cluster, and returns when its agent is registered and runs as its Bundle specifies.
+func (s *scene) importAndAwait(name string) (m *enrolled, request string) {
 	s.Helper()
 	s.step("a cluster registers", func() {
 		m = s.enrol(name)
@@ -52,14 +52,13 @@ func (s *scene) settled(name string) (m *enrolled, request string) {
 		c := m.registered()
 		assert.Equal(s, m.agentNamespace, c.Status.Agent.Namespace)
 		assert.Equal(s, 1, c.Status.Agent.Nodes.Ready)
-		m.takenOver()
+		m.awaitManagedByBundle()
 		request = m.theRequest()
 	})
 	return m, request
 }
 
-// sendsAnotherHeartbeat waits for another heartbeat.
-func (e *enrolled) sendsAnotherHeartbeat() {
+func (e *enrolled) awaitNextHeartbeat() {
 	e.s.Helper()
 	var before time.Time
 	e.s.until(e.String()+": another heartbeat", func(ctx context.Context) (bool, string) {
@@ -80,7 +79,7 @@ func (e *enrolled) sendsAnotherHeartbeat() {
 	e.condition(fleet.ConditionConnected, "True")
 }
 
-// crash stops a cluster as a power cut does, and restarts it at the latest when the scene ends.
+// crash stops a cluster as a power cut does. If the test does not restart it, a cleanup at the end of the test does.
 func (s *scene) crash(c *cluster) {
 	s.Helper()
 	s.fail(c.Crash(s.Context()))

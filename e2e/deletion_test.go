@@ -16,8 +16,8 @@ import (
 func TestClusterDeletion(t *testing.T) {
 	s := begin(t)
 	s.workspace()
-	m, _ := s.settled("m")
-	stays, request := s.settled("stays")
+	m, _ := s.importAndAwait("m")
+	stays, request := s.importAndAwait("stays")
 	workload := s.named("workload")
 	s.step("a workload is deployed to both", func() { s.deploy(workload, m, stays) })
 	s.step("one of them is deleted", func() { s.fail(s.deleteCluster(s.Context(), m.namespace, m.name)) })
@@ -29,7 +29,7 @@ func TestClusterDeletion(t *testing.T) {
 		s.fail(s.hub.nothingLeft(s.Context(), m.mark()))
 	})
 	s.step("the other one is as it was", func() {
-		stays.sendsAnotherHeartbeat()
+		stays.awaitNextHeartbeat()
 		if stays.theRequest() != request {
 			s.Errorf("%s has registered again", stays)
 		}

@@ -23,7 +23,7 @@ const hubLease = "fleet-agentmanagement-lock"
 func TestLeaderLoss(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
-	m, _ := s.settled("m")
+	m, _ := s.importAndAwait("m")
 	s.step("a person wants two hubs", func() {
 		s.configure("--set", "controller.replicas=2")
 		s.hubsReady(2)

@@ -18,7 +18,7 @@ func TestPartition(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
 	s.workspace()
-	after, request := s.settled("after")
+	registered, request := s.importAndAwait("registered")
 	waiting := s.waiting()
 	var heal func() error
 	s.step("hub and member are disconnected from each other", func() { heal = s.cut() })
@@ -26,25 +26,25 @@ func TestPartition(t *testing.T) {
 		s.fail(s.installHub(s.Context(), charts, s.options.tag))
 		waiting.at(granted)
 	})
-	var before *enrolled
+	var unstarted *enrolled
 	s.step("another cluster is to be imported, and its member cannot be reached", func() {
-		before = s.enrol("before")
-		before.condition(fleet.ConditionImported, "False Unreachable")
+		unstarted = s.enrol("unstarted")
+		unstarted.condition(fleet.ConditionImported, "False Unreachable")
 	})
-	s.step("the registered cluster is reported as disconnected", func() { after.condition(fleet.ConditionConnected, "False Disconnected") })
+	s.step("the registered cluster is reported as disconnected", func() { registered.condition(fleet.ConditionConnected, "False Disconnected") })
 	s.step("hub and member reach each other again", func() { s.fail(heal()) })
 	s.step("the registered agent continues with its credential", func() {
-		after.registered()
-		assert.Equal(s, request, after.theRequest())
+		registered.registered()
+		assert.Equal(s, request, registered.theRequest())
 	})
 	s.step("the waiting agent reads its credential", func() {
 		waiting.registered()
 		assert.NotEmpty(s, waiting.theRequest())
 	})
-	s.step("the imported cluster registers", func() { before.registered() })
+	s.step("the imported cluster registers", func() { unstarted.registered() })
 }
 
-// waiting stops the hub, and returns a cluster whose agent has then created its request.
+// waiting stops the hub, lets an agent create its request while no hub runs, and returns the cluster of that agent.
 func (s *scene) waiting() (e *enrolled) {
 	s.Helper()
 	values := s.token("tok", time.Hour)
@@ -62,7 +62,7 @@ func (s *scene) asks(name, values string) *enrolled {
 	return e
 }
 
-// cut separates the clusters, and reconnects them at the latest when the scene ends.
+// cut blocks the network between hub and member. If the test does not call heal, a cleanup at the end of the test does.
 func (s *scene) cut() (heal func() error) {
 	s.Helper()
 	heal, err := s.member.Cut(s.Context(), s.hub.Cluster)

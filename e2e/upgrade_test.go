@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 		s.fail(s.installHub(s.Context(), filepath.Join(s.options.previous, "charts"), previousTag))
 	})
 	s.workspace()
-	m, request := s.settled("m")
+	m, request := s.importAndAwait("m")
 	s.step("they run an agent of their own", func() { s.agentImage(m, previousTag) })
 	s.step("the charts are upgraded to this commit", func() {
 		s.fail(s.installHub(s.Context(), charts, s.options.tag))
@@ -40,7 +40,7 @@ func TestUpgrade(t *testing.T) {
 	})
 	s.step("the agent follows by its Bundle", func() { s.agentImage(m, s.options.tag) })
 	s.step("the agent continues with its credential", func() {
-		m.sendsAnotherHeartbeat()
+		m.awaitNextHeartbeat()
 		m.condition(fleet.ConditionReady, "True")
 		assert.Equal(s, request, m.theRequest())
 	})

@@ -38,7 +38,7 @@ func TestLocalCluster(t *testing.T) {
 }
 
 // takenOver waits until the agent runs as its Bundle specifies.
-func (e *enrolled) takenOver() {
+func (e *enrolled) awaitManagedByBundle() {
 	e.s.Helper()
 	e.cluster("the agent to run with the spec of its Bundle", func(c *fleet.Cluster) bool {
 		return registration.IsManagedGeneration(c.Status.Agent.Generation)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,7 +51,7 @@ func (c collector) write(name string, data []byte) error {
 	return os.WriteFile(file, []byte(redactText(string(data))), 0o644) //nolint:gosec // for people to read
 }
 
-// logs writes the logs of all containers, and of their previous instances.
+// logs writes the logs of all containers, including init and ephemeral ones, and of their previous instances.
 func (c collector) logs(ctx context.Context) error {
 	pods, err := c.core.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -65,7 +66,7 @@ func (c collector) logs(ctx context.Context) error {
 
 func (c collector) podLogs(ctx context.Context, pod *corev1.Pod) error {
 	var errs []error
-	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
 		errs = append(errs, c.containerLog(ctx, pod, status.Name, false))
 		if status.RestartCount > 0 {
 			errs = append(errs, c.containerLog(ctx, pod, status.Name, true))
@@ -94,7 +95,7 @@ var secretFields = map[string]bool{"clientID": true, "clientRandom": true, "toke
 // shown is the number of characters of a secret field that are kept, to distinguish two values.
 const shown = 4
 
-// redact returns a copy without the values of secret fields, at any depth.
+// redact returns a copy in which the texts of secret fields are cut to their first characters, at any depth.
 func redact(value any) any {
 	switch v := value.(type) {
 	case map[string]any:

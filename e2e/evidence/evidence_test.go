@@ -41,9 +41,11 @@ func TestContainerLogs(t *testing.T) {
 	dir := t.TempDir()
 	core := clusterWith(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "hub"},
-		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "steady"}, {Name: "crashed", RestartCount: 2},
-		}},
+		Status: corev1.PodStatus{
+			InitContainerStatuses:      []corev1.ContainerStatus{{Name: "begun"}},
+			ContainerStatuses:          []corev1.ContainerStatus{{Name: "steady"}, {Name: "crashed", RestartCount: 2}},
+			EphemeralContainerStatuses: []corev1.ContainerStatus{{Name: "debugger"}},
+		},
 	})
 
 	require.NoError(t, collect(t.Context(), core, fleetWith(), dir))
@@ -53,7 +55,7 @@ func TestContainerLogs(t *testing.T) {
 	for i, file := range logs {
 		logs[i] = filepath.Base(file)
 	}
-	require.Equal(t, []string{"hub.crashed.log", "hub.crashed.previous.log", "hub.steady.log"}, logs)
+	require.Equal(t, []string{"hub.begun.log", "hub.crashed.log", "hub.crashed.previous.log", "hub.debugger.log", "hub.steady.log"}, logs)
 }
 
 func TestSecretsAreRedacted(t *testing.T) {

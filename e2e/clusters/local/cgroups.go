@@ -64,7 +64,7 @@ func (h hierarchy) createIn(tree, name string) error {
 		return err
 	}
 	if h.v2 {
-		return nil // the kubelet delegates its controllers to the cgroups of pods
+		return nil // the kubelet enables the controllers of this cgroup for the cgroups of Pods
 	}
 	return h.inherit(tree, name)
 }
@@ -86,8 +86,8 @@ func (h hierarchy) inherit(tree, name string) error {
 	return nil
 }
 
-// left are the names of the cgroups with a prefix that exist in any tree.
-func (h hierarchy) left(prefix string) []string {
+// namesWithPrefix returns the names of the cgroups with a prefix that exist in any tree.
+func (h hierarchy) namesWithPrefix(prefix string) []string {
 	var all []string
 	for _, tree := range h.trees {
 		found, _ := filepath.Glob(filepath.Join(tree, prefix+"*"))
@@ -147,8 +147,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// processesCgroup receives the processes that prevent the delegation of controllers. Others that run clusters in containers use the same
-// name.
+// processesCgroup receives the processes that prevent the delegation of controllers. Other programs that run clusters in containers, such as
+// kind, use the same name.
 const processesCgroup = "init"
 
 // delegate enables all controllers for the cgroups below the root of a version 2 tree.

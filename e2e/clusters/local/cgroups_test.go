@@ -44,10 +44,10 @@ func TestRemoveCgroups(t *testing.T) {
 	for _, dir := range []string{"memory/muster-e2e-hub/kubepods/pod1", "memory/muster-e2e-hub/kubepods/pod2", "pids/muster-e2e-hub"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
-	require.Equal(t, []string{"muster-e2e-hub"}, h.left("muster-e2e-"))
+	require.Equal(t, []string{"muster-e2e-hub"}, h.namesWithPrefix("muster-e2e-"))
 
 	require.NoError(t, h.remove("muster-e2e-hub"))
-	require.Empty(t, h.left("muster-e2e-"))
+	require.Empty(t, h.namesWithPrefix("muster-e2e-"))
 	require.FileExists(t, filepath.Join(root, "memory/user.slice/cgroup.procs"))
 	require.NoError(t, h.remove("muster-e2e-hub"), "it does not exist any more")
 }

@@ -144,7 +144,7 @@ func takeStock(t *testing.T) stock {
 	require.NoError(t, err)
 	hierarchy, err := findHierarchy(cgroupMount)
 	require.NoError(t, err)
-	s := stock{ours: hierarchy.left("muster-e2e"), theirs: append(strangers(t), strings.Split(string(mounts), "\n")...)}
+	s := stock{ours: hierarchy.namesWithPrefix("muster-e2e"), theirs: append(strangers(t), strings.Split(string(mounts), "\n")...)}
 	s.ours = append(s.ours, strings.Split(output(t, "ip", "-brief", "link")+output(t, "iptables-save"), "\n")...)
 	for _, dir := range []string{"/run", "/var/lib", "/var/log", "/etc/cni/net.d", "/run/netns"} {
 		entries, _ := os.ReadDir(dir)

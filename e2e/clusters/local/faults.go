@@ -95,8 +95,8 @@ func (c *cluster) Move(ctx context.Context) (string, []byte, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return c.node.front(), ca, c.waitFor(ctx, "second address of the API server", func(ctx context.Context) error {
-		return answers(ctx, c.node.front(), ca)
+	return c.node.secondAddress(), ca, c.waitFor(ctx, "second address of the API server", func(ctx context.Context) error {
+		return answers(ctx, c.node.secondAddress(), ca)
 	})
 }
 

@@ -34,8 +34,8 @@ func (l lane) name() string {
 // the remains of a killed process.
 func (l lane) lockFile() string { return "/run/" + l.name() + ".lock" }
 
-// cable is the name of the link between this machine and the switch.
-func (l lane) cable() string { return l.name() }
+// linkName is the name of the link between this machine and the switch.
+func (l lane) linkName() string { return l.name() }
 
 // cgroups is the prefix of the cgroups of this lane. They are directly below the root, where a kubelet looks for its own.
 func (l lane) cgroups() string { return l.name() + "-" }
@@ -134,7 +134,7 @@ func (p *provider) removeLeftovers(ctx context.Context) error {
 // removeLeftoversOf is for a lane that this process has locked, so that no other process uses it.
 func (p *provider) removeLeftoversOf(ctx context.Context, owned *lock) error {
 	owned.lane.removeCable(ctx)
-	for _, group := range p.system.cgroups.left(owned.lane.cgroups()) {
+	for _, group := range p.system.cgroups.namesWithPrefix(owned.lane.cgroups()) {
 		p.logf("removing the cgroups %s, which a killed process has left", group)
 		if err := p.system.cgroups.remove(group); err != nil {
 			return err
@@ -150,8 +150,8 @@ func (p *provider) removeLeftoversOf(ctx context.Context, owned *lock) error {
 
 // removeCable deletes the link if it exists. Errors are ignored, because the kernel may be deleting it at the same time.
 func (l lane) removeCable(ctx context.Context) {
-	if _, err := net.InterfaceByName(l.cable()); err == nil {
-		_, _ = command.Run(ctx, nil, "ip", "link", "delete", l.cable())
+	if _, err := net.InterfaceByName(l.linkName()); err == nil {
+		_, _ = command.Run(ctx, nil, "ip", "link", "delete", l.linkName())
 	}
 }
 

@@ -19,16 +19,16 @@ const (
 	maxClusters = 50
 )
 
-// Ports of a node that are reachable from outside.
+// Ports of a node that are reachable from outside. At the second address, a proxy to the API server has a certificate of another authority.
 const (
-	portAPIServer = 6443
-	portFront     = 7443
+	portAPIServer     = 6443
+	portSecondAddress = 7443
 )
 
 // addresses are the addresses of the cluster with a number, counted from 0. Services and pods of two clusters have different addresses, so
 // that a packet in a log belongs to one cluster.
 type addresses struct {
-	lane   lane
+	lane   lane // which set of networks, cgroups and addresses of this machine the process uses
 	number int
 }
 
@@ -37,7 +37,11 @@ func (a addresses) services() string  { return fmt.Sprintf("10.%d.0.0/24", 100+a
 func (a addresses) serviceIP() string { return fmt.Sprintf("10.%d.0.1", 100+a.number) }
 func (a addresses) pods() string      { return fmt.Sprintf("10.%d.0.0/24", 200+a.number) }
 func (a addresses) apiServer() string { return fmt.Sprintf("https://%s:%d", a.node(), portAPIServer) }
-func (a addresses) front() string     { return fmt.Sprintf("https://%s:%d", a.node(), portFront) }
+
+// secondAddress is the URL of the API server behind the proxy.
+func (a addresses) secondAddress() string {
+	return fmt.Sprintf("https://%s:%d", a.node(), portSecondAddress)
+}
 
 // mac is the same at each start: peers cache it for most of a minute and would not reach a restarted node with another address.
 func (a addresses) mac() string { return fmt.Sprintf("02:6d:75:73:74:%02x", firstNode+a.number) }
@@ -78,14 +82,14 @@ func startNetwork(ctx context.Context, l lane, dir, initProgram string) (*networ
 }
 
 func (n *network) commands() [][]string {
-	pid, cable := n.process.Pid(), n.lane.cable()
+	pid, link := n.process.Pid(), n.lane.linkName()
 	return [][]string{
 		inNetwork(pid, "ip", "link", "add", bridge, "type", "bridge"),
 		inNetwork(pid, "ip", "link", "set", bridge, "up"),
-		{"ip", "link", "add", cable, "type", "veth", "peer", "name", "uplink", "netns", strconv.Itoa(pid)},
+		{"ip", "link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", strconv.Itoa(pid)},
 		inNetwork(pid, "ip", "link", "set", "uplink", "master", bridge, "up"),
-		{"ip", "addr", "add", n.lane.machine() + "/" + strconv.Itoa(networkBits), "dev", cable},
-		{"ip", "link", "set", cable, "up"},
+		{"ip", "addr", "add", n.lane.machine() + "/" + strconv.Itoa(networkBits), "dev", link},
+		{"ip", "link", "set", link, "up"},
 	}
 }
 

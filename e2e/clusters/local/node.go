@@ -243,7 +243,7 @@ func (n node) proxyArgs() []string {
 
 func (n node) frontArgs() []string {
 	return []string{
-		net.JoinHostPort(n.node(), strconv.Itoa(portFront)),
+		net.JoinHostPort(n.node(), strconv.Itoa(portSecondAddress)),
 		n.path(fileFront + ".crt"), n.path(fileFront + ".key"),
 		n.apiServer(), n.path(fileCA),
 	}

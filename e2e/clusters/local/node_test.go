@@ -89,8 +89,8 @@ func TestProgramFlags(t *testing.T) {
 		"the kubelet": {n.kubeletArgs(), []string{
 			"--config=/clusters/member/kubelet.yaml", "--hostname-override=member-node", "--node-ip=10.99.0.11",
 		}},
-		"kube-proxy": {n.proxyArgs(), []string{"--config=/clusters/member/proxy.yaml", "--hostname-override=member-node"}},
-		"the front":  {n.frontArgs(), []string{"10.99.0.11:7443", "https://10.99.0.11:6443"}},
+		"kube-proxy":                      {n.proxyArgs(), []string{"--config=/clusters/member/proxy.yaml", "--hostname-override=member-node"}},
+		"the proxy of the second address": {n.frontArgs(), []string{"10.99.0.11:7443", "https://10.99.0.11:6443"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Subset(t, test.args, test.want)
@@ -152,7 +152,7 @@ func requireNoneShared(t *testing.T, l lane) {
 func TestURLs(t *testing.T) {
 	a := addresses{number: 1}
 	require.Equal(t, "https://10.99.0.11:6443", a.apiServer())
-	require.Equal(t, "https://10.99.0.11:7443", a.front())
+	require.Equal(t, "https://10.99.0.11:7443", a.secondAddress())
 	require.Equal(t, "https://10.99.1.11:6443", addresses{lane: 1, number: 1}.apiServer())
 }
 
@@ -170,7 +170,7 @@ func TestNodeConfiguration(t *testing.T) {
 		require.Equal(t, false, kubelet["failCgroupV1"])
 	})
 
-	t.Run("kubelet: only users of the API server", func(t *testing.T) {
+	t.Run("kubelet: accepts only clients that the API server authenticates", func(t *testing.T) {
 		authentication := testNode().kubeletConfig()["authentication"]
 		require.Equal(t, map[string]any{
 			"anonymous": map[string]any{"enabled": false},
