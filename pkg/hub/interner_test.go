@@ -233,11 +233,11 @@ func TestInternHelmOptions(t *testing.T) {
 		b.Spec.Helm = &fleet.HelmOptions{TakeOwnership: true, Chart: chart}
 		return b
 	}
-	w, agent, of, other, again := newInterner(), bundle(""), bundle(""), bundle("app"), bundle("")
-	for _, object := range []any{agent, of, other, again, &fleet.Bundle{}} {
+	w, agent, second, other, again := newInterner(), bundle(""), bundle(""), bundle("app"), bundle("")
+	for _, object := range []any{agent, second, other, again, &fleet.Bundle{}} {
 		w.intern(nil, object)
 	}
-	assert.Same(t, agent.Spec.Helm, of.Spec.Helm)
+	assert.Same(t, agent.Spec.Helm, second.Spec.Helm)
 	assert.Equal(t, bundle("app"), other)
 	assert.Equal(t, bundle(""), again)
 }
@@ -265,17 +265,17 @@ func TestForget(t *testing.T) {
 // An agent renews its Lease for months, and the entries of the interner live for a minute.
 func TestInternLaterVersions(t *testing.T) {
 	w := newInterner()
-	lease, role := someBinding(), someBinding()
-	w.intern(nil, lease)
+	earlier, role := someBinding(), someBinding()
+	w.intern(nil, earlier)
 	w.intern(nil, role)
 	w.forget()
 	renewed, relabelled := someBinding(), someBinding()
 	relabelled.Labels["managed"] = "false"
-	w.intern(lease, renewed)
+	w.intern(earlier, renewed)
 	assert.Equal(t, address(role.Labels), address(renewed.Labels))
 	assert.Equal(t, address(role.Annotations), address(renewed.Annotations))
 	assert.Same(t, unsafe.StringData(role.Name), unsafe.StringData(renewed.Name))
-	w.intern(lease, relabelled)
+	w.intern(earlier, relabelled)
 	assert.Equal(t, "false", relabelled.Labels["managed"])
 }
 
@@ -357,7 +357,7 @@ func TestInternSize(t *testing.T) {
 	assert.Less(t, len(w.strings), internSize/internOverhead, "short strings count, too")
 }
 
-// A panic of a transform ends the process, or keeps all objects out of the cache.
+// Without a recovery, a panic of a transform would end the process, or keep all objects out of the cache.
 func TestTransform_panic(t *testing.T) {
 	source := fcache.NewFakeControllerSource()
 	t.Cleanup(source.Shutdown)

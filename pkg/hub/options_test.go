@@ -1,6 +1,10 @@
 package hub
 
 import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 func TestOptionsDefaults(t *testing.T) {
@@ -27,6 +32,40 @@ func TestOptionsDefaults(t *testing.T) {
 	assert.Regexp(t, `^muster-fleet/fleet-agent:.+`, o.Agent.Image)
 	require.NotNil(t, o.OnReady)
 	o.OnReady()
+}
+
+// A program that embeds the hub uses the types of the fields.
+func TestOptionsTypesArePromised(t *testing.T) {
+	page, err := os.ReadFile("../../docs/releases.md")
+	require.NoError(t, err)
+	const module = "github.com/muster-fleet/muster/pkg/"
+	seen := map[reflect.Type]bool{}
+	var check func(reflect.Type)
+	check = func(of reflect.Type) {
+		if seen[of] {
+			return
+		}
+		seen[of] = true
+		inside, isOurs := strings.CutPrefix(of.PkgPath(), module)
+		first, _, _ := strings.Cut(inside, "/")
+		if of.Name() != "" && isOurs && !slices.Contains([]string{"hub", "config", "apis", "generated"}, first) {
+			assert.Contains(t, string(page), "`"+of.String()+"`")
+		}
+		switch of.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			check(of.Elem())
+		case reflect.Struct:
+			if of.Name() != "" && !isOurs {
+				return // of a library
+			}
+			for field := range of.NumField() {
+				check(of.Field(field).Type)
+			}
+		default: // it has no types of its own
+		}
+	}
+	check(reflect.TypeFor[Options]())
+	assert.Contains(t, seen, reflect.TypeFor[leader.Config]())
 }
 
 func TestOptionsAreKept(t *testing.T) {

@@ -81,13 +81,14 @@ func (t Times) Validate() error {
 	return nil
 }
 
-// ErrLost means that the Lease could not be renewed. The process should exit and be started again.
+// ErrLost means that this process has lost the Lease: it could not be renewed in time, another process holds it, or it is older than the last own
+// renewal, because etcd was restored from a backup. The process should exit and be started again.
 var ErrLost = errors.New("lost Lease")
 
 // Run runs work while this process holds the Lease, and releases the Lease when work has returned: not earlier, or two
-// processes would work at a time, and not later, or the next one would wait for nothing. A process that waits watches the Lease.
+// processes would work at a time, and not later, or the next one would wait in vain. A process that waits watches the Lease.
 // It takes over as soon as the Lease is released, and LeaseDuration after the last renewal that it saw. The context of work ends
-// with ctx, or with cause ErrLost when the Lease could not be renewed. Run returns nil when ctx ended, work's error, or ErrLost.
+// with ctx, or with cause ErrLost when the Lease is lost. Run returns nil when ctx ended, work's error, or ErrLost.
 func Run(ctx context.Context, e Config, work func(context.Context) error) error {
 	e.Times = e.Times.WithDefaults()
 	if err := e.Times.Validate(); err != nil {
