@@ -32,13 +32,14 @@ The first line names the cause; with -o wide, all checks follow. docs/checks.md 
 		Action: func(c *cli.Context) error {
 			format := c.String("output")
 			member, err := launch.RESTConfig(r.kubeconfig)
+			err = errors.Join(r.checkNamespace(), err)
 			switch {
 			case c.Args().Present():
 				return usage(fmt.Errorf("check takes no argument %q; see --help", c.Args().First()))
 			case !slices.Contains(check.Formats, format):
 				return usage(fmt.Errorf("--output is %q: it must be wide or json", format))
-			case errors.Join(r.checkNamespace(), err) != nil:
-				return usage(errors.Join(r.checkNamespace(), err))
+			case err != nil:
+				return usage(err)
 			}
 			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 			defer cancel()

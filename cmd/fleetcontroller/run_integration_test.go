@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// replica is a hub that only waits for the call that reports its caches as filled.
+// replica is a hub whose work waits until the test closes filled, and then reports that its caches are filled.
 type replica struct {
 	health *launch.Health
 	filled chan struct{}

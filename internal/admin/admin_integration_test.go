@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -147,7 +148,7 @@ func TestRevoke(t *testing.T) {
 	_, err = accounts.Get(t.Context(), "somebody", metav1.GetOptions{})
 	require.NoError(t, err)
 	_, err = accounts.Get(t.Context(), "agent", metav1.GetOptions{})
-	require.Error(t, err)
+	require.True(t, apierrors.IsNotFound(err), err)
 	revoked, err = hub.Revoke(t.Context(), namespace, "east", true)
 	require.NoError(t, err)
 	require.Empty(t, revoked)

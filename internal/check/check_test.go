@@ -162,6 +162,7 @@ func TestPrint_textsOfMembers(t *testing.T) {
 	Diagnosis{Summary: "agent \u202eelif", Result: Fail, Checks: []Line{{ID: "a", Result: Fail, Detail: strings.Repeat("x", 1<<20)}}}.Print(&out, false)
 	assert.NotContains(t, out.String(), "\u202e", "it changes the direction of writing")
 	assert.Less(t, out.Len(), 2*maxPrinted)
+	assert.Equal(t, strings.Repeat("ä", maxPrinted/2-2)+"...", printable("x" + strings.Repeat("ä", maxPrinted))[1:], "a character is not cut")
 }
 
 // A Job on the member prints the results of the probe.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 var marks = map[Verdict]string{Pass: "√", Warn: "‼", Fail: "×", Unknown: "?"}
@@ -62,8 +63,8 @@ func (d Diagnosis) Print(w io.Writer, colour bool) {
 	d.printLeftOut(w)
 }
 
-// PrintShort writes what a person has to know: the summary with the remedy, the other checks that did not pass and were not skipped, and the
-// number of all.
+// PrintShort writes what a person has to know: the summary with the remedy, the other checks that did not pass and were not skipped, and,
+// unless the Diagnosis passed, the number of checks with each result.
 func (d Diagnosis) PrintShort(w io.Writer, colour bool) {
 	fmt.Fprintln(w, painter(colour)(bold, printable(d.Summary)))
 	count, first := countResults(d.Checks), -1
@@ -141,8 +142,5 @@ const maxPrinted = 2000
 // printable makes a text that a member may have written safe to print: it cuts the text, joins its lines, and replaces characters that a
 // terminal would interpret.
 func printable(text string) string {
-	if len(text) > maxPrinted {
-		text = text[:maxPrinted] + "..."
-	}
-	return strings.Join(strings.Fields(view.Visible(text)), " ")
+	return strings.Join(strings.Fields(view.Visible(fleetstatus.Cut(text, maxPrinted))), " ")
 }
