@@ -37,7 +37,8 @@ func TestAgentChartRefusesValues(t *testing.T) {
 		says    []string
 	}{
 		"no API server URL":        {changes: "apiServerURL: ''", says: []string{"apiServerURL is missing", "--set apiServerURL="}},
-		"URL without scheme":       {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must begin with https://, or with http://", "hub.example.com:6443"}},
+		"URL without scheme":       {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must be https://HOST, or http://HOST", "hub.example.com:6443"}},
+		"URL without host":         {changes: "apiServerURL: 'https://'", says: []string{"must be https://HOST, or http://HOST", `"https://" is neither`}},
 		"no token name":            {changes: "tokenName: ''", says: []string{"tokenName is missing", "--set tokenName="}},
 		"another release name":     {release: charts.Release{Name: "mine", Namespace: namespace}, says: []string{`must be named "fleet-agent", not "mine"`}},
 		"another namespace":        {release: charts.Release{Name: name, Namespace: "default"}, says: []string{`"cattle-fleet-system", not "default"`, "--namespace cattle-fleet-system"}},
