@@ -45,36 +45,38 @@ func TestMakeSource(t *testing.T) {
 	for name, row := range map[string]struct {
 		files []string
 		helm  fleet.HelmOptions
-		want  string // templates and manifests, or the error
+		want  string // templates and manifests
+		says  string // the error
 	}{
-		"manifests":                      {[]string{"a.yaml", "b/c.yml", "d.json"}, fleet.HelmOptions{}, "a.yaml b/c.yml d.json"},
-		"other files":                    {[]string{"a.yaml", "README.md", "LICENSE", "fleet.yaml", "fleet.yml", "overlays/x/a.yaml", "values.yaml"}, fleet.HelmOptions{}, "a.yaml"},
-		"no files":                       {nil, fleet.HelmOptions{}, ""},
-		"templates beside manifests":     {[]string{"a.yaml", "templates/t.yaml", "templates/NOTES.txt"}, fleet.HelmOptions{}, "templates/t.yaml a.yaml"},
-		"a nested Bundle":                {[]string{"a.yaml", "sub/fleet.yaml", "sub/b.yaml", "sub/deep/c.yaml", "subway/d.yaml"}, fleet.HelmOptions{}, "a.yaml subway/d.yaml"},
-		"a nested chart":                 {[]string{"a.yaml", "sub/Chart.yaml", "sub/templates/t.yaml"}, fleet.HelmOptions{}, "a.yaml"},
-		"a chart":                        {[]string{"Chart.yaml", "templates/t.yaml"}, fleet.HelmOptions{}, "templates/t.yaml"},
-		"a chart in a folder":            {[]string{"x/Chart.yaml", "x/templates/t.yaml", "xy/templates/u.yaml", "a.yaml"}, fleet.HelmOptions{Chart: "x"}, "templates/t.yaml"},
-		"a folder with a dot":            {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Chart: "./x/"}, "templates/t.yaml"},
-		"a folder named by repo":         {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Repo: "x"}, "templates/t.yaml"},
-		"a downloaded chart":             {[]string{first + "/Chart.yaml", first + "/templates/t.yaml"}, repo, "templates/t.yaml"},
-		"a downloaded archive":           {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml"},
-		"several downloaded charts":      {[]string{second + "/app/Chart.yaml", second + "/app/templates/u.yaml", first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml"},
-		"a subchart in a downloaded one": {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml", first + "/app/charts/db/Chart.yaml"}, repo, "templates/t.yaml"},
-		"another version":                {[]string{second + "/app/Chart.yaml"}, repo, "helm.repo is not supported: the Bundle has no chart in " + first},
-		"a chart that is not there":      {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "x"}, `helm.chart is "x", but the Bundle has no file x/Chart.yaml`},
-		"an OCI chart":                   {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "oci://x/y"}, "helm.repo is not supported"},
-		"a name twice":                   {[]string{"a.yaml", "./a.yaml"}, fleet.HelmOptions{}, "the Bundle has two resources named a.yaml"},
+		"manifests":                      {[]string{"a.yaml", "b/c.yml", "d.json"}, fleet.HelmOptions{}, "a.yaml b/c.yml d.json", ""},
+		"other files":                    {[]string{"a.yaml", "README.md", "LICENSE", "fleet.yaml", "fleet.yml", "overlays/x/a.yaml", "values.yaml"}, fleet.HelmOptions{}, "a.yaml", ""},
+		"no files":                       {nil, fleet.HelmOptions{}, "", ""},
+		"templates beside manifests":     {[]string{"a.yaml", "templates/t.yaml", "templates/NOTES.txt"}, fleet.HelmOptions{}, "templates/t.yaml a.yaml", ""},
+		"a nested Bundle":                {[]string{"a.yaml", "sub/fleet.yaml", "sub/b.yaml", "sub/deep/c.yaml", "subway/d.yaml"}, fleet.HelmOptions{}, "a.yaml subway/d.yaml", ""},
+		"a nested chart":                 {[]string{"a.yaml", "sub/Chart.yaml", "sub/templates/t.yaml"}, fleet.HelmOptions{}, "a.yaml", ""},
+		"a chart":                        {[]string{"Chart.yaml", "templates/t.yaml"}, fleet.HelmOptions{}, "templates/t.yaml", ""},
+		"a chart in a folder":            {[]string{"x/Chart.yaml", "x/templates/t.yaml", "xy/templates/u.yaml", "a.yaml"}, fleet.HelmOptions{Chart: "x"}, "templates/t.yaml", ""},
+		"a folder with a dot":            {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Chart: "./x/"}, "templates/t.yaml", ""},
+		"a folder named by repo":         {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Repo: "x"}, "templates/t.yaml", ""},
+		"a downloaded chart":             {[]string{first + "/Chart.yaml", first + "/templates/t.yaml"}, repo, "templates/t.yaml", ""},
+		"a downloaded archive":           {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml", ""},
+		"several downloaded charts":      {[]string{second + "/app/Chart.yaml", second + "/app/templates/u.yaml", first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml", ""},
+		"a subchart in a downloaded one": {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml", first + "/app/charts/db/Chart.yaml"}, repo, "templates/t.yaml", ""},
+		"another version":                {[]string{second + "/app/Chart.yaml"}, repo, "", "helm.repo is not supported: the Bundle has no chart in " + first},
+		"a chart that is not there":      {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "x"}, "", `helm.chart is "x", but the Bundle has no file x/Chart.yaml`},
+		"an OCI chart":                   {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "oci://x/y"}, "", "helm.repo is not supported"},
+		"a name twice":                   {[]string{"a.yaml", "./a.yaml"}, fleet.HelmOptions{}, "", "the Bundle has two resources named a.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Name: "app", Resources: files(row.files...)}
 			row.helm.ValuesFiles = []string{"./values.yaml"}
 			r.Options.Helm = &row.helm
 			made, err := makeSource(r)
-			if err != nil {
-				assert.ErrorContains(t, err, row.want)
+			if row.says != "" {
+				assert.ErrorContains(t, err, row.says)
 				return
 			}
+			require.NoError(t, err)
 			var names []string
 			for _, f := range made.chart.Templates {
 				names = append(names, f.Name)

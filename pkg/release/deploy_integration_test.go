@@ -93,10 +93,10 @@ func TestDeploy_takeOwnership(t *testing.T) {
 	assert.Equal(t, []corev1.EnvVar{{Name: "GENERATION", Value: "managed/0"}}, read().Spec.Template.Spec.Containers[0].Env)
 	before := read().Generation
 	m.deploy(r)
-	assert.Equal(t, before, read().Generation, "deploying the same again rolls nothing")
+	assert.Equal(t, before, read().Generation, "deploying the same again starts no rollout")
 }
 
-// All objects are applied on the server, with takeOwnership and force as well: a list may not have the same key twice.
+// All objects are applied with server-side apply, with takeOwnership and force as well, which refuses a list with the same key twice.
 func TestDeploy_sameKeyTwice(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("d.yaml", agentDeployment(`{"name":"A","value":"before"}`)))
@@ -170,12 +170,12 @@ func TestDeploy_annotatedRelease(t *testing.T) {
 	theirs := m.request("a.yaml", configMap("a", "k", "one"), "gone.yaml", configMap("gone", "k", "one"))
 	theirs.Labels = nil
 	m.deploy(theirs)
-	theirs.Resources = append(theirs.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	theirs.Resources = append(theirs.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalidService})
 	_, err := m.Deploy(t.Context(), theirs)
 	require.Error(t, err)
 	ours := m.request("a.yaml", configMap("a", "k", "two"))
 	assert.Equal(t, 3, m.deploy(ours).Version)
-	assert.Equal(t, []string{"a"}, m.configMaps(), "what the Bundle no longer has goes")
+	assert.Equal(t, []string{"a"}, m.configMaps(), "an object that the Bundle no longer has is removed")
 	assert.Len(t, m.mine(), 1)
 }
 
@@ -218,11 +218,11 @@ func TestAdopt(t *testing.T) {
 	assert.Empty(t, adopt("app", "zero", "").Name, "this agent deployed it")
 	third := deploy("three", "three", true)
 	assert.Equal(t, DeploymentIDValue("two"), m.mine()[0].Labels[DeploymentIDLabel], "Helm copies the labels")
-	assert.Empty(t, adopt("app", "three", second.String()).Name, "the hub has not this revision on record")
+	assert.Empty(t, adopt("app", "three", second.String()).Name, "the hub has no record of this revision")
 	requireLabels(adopt("app", "three", third.String()), DeploymentIDValue("three"), true, true)
 }
 
-// unlabel removes the marks of a revision that Fleet's own agent does not set.
+// unlabel removes the labels of this agent from the revisions of a release, as Fleet's own agent stores them without these labels.
 func (m *member) unlabel(name string) {
 	m.t.Helper()
 	m.changeHistory(func(s *corev1.Secret) {
@@ -282,9 +282,12 @@ func TestDeploy_recordedRelease(t *testing.T) {
 
 	ours.Recorded = record.String()
 	assert.Equal(t, 2, m.deploy(ours).Version)
-	assert.Equal(t, []string{"a"}, m.configMaps(), "what the Bundle no longer has goes")
+	assert.Equal(t, []string{"a"}, m.configMaps(), "an object that the Bundle no longer has is removed")
 	assert.Len(t, m.mine(), 1, "it is known by its labels from now on")
 }
+
+// invalidService is a manifest that an API server refuses, because of its port.
+const invalidService = "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 
 var errCut = errors.New("cut off")
 
@@ -331,7 +334,7 @@ func TestDeploy_leftovers(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
-		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+		"z.yaml", invalidService))
 	require.ErrorContains(t, err, "spec.ports[0].port")
 	assert.Contains(t, m.configMaps(), "b")
 	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
@@ -342,7 +345,7 @@ func TestSweep(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
-		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+		"z.yaml", invalidService))
 	require.Error(t, err)
 	careful := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
@@ -364,13 +367,14 @@ func TestSweep(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
-// Helm keeps an object with the annotation when a chart no longer has it. A failed attempt in between had it too.
+// Helm keeps an object with the annotation helm.sh/resource-policy: keep when a chart no longer has the object. A failed attempt in between contained
+// the object too.
 func TestSweep_keptObject(t *testing.T) {
 	m := onMember(t)
 	kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "kept.yaml", kept))
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "kept.yaml", kept, "b.yaml", configMap("b", "k", "two"),
-		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+		"z.yaml", invalidService))
 	require.Error(t, err)
 	assert.Equal(t, []string{"a", "b", "kept"}, m.configMaps())
 	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
@@ -390,12 +394,11 @@ func TestDeploy_atomic(t *testing.T) {
 		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
 		return r
 	}
-	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
-	_, err := m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "one"), "z.yaml", bad))
+	_, err := m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "one"), "z.yaml", invalidService))
 	require.Error(t, err)
 	assert.Empty(t, m.configMaps(), "the first installation is removed")
 	m.deploy(atomic("a.yaml", configMap("a", "k", "two")))
-	_, err = m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "three"), "z.yaml", bad))
+	_, err = m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "three"), "z.yaml", invalidService))
 	require.ErrorContains(t, err, "rolled back")
 	assert.Equal(t, "two", m.configMap("a").Data["k"])
 }
@@ -466,12 +469,11 @@ func TestDeploy_renamedRelease(t *testing.T) {
 }
 
 func TestDeploy_failedAdoption(t *testing.T) {
-	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 	atomic := &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
 	t.Run("from an older release", func(t *testing.T) {
 		m := onMember(t)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
-		r := m.renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", bad)
+		r := m.renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
 		r.Options.Helm = atomic
 		for range 2 { // the second one upgrades what the first has left
 			_, err := m.Deploy(t.Context(), r)
@@ -487,7 +489,7 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		m := onMember(t)
 		_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		r := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", bad)
+		r := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
 		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120, TakeOwnership: true}
 		_, err = m.Deploy(t.Context(), r)
 		require.Error(t, err)

@@ -62,7 +62,7 @@ func (e *NamespaceError) Unwrap() error { return e.Err }
 // messageMax bounds the text of an error or a difference in a status.
 const messageMax = 1024
 
-// shortened returns an error without what it has of the answer of an API server, except for its code, its reason and the beginning of its message. A
+// shortened reduces the Status in an error of an API server to its code, its reason and the beginning of its message. A
 // status can be as large as an answer, and the errors of many objects are kept until all of them are deleted.
 func shortened(err error) error {
 	var answer *apierrors.StatusError
@@ -75,7 +75,7 @@ func shortened(err error) error {
 	}}
 }
 
-// beginning returns the first messageMax bytes of a text at most, in memory of its own.
+// beginning returns a text that is longer than messageMax bytes cut to that length, with an ellipsis, in memory of its own; a shorter one as it is.
 func beginning(text string) string {
 	if len(text) <= messageMax {
 		return text

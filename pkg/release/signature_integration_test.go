@@ -51,7 +51,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		"an invented label":     func(s *corev1.Secret) { s.Labels[signedLabel] = labelTrue },
 		"a failed operation":    func(s *corev1.Secret) { s.Labels["status"] = "failed" },
 	} {
-		t.Run(name+": no hooks, and only what has its marks", func(t *testing.T) {
+		t.Run(name+": no hooks, and only objects with the label and annotations of the release", func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
 			m.withHistoryKey()
 			m.forge(forge, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete"))
@@ -100,7 +100,7 @@ func TestUninstall_notSigned(t *testing.T) {
 }
 
 // A user who may write Secrets in the namespace of a release stores a revision of a BundleDeployment that does not exist. Its manifest names the
-// objects of the release, with the marks that they have.
+// objects of the release, with the label and annotations of these objects.
 func TestUninstall_forgedOwner(t *testing.T) {
 	scope := "blue"
 	forge := func(m *member, bundleDeployment string) UninstallOptions {
@@ -196,11 +196,22 @@ func TestUninstall_damaged(t *testing.T) {
 	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
 		m := onMember(t)
 		m.withHistoryKey()
-		options := UninstallOptions{Agent: owner.Namespace, Deployment: "app", DeleteNamespace: true, ServiceAccountNamespace: owner.Namespace}
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		forged := stored(t, secretName("app", 2), "?", 1)
+		forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{
+			"owner": "helm", "name": "app", "version": "2", "status": "failed", deleteNamespaceLabel: labelTrue,
+		})
+		m.store(forged)
+		mine := m.mine()
+		require.Len(t, mine, 1)
+		require.Equal(t, 2, mine[0].Version)
+		options := mine[0].Options()
+		require.True(t, options.DeleteNamespace)
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Nil(t, namespace.DeletionTimestamp)
+		assert.Empty(t, m.mine())
 	})
 	t.Run("a request fails: the revision stays", func(t *testing.T) {
 		fails := false
@@ -233,7 +244,7 @@ func TestDeploy_predecessorNotSigned(t *testing.T) {
 	m.store(forged)
 	r.Predecessors = []Found{{Namespace: m.namespace, Name: "old", Version: 1}, {Namespace: m.namespace, Name: "gone", Version: 1}}
 	r.Options.Helm = &fleet.HelmOptions{Atomic: true}
-	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalidService})
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "spec.ports[0].port")
 	assert.True(t, m.mine()[0].Deployed, "it is rolled back")
@@ -241,7 +252,7 @@ func TestDeploy_predecessorNotSigned(t *testing.T) {
 
 func TestDeploy_notSigned(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
-		t.Run("an upgrade removes only what has its marks"+name, func(t *testing.T) {
+		t.Run("an upgrade removes only objects with the label and annotations of the release"+name, func(t *testing.T) {
 			m, f := onMember(t), foreign(t)
 			m.withHistoryKey()
 			theirs := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
@@ -288,7 +299,6 @@ func TestCorrect_notSigned(t *testing.T) {
 
 // Helm reads a history several times in one action. Another user changes it after the first read, whose signatures are checked.
 func TestSignature_historyChangesDuringAnAction(t *testing.T) {
-	invalid := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
 	for name, act := range map[string]func(*member, Request) error{
 		"a correction": func(m *member, r Request) error {
 			_, err := m.Correct(m.t.Context(), r)
@@ -300,7 +310,7 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 			return err
 		},
 		"an upgrade that is rolled back": func(m *member, r Request) error {
-			r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalid})
+			r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalidService})
 			r.Options.Helm = &fleet.HelmOptions{Atomic: true}
 			_, err := m.Deploy(m.t.Context(), r)
 			require.ErrorContains(m.t, err, "spec.ports[0].port")
@@ -424,11 +434,11 @@ func TestDeploy_sameRevision(t *testing.T) {
 			assert.Len(t, deployed.Objects, 1)
 			_, err = m.Correct(t.Context(), r)
 			require.NoError(t, err)
-			assert.NotEqual(t, was[2], objects()[2], "now it is rolled back to, with its hooks")
+			assert.NotEqual(t, was[2], objects()[2], "the correction rolls back to this revision and runs its hooks")
 		})
 	}
 	for name, forge := range map[string]func(*member, *Request){
-		"copies that the request has not": func(m *member, _ *Request) {
+		"copies that the request does not have": func(m *member, _ *Request) {
 			m.changeHistory(func(s *corev1.Secret) { s.Labels[CopiesLabel] = "1" })
 		},
 		"nothing is recorded":               func(_ *member, r *Request) { r.Recorded = "" },
@@ -533,8 +543,8 @@ func TestEnsureHistoryKey(t *testing.T) {
 	assert.Same(t, m.Client, client)
 }
 
-// The agent moves to another namespace, and the hub labels its releases for it.
-func TestMoveProof(t *testing.T) {
+// The agent moves to another namespace, and the hub changes the labels and signatures of its releases to those of the new namespace.
+func TestMoveSignature(t *testing.T) {
 	m, there := onMember(t), onMember(t)
 	m.withHistoryKey()
 	there.withHistoryKey()
@@ -564,7 +574,8 @@ func TestMoveProof(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotSigned)
 }
 
-// At its first start an agent signs the revisions that it finds, except those that it would never have stored: it parses signed ones.
+// At its first start an agent signs the revisions that it finds, except those that exceed its limits: it parses signed revisions
+// without the limit of nodes (TrustSigned).
 func TestEnsureHistoryKey_large(t *testing.T) {
 	m := onMember(t)
 	m.Client = m.LimitHistory(HistoryLimits{Nodes: 100, TrustSigned: true})

@@ -142,7 +142,7 @@ func TestCorrect_releaseOfAnotherOwner(t *testing.T) {
 		_, err = m.Sweep(t.Context(), r)
 		require.ErrorAs(t, err, &conflict)
 	}
-	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	r.Resources = append(r.Resources, fleet.BundleResource{Name: "z.yaml", Content: invalidService})
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "spec.ports[0].port")
 	assert.Equal(t, []string{"theirs"}, f.configMaps(), "none of their hooks ran")
