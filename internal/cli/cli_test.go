@@ -120,7 +120,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"describe":                               "describe needs exactly one argument, the name of the CLUSTER, or of a request, and got 0",
 		"describe a -o wide":                     `--output is "wide": it must be one of name, json, yaml`,
 		"join":                                   "join needs exactly one argument, the VALUES-FILE, or - for the standard input, and got 0",
-		"join /nowhere":                          "the values: open /nowhere",
+		"join /nowhere":                          "reading the values: open /nowhere",
 		"remove":                                 "remove needs exactly one argument, the name of the CLUSTER, and got 0",
 		"report a b":                             "report needs at most one argument, the name of the CLUSTER, and got 2",
 		"rotate a b":                             "rotate needs exactly one argument, the name of the CLUSTER, and got 2",

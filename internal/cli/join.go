@@ -62,7 +62,7 @@ func joinMember(c *cli.Context, s Streams) error {
 		values, err = os.ReadFile(file)
 	}
 	if err != nil {
-		return fmt.Errorf("the values: %w", err)
+		return fmt.Errorf("reading the values: %w", err)
 	}
 	to, err := given(c.Lineage())
 	if err != nil {
@@ -142,14 +142,14 @@ func applyAndAwait(ctx context.Context, s Streams, member *join.Joiner) (cluster
 func printPlan(w io.Writer, action join.Action, namespace string, objects []string) {
 	switch action {
 	case join.Install:
-		fmt.Fprintf(w, "It would install the chart fleet-agent in namespace %s, with these objects:\n", namespace)
+		fmt.Fprintf(w, "Without --dry-run, this command would install the chart fleet-agent in namespace %s, with these objects:\n", namespace)
 		for _, object := range objects {
 			fmt.Fprintln(w, "    "+object)
 		}
 	case join.Replace:
-		fmt.Fprintf(w, "It would write the values to Secret %s/%s.\n", namespace, registration.BootstrapSecret)
+		fmt.Fprintf(w, "Without --dry-run, this command would write the values to Secret %s/%s.\n", namespace, registration.BootstrapSecret)
 	case join.Wait:
-		fmt.Fprintln(w, "It would wait for the registration.")
+		fmt.Fprintln(w, "Without --dry-run, this command would wait for the registration.")
 	case join.Nothing:
 	}
 	fmt.Fprintln(w, "Nothing was changed: it was a dry run.")

@@ -71,7 +71,7 @@ func TestJoin(t *testing.T) {
 	err = app.RunContext(t.Context(), FlagsFirst(app, []string{"muster", "join", "-", "--kubeconfig", kubeconfig, "--dry-run"}))
 	require.NoError(t, err)
 	require.Contains(t, said.String(), "member: there is no agent on the member\nNo check failed, 1 of ")
-	require.Contains(t, out.String(), "It would install the chart fleet-agent in namespace cattle-fleet-system, with these objects:\n")
+	require.Contains(t, out.String(), "Without --dry-run, this command would install the chart fleet-agent in namespace cattle-fleet-system, with these objects:\n")
 	require.Contains(t, out.String(), "\n    Deployment cattle-fleet-system/fleet-agent\n")
 	require.Contains(t, out.String(), "\nNothing was changed: it was a dry run.\n")
 	requireGolden(t, "join-dry-run.txt", said.String()+out.String())
