@@ -47,8 +47,8 @@ func writePKI(dir, name string, now time.Time) (*identities, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It is in system:masters because all controllers share this identity, and the ClusterRole system:kube-controller-manager has not the
-	// rights of all controllers.
+	// The controller manager is in system:masters because all of its controllers share this identity, and the ClusterRole
+	// system:kube-controller-manager does not have the rights of all controllers.
 	manager, err := ca.Client("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ import (
 const (
 	// maxScrapes limits the scrapes at the same time: each holds all series of the process in memory.
 	maxScrapes = 4
-	// scrapeTimeout limits how long a client that reads slowly takes one of them.
+	// scrapeTimeout limits how long a client that reads slowly occupies one of these scrapes.
 	scrapeTimeout = time.Minute
 	probeTimeout  = 10 * time.Second
 	// idleTimeout is longer than most intervals of scrapes, which use their connection again.
@@ -32,7 +32,8 @@ const (
 )
 
 // serve serves HTTP at an address until ctx ends. An address that cannot be listened on is an error. A response takes writeTimeout at most, 0 for
-// any time. The number of connections is not limited: clients that open many could then keep the probes of the kubelet out.
+// any time. The number of connections is not limited, because clients that open many connections could use up a limit and block the
+// probes of the kubelet.
 func serve(ctx context.Context, what, address string, handler http.Handler, writeTimeout time.Duration) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -52,7 +53,7 @@ func serve(ctx context.Context, what, address string, handler http.Handler, writ
 // Health answers the probes of the kubelet.
 //
 //	/healthz  200 while the process responds at all. It does not depend on the API server: restarting the pod does not repair the
-//	          API server, and would lose the contents of its memory.
+//	          API server, and the process would lose what it has in memory.
 //	/readyz   200 while the program is ready, otherwise 503. The body describes the activity of the program, if it is not ready or the
 //	          request has ?verbose.
 //
@@ -162,7 +163,7 @@ var (
 	}, []string{"code", "method", "server"})
 	requestDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "rest_client_request_duration_seconds", Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60},
-		Help: "Duration of requests to API servers, by method and server.",
+		Help: "Duration of requests to API servers, by verb and server.",
 	}, []string{"verb", "server"})
 )
 
@@ -176,7 +177,7 @@ func MeasureRequests(ownHost string) {
 	clientmetrics.Register(clientmetrics.RegisterOpts{RequestResult: m, RequestLatency: m})
 }
 
-// HostOf returns the host, with the port, of the API server of a configuration.
+// HostOf returns the host of the API server of a configuration, with the port if the configuration names one.
 func HostOf(config *rest.Config) string {
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {

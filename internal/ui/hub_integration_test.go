@@ -169,7 +169,7 @@ func TestServeWithFewRights(t *testing.T) {
 	err = Serve(t.Context(), Options{Config: testenv.SharedCluster(t, "member").RESTConfig(), Address: "127.0.0.1:0"})
 	require.ErrorContains(t, err, "is this a hub?")
 
-	// Now she may read the Clusters of one namespace.
+	// Now the user reader may read the Clusters of one namespace.
 	testenv.Create(t, hub.Fleet.Clusters(namespace).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})
 	testenv.Create(t, hub.Fleet.Clusters(hub.Namespace(t)).Create, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
 	testenv.Create(t, hub.Kubernetes.RbacV1().Roles(namespace).Create, &rbacv1.Role{

@@ -21,8 +21,8 @@ type serverClock struct {
 // serverClockFor is how long a measured difference is used.
 const serverClockFor = time.Minute
 
-// IsOver reports whether a time has come by the clock of the API server, which the function decides for a time. It asks for that clock only if the time
-// has come by the clock of the hub, which may be ahead. now is the time that it passed to the function last.
+// IsOver reports whether isOver returns true for the time of the API server's clock. It asks the API server only if isOver returns true for the time of
+// the hub's clock, which may be ahead. now is the last time that it passed to isOver.
 func (c *Context) IsOver(ctx context.Context, isOver func(now time.Time) bool) (over bool, now time.Time, err error) {
 	if now = c.Clock.Now(); !isOver(now) {
 		return false, now, nil
@@ -47,7 +47,7 @@ func (c *Context) ServerNow(ctx context.Context) (time.Time, error) {
 	review, err := c.Kubernetes.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), err == nil && review.CreationTimestamp.IsZero():
-		// An API server that is too old does not say it, and not every cluster lets all users ask.
+		// An old API server does not serve SelfSubjectReviews or sets no creation time, and a cluster may not let all users create them.
 		s.ahead = 0
 	case err != nil:
 		return time.Time{}, fmt.Errorf("asking the API server for its time: %w", err)

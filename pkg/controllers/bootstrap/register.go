@@ -115,7 +115,7 @@ func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (*fleet.Clust
 	maps.Copy(cluster.Labels, b.ClusterLabels)
 	cluster.Labels["name"] = clusterName
 
-	// The local agent may run where the hub may.
+	// The agent of the hub's own cluster gets the tolerations of the hub, so that it can run on the same nodes.
 	own, err := h.Kubernetes.AppsV1().Deployments(h.SystemNamespace).Get(ctx, registration.HubName, metav1.GetOptions{})
 	if err == nil {
 		cluster.Spec.AgentTolerations = own.Spec.Template.Spec.Tolerations

@@ -47,7 +47,7 @@ var (
 	oldestWaiting = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "oldest_waiting_registration_seconds"),
 		"Age of the oldest ClusterRegistration that waits, by whether it waits for an approval or for something else; 0 if none waits.", []string{"waits_for"}, nil)
 	credentialsExpiring = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credentials_expiring"),
-		"Clusters whose agent's credential expires within the time in label within.", []string{"within"}, nil)
+		"Clusters whose agent's credential expires within the time that label `within` names.", []string{"within"}, nil)
 	renewalsOverdue = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credential_renewals_overdue"),
 		"Clusters whose agent should have renewed its credential: less than a sixth of the lifetime is left, and it has not expired.", nil, nil)
 )

@@ -32,7 +32,7 @@ const skewTolerance = 10 * time.Second
 // agent's own, and more users may write an annotation than a status. The agent repeats them with each heartbeat.
 func Annotation(cluster *fleet.Cluster) (string, error) {
 	d := document{Import: cluster.Status.Import}
-	if agent := cluster.Status.Agent; reports(agent) {
+	if agent := cluster.Status.Agent; hasMusterFields(agent) {
 		agent.LastSeen, agent.Namespace, agent.Registration, agent.PossessionProof = metav1.Time{}, "", "", ""
 		if stored := stored(cluster); stored.Agent != nil && (skew(*stored.Agent)-skew(agent)).Abs() < skewTolerance {
 			agent.ClockSkew = stored.Agent.ClockSkew
@@ -60,13 +60,13 @@ func Restore(cluster *fleet.Cluster) {
 	if d.Import != nil {
 		cluster.Status.Import = d.Import
 	}
-	if d.Agent != nil && !cluster.Status.Agent.LastSeen.IsZero() && !reports(cluster.Status.Agent) {
+	if d.Agent != nil && !cluster.Status.Agent.LastSeen.IsZero() && !hasMusterFields(cluster.Status.Agent) {
 		cluster.Status.Agent = merged(*d.Agent, cluster.Status.Agent)
 	}
 }
 
-// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 bytes, which are six times as many at most in JSON. Decoded
-// lists take five times their JSON.
+// maxDocument is more than the hub writes: admission policies limit status.agent to 16,384 bytes, whose JSON has at most six times as many because of
+// escapes. A larger document would take up to five times its size when it is decoded.
 const maxDocument = 192 << 10
 
 // stored returns the document in the annotation. A document that cannot be read counts as absent: the hub then writes it again. Every user who
@@ -120,7 +120,7 @@ func (a *AgentReports) Transform(object any) (any, error) {
 	}
 	agent, known := &cluster.Status.Agent, a.reports[cluster.UID]
 	switch {
-	case reports(*agent):
+	case hasMusterFields(*agent):
 		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
 	case agent.LastSeen.IsZero(): // no agent yet, or the hub has cleared status.agent: for another registration, or because it removed the agent
 		delete(a.reports, cluster.UID)
@@ -134,12 +134,12 @@ func (a *AgentReports) Transform(object any) (any, error) {
 		}
 	}
 	// A Cluster whose agent is known not to report must not get an earlier report from the annotation.
-	silent := known != nil && known.silent > maxSilent && !reports(*agent)
+	silent := known != nil && known.silent > maxSilent && !hasMusterFields(*agent)
 	status := *agent
 	Restore(cluster)
 	if silent {
 		*agent = status
-	} else if reports(*agent) && a.reports[cluster.UID] == nil {
+	} else if hasMusterFields(*agent) && a.reports[cluster.UID] == nil {
 		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
 	}
 	return cluster, nil
@@ -151,8 +151,8 @@ func merged(report, status fleet.AgentStatus) fleet.AgentStatus {
 	return report
 }
 
-// reports reports whether the status has the fields of a Muster agent, which Fleet's agent does not report.
-func reports(agent fleet.AgentStatus) bool {
+// hasMusterFields reports whether the status has the fields of a Muster agent, which Fleet's agent does not report.
+func hasMusterFields(agent fleet.AgentStatus) bool {
 	return agent.Version != "" || agent.Instance != "" || agent.Generation != "" || agent.CheckinInterval != nil
 }
 
