@@ -30,18 +30,27 @@ type ResponseLimits struct {
 type Limited struct {
 	Next http.RoundTripper
 	Body ResponseLimits
-	// Watch limits a watch as a whole. client-go limits each of its events to 16 MiB.
-	Watch ResponseLimits
+	// Watch limits a watch as a whole, and Event each of its events in JSON: client-go has a whole event in memory before it compares its size
+	// with a limit of its own. The answer of a server that does not begin the watch is a response as any other.
+	Watch, Event ResponseLimits
 	// Large, if not nil, limits how many responses that are larger than Small are in memory at the same time.
 	Small ResponseLimits
 	Large *Turn
 }
 
 // TooLargeError is the error of reading a response that is larger than the limits.
-type TooLargeError struct{ Limits ResponseLimits }
+type TooLargeError struct {
+	Limits ResponseLimits
+	// Event is whether one event of a watch is too large, and not the response.
+	Event bool
+}
 
 func (e *TooLargeError) Error() string {
-	text := fmt.Sprintf("the response is larger than %d kB", e.Limits.Bytes>>10)
+	what := "response"
+	if e.Event {
+		what = "event of the watch"
+	}
+	text := fmt.Sprintf("the %s is larger than %d kB", what, e.Limits.Bytes>>10)
 	if e.Limits.Values > 0 {
 		text += fmt.Sprintf(" or has more than %d values", e.Limits.Values)
 	}
@@ -65,8 +74,9 @@ func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 		response.Header.Set("Content-Type", "text/plain")
 	}
 	body := &limitedBody{ReadCloser: response.Body, ctx: request.Context(), read: SizeCounter{Limits: l.Body}, small: l.Small, large: l.Large}
-	if watch, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watch {
+	if watch, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watch && response.StatusCode == http.StatusOK {
 		body.read.Limits, body.large = l.Watch, nil // a watch may last for hours, and its events are decoded one by one
+		body.event = SizeCounter{Limits: l.Event, EachObject: l.Event != ResponseLimits{}}
 	}
 	response.Body = body
 	return response, nil
@@ -92,20 +102,29 @@ type limitedBody struct {
 	io.ReadCloser
 	ctx   context.Context
 	read  SizeCounter
+	event SizeCounter // without limits, unless the response is a watch
 	small ResponseLimits
 	large *Turn
 	// isLarge is set by Read, unless large is nil, when the response turns out to be larger than small.
 	isLarge bool
+	// exceeded is the error of the read that exceeded the limits, and of all later ones: client-go reads on after an error, to use the
+	// connection again.
+	exceeded error
 }
 
 // Read fails as soon as the body is larger than the limits. io.LimitReader would end it there, as if it were complete.
 func (b *limitedBody) Read(into []byte) (int, error) {
+	if b.exceeded != nil {
+		return 0, b.exceeded
+	}
 	if room := b.read.Limits.Bytes + 1 - b.read.bytes; b.read.Limits.Bytes > 0 && int64(len(into)) > room {
 		into = into[:room]
 	}
 	n, err := b.ReadCloser.Read(into)
-	if _, err := b.read.Write(into[:n]); err != nil {
-		return 0, err
+	for _, counter := range []*SizeCounter{&b.read, &b.event} {
+		if _, b.exceeded = counter.Write(into[:n]); b.exceeded != nil {
+			return 0, b.exceeded
+		}
 	}
 	if b.large != nil && !b.isLarge && b.read.Exceeds(b.small) {
 		if err := b.large.beginBody(b.ctx); err != nil {
@@ -128,20 +147,29 @@ func (b *limitedBody) Close() error {
 // SizeCounter counts the bytes and the values of JSON that are written to it: a value follows a comma or an opening bracket outside of a string.
 type SizeCounter struct {
 	Limits ResponseLimits
+	// EachObject is whether the limits are for each of the JSON objects that are written one after another, and not for all of them. What is
+	// between two objects counts for the second one.
+	EachObject bool
 
 	bytes            int64
-	values           int
+	values, depth    int
 	inString, escape bool
 }
 
 // Write returns a TooLargeError when the limits are exceeded.
 func (c *SizeCounter) Write(text []byte) (int, error) {
-	c.bytes += int64(len(text))
-	if c.Limits.Values > 0 {
-		c.countValues(text)
-	}
-	if c.Exceeds(c.Limits) {
-		return 0, &TooLargeError{Limits: c.Limits}
+	for rest := text; len(rest) > 0; {
+		length, ended := len(rest), false
+		if c.Limits.Values > 0 || c.EachObject {
+			length, ended = c.countValues(rest)
+		}
+		c.bytes += int64(length)
+		if c.Exceeds(c.Limits) {
+			return 0, &TooLargeError{Limits: c.Limits, Event: c.EachObject}
+		}
+		if rest = rest[length:]; ended {
+			c.bytes, c.values = 0, 0
+		}
 	}
 	return len(text), nil
 }
@@ -151,8 +179,9 @@ func (c *SizeCounter) Exceeds(l ResponseLimits) bool {
 	return l.Bytes > 0 && c.bytes > l.Bytes || l.Values > 0 && c.values > l.Values
 }
 
-func (c *SizeCounter) countValues(text []byte) {
-	for _, character := range text {
+// countValues returns the length of the text that it has counted: all, or with EachObject the rest of the object, which has ended then.
+func (c *SizeCounter) countValues(text []byte) (length int, ended bool) {
+	for i, character := range text {
 		switch {
 		case c.escape:
 			c.escape = false
@@ -160,10 +189,18 @@ func (c *SizeCounter) countValues(text []byte) {
 			c.escape, c.inString = character == '\\', character != '"'
 		case character == '"':
 			c.inString = true
-		case character == ',', character == '{', character == '[':
+		case character == ',':
 			c.values++
+		case character == '{', character == '[':
+			c.values++
+			c.depth++
+		case character == '}', character == ']':
+			if c.depth--; c.EachObject && c.depth == 0 {
+				return i + 1, true
+			}
 		}
 	}
+	return len(text), false
 }
 
 // Turn is the right of a client to have one large response in memory. The semaphore has one unit for each large response that may be in memory.

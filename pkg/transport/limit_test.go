@@ -1,9 +1,11 @@
 package transport
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -129,5 +131,57 @@ func readLimited(t *testing.T, answer http.HandlerFunc, protocol, query string, 
 	defer response.Body.Close()
 	require.Equal(t, protocol, response.Proto)
 	body, err := io.ReadAll(response.Body)
+	var tooLarge *TooLargeError
+	if errors.As(err, &tooLarge) {
+		// Without an error, client-go would read on for ever.
+		_, again := response.Body.Read(make([]byte, 1))
+		assert.Equal(t, err, again)
+	}
 	return len(body), err
+}
+
+// Each event of a watch is limited, and the watch as a whole is not.
+func TestLimitedEvents(t *testing.T) {
+	limits := Limited{Body: ResponseLimits{Bytes: testLimit, Values: 1000}, Event: ResponseLimits{Bytes: 1000, Values: 100}}
+	event := `{"a":"` + strings.Repeat(`}{\"`, 100) + `","b":[{"c":{}}]}` + "\n"
+	for name, row := range map[string]struct {
+		body, want string
+		status     int
+	}{
+		"many events":                       {body: strings.Repeat(event, 5000)},
+		"many lists":                        {body: strings.Repeat("[[1,2],[3]] ", 5000)},
+		"an event as large as the limits":   {body: strings.Repeat(`{"a":"`+strings.Repeat("x", 992)+`"}`, 3)},
+		"one byte more":                     {body: event + `{"a":"` + strings.Repeat("x", 993) + `"}` + event, want: "the event of the watch is larger than 0 kB"},
+		"an event that does not end":        {body: event + `{"a":"` + strings.Repeat("x", 1000), want: "event of the watch"},
+		"as many values as the limit":       {body: strings.Repeat("["+strings.Repeat("1,", 99)+"1]", 3)},
+		"one value more":                    {body: "[" + strings.Repeat("1,", 100) + "1]", want: "more than 100 values"},
+		"spaces between events":             {body: event + strings.Repeat(" ", 1001), want: "event of the watch"},
+		"values that are neither":           {body: strings.Repeat("1 ", 501), want: "event of the watch"},
+		"a bracket too many":                {body: "]" + strings.Repeat("[]", 501), want: "event of the watch"},
+		"an error is limited as a response": {body: strings.Repeat("{}", 1001), status: http.StatusInternalServerError, want: "the response is larger than 1024 kB or has more than 1000 values"},
+		"an error may be larger":            {body: `{"a":"` + strings.Repeat("x", 2000) + `"}`, status: http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(cmp.Or(row.status, http.StatusOK))
+				_, _ = io.WriteString(w, row.body)
+			})
+			l := limits
+			l.Next = New(trusting(server), nil)
+			for _, size := range []int{1, 7, 64 << 10} { // of a read
+				response, err := fetch(t.Context(), &http.Client{Transport: l}, server.URL+"?watch=true", "")
+				require.NoError(t, err)
+				var read strings.Builder
+				_, err = io.CopyBuffer(struct{ io.Writer }{&read}, struct{ io.Reader }{response.Body}, make([]byte, size))
+				require.NoError(t, response.Body.Close())
+				if row.want != "" {
+					require.ErrorContains(t, err, row.want, "reads of %d bytes", size)
+					continue
+				}
+				require.NoError(t, err, "reads of %d bytes", size)
+				assert.Equal(t, row.body, read.String())
+			}
+		})
+	}
 }
