@@ -37,9 +37,16 @@ const (
 	burst = 40
 )
 
-// maxResponse limits one response of the hub, in bytes after decompression. The largest is the list of this cluster's
-// BundleDeployments; a Content has at most 1.5 MiB.
-const maxResponse = 64 << 20
+// Limits of what the hub sends, or a server that the agent takes for the hub, after decompression. A value of JSON takes many times the memory of
+// its text: an empty BundleDeployment in a list has three bytes, and takes more than one kilobyte.
+var (
+	// responseLimits: the largest response is the list of this cluster's BundleDeployments, of which each has some 100 to 300 values. An API server
+	// with the feature WatchList sends them as events instead. A Content has at most 1.5 MiB. A list of nothing but empty BundleDeployments, with as
+	// many values, takes some 300 MiB.
+	responseLimits = transport.ResponseLimits{Bytes: 64 << 20, Values: 500_000}
+	// eventLimits: an event of a watch has one BundleDeployment. The API server accepts objects of up to 3 MiB.
+	eventLimits = transport.ResponseLimits{Bytes: 8 << 20, Values: 100_000}
+)
 
 // idleConnection is how long a connection without requests stays open. The watch of BundleDeployments keeps one open while the agent works; the
 // limit is for the others, for example of a registration, or of an endpoint that the agent has tried.
@@ -78,11 +85,13 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	}
 	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil) // with the proxy of the environment
 	connections.IdleConnTimeout = idleConnection
+	// Compression stays enabled, unlike in the hub's connections to members: the agent is often far from its hub, an API server compresses lists
+	// and Contents of more than 128 KiB, and the limits apply to what is decompressed.
 	hub := &hubTransport{endpoint: access.Endpoint, clock: d.Clock}
 	hub.token.Store(&access.Token)
 	restConfig := d.restConfig(access.Server)
 	wrapped, err := rest.HTTPWrappersForConfig(restConfig, transport.Sender(hub.send).Wrap(
-		transport.Limited{Next: connections, Body: transport.ResponseLimits{Bytes: maxResponse}}))
+		transport.Limited{Next: connections, Body: responseLimits, Event: eventLimits}))
 	if err != nil {
 		return nil, err
 	}
