@@ -176,7 +176,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return imported()
 }
 
-// checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret and has its agent in the same
+// checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret and has an agent in the same
 // namespace of the member. The imports of the two would take the agent from each other. A Cluster in the namespace of the Secret comes first, then
 // the one that was created earlier. A Cluster that is being deleted does not count: a management server moves a cluster by deleting
 // one Cluster and creating another.
@@ -187,7 +187,7 @@ func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret)
 	}
 	first := cluster
 	for _, other := range users {
-		if other.UID != cluster.UID && other.DeletionTimestamp == nil && other.Labels[fleet.ClusterManagementLabel] == "" &&
+		if other.UID != cluster.UID && other.Status.AgentDeployedGeneration != nil && other.DeletionTimestamp == nil && other.Labels[fleet.ClusterManagementLabel] == "" &&
 			agentspec.Namespace(i.Context, other) == agentspec.Namespace(i.Context, cluster) &&
 			access.MayUse(other, secret) && claimsBefore(other, first, secret.Namespace) {
 			first = other

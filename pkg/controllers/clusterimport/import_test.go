@@ -364,7 +364,9 @@ func TestReconcile_notStarted(t *testing.T) {
 			name: "Secret of another Cluster", reason: fleet.ReasonKubeconfigInUse, says: "Cluster ns/older uses the same", status: corev1.ConditionFalse,
 			after: result.Recheck,
 			change: func(h *harness, c *fleet.Cluster) {
-				h.users = []*fleet.Cluster{c, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "older", UID: "0"}}}
+				older := installed()
+				older.Name, older.UID = "older", "0"
+				h.users = []*fleet.Cluster{c, older}
 			},
 		},
 		{
@@ -435,10 +437,12 @@ func TestCheckUnclaimed(t *testing.T) {
 			secret := kubeconfigSecret(nil)
 			secret.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: "friend"}
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this", CreationTimestamp: at(2)}}
+			c.Status.AgentDeployedGeneration = ptr.To(int64(0))
 			h.users = []*fleet.Cluster{c}
 			for _, other := range row.others {
 				other.UID = types.UID(other.Name)
 				other.Namespace = cmp.Or(other.Namespace, "ns")
+				other.Status.AgentDeployedGeneration = ptr.To(int64(0))
 				h.users = append(h.users, &other)
 			}
 			out := h.checkUnclaimed(c, secret)
@@ -454,6 +458,14 @@ func TestCheckUnclaimed(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestCheckUnclaimed_noAgentYet(t *testing.T) {
+	h := newHarness(t)
+	older := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "a"}}
+	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this"}}
+	h.users = []*fleet.Cluster{c, older}
+	assert.True(t, h.checkUnclaimed(c, kubeconfigSecret(nil)).IsDone())
 }
 
 func TestWaitingForKubeconfigOf(t *testing.T) {
