@@ -25,11 +25,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew: record now which releases
 	// have no BundleDeployment: these are kept. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
-		err := d.keepIfAnew(ctx, bd)
-		if err == nil {
-			err = d.recordOwnGone(ctx, time.Time{})
-		}
-		if err != nil {
+		if err := d.recordOwn(ctx, bd); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
@@ -181,6 +177,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		state.retries = retries // the pauses between removals grow, too
 		d.retryLater(ctx, key, state, leftErr)
 	}
+}
+
+// recordOwn records what the existence of the agent's own BundleDeployment says about the hub, see restored.go.
+func (d *reconciler) recordOwn(ctx context.Context, own *fleet.BundleDeployment) error {
+	if err := d.keepIfAnew(ctx, own); err != nil {
+		return err
+	}
+	return d.recordOwnGone(ctx, time.Time{})
 }
 
 // isPausedAsDeployed reports whether a BundleDeployment is paused after it was deployed.
