@@ -101,13 +101,11 @@ func holder(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// reports reports whether the report of the agent has a field of fleet.AgentStatus. The first reports of an agent that has started lack the fields that
-// it does not know yet.
-func reports(lease *coordinationv1.Lease, field string) bool {
-	var fields map[string]json.RawMessage
+// reportedFields returns the fields of fleet.AgentStatus that the report of the agent has. The first reports of an agent that has started lack the
+// fields that it does not know yet.
+func reportedFields(lease *coordinationv1.Lease) (fields map[string]json.RawMessage) {
 	_ = json.Unmarshal([]byte(lease.Annotations[registration.LeaseReport]), &fields) // reportOf reports the error
-	_, found := fields[field]
-	return found
+	return fields
 }
 
 // reportOf decodes the report of the agent, without lastSeen and registration. The agent may write anything there, and the API server

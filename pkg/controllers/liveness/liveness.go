@@ -223,9 +223,14 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	}
 	// An agent that has just started reports neither of the two fields yet. If it reports only keptReleases, it is not stalled, or of a version that does
 	// not know the other field.
-	if before := cluster.Status.Agent; !reports(r.lease, "keptReleases") {
-		report.KeptReleases = before.KeptReleases
-		if !reports(r.lease, "deploymentsStalled") {
+	if before := cluster.Status.Agent; before.KeptReleases != nil || before.DeploymentsStalled != "" {
+		fields := reportedFields(r.lease)
+		_, hasKept := fields["keptReleases"]
+		_, hasStalled := fields["deploymentsStalled"]
+		if !hasKept {
+			report.KeptReleases = before.KeptReleases
+		}
+		if !hasKept && !hasStalled {
 			report.DeploymentsStalled = before.DeploymentsStalled
 		}
 	}
