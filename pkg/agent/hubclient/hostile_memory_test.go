@@ -36,10 +36,7 @@ func TestHostileMemory(t *testing.T) {
 				continue // TestHostileMemory_watch
 			}
 			t.Run(name+", "+what, func(t *testing.T) {
-				h := hostileHub(t, "HTTP/2.0", agenttest.Patience, func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Content-Type", row.contentType)
-					_, _ = io.WriteString(w, row.body)
-				})
+				h := hostileHub(t, "HTTP/2.0", agenttest.Patience, answerWith(row.contentType, row.body))
 				assert.Less(t, heap.Allocated(func() { require.Error(t, call(t.Context(), h)) }), 32<<20)
 			})
 		}

@@ -167,6 +167,14 @@ var hostileAnswers = map[string]struct{ contentType, body, want string }{
 	"text":                    {"text/html", "<html>", "text/plain"},
 }
 
+// answerWith answers every request with this body.
+func answerWith(contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
 func TestHostileAnswers(t *testing.T) {
 	for name, row := range hostileAnswers {
 		for what, call := range hubCalls {
@@ -174,10 +182,7 @@ func TestHostileAnswers(t *testing.T) {
 				continue // TestHostileWatches
 			}
 			t.Run(name+", "+what, func(t *testing.T) {
-				h := hostileHub(t, "HTTP/2.0", agenttest.Patience, func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Content-Type", row.contentType)
-					_, _ = io.WriteString(w, row.body)
-				})
+				h := hostileHub(t, "HTTP/2.0", agenttest.Patience, answerWith(row.contentType, row.body))
 				err := call(t.Context(), h)
 				require.ErrorContains(t, err, row.want)
 				assert.Equal(t, Unreachable, Classify(err))
