@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -49,7 +48,7 @@ func (i installation) objects() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: i.namespace, Name: name, UID: types.UID("uid-" + name)}
 	}
-	imported, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(""), nil)
+	imported, _, err := agentmanifest.ImportMarks("")
 	if err != nil {
 		panic(err)
 	}

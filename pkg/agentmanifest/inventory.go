@@ -20,23 +20,19 @@ const (
 // DeploymentFieldSelector selects the Deployments of the agents in all namespaces of a cluster.
 const DeploymentFieldSelector = "metadata.name=" + registration.AgentName
 
-// helmNamespaceAnnotation is where Helm records the namespace of the release to which an object belongs.
-const helmNamespaceAnnotation = "meta.helm.sh/release-namespace"
-
-// ImportLabels returns the labels of the objects that an import installs. The scope is the Cluster's spec.agentNamespace.
-func ImportLabels(scope string) (labels.Set, error) {
-	set, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
-	return set, err
+// ImportMarks returns the labels and the annotations of the objects that an import installs. The scope is the Cluster's spec.agentNamespace.
+func ImportMarks(scope string) (set, annotations map[string]string, err error) {
+	return apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
 }
 
 // OwnsPriorityClass reports whether the PriorityClass belongs to the agent in namespace: an import with this scope or the Helm release of the
 // agent's chart has created it.
 func OwnsPriorityClass(class metav1.Object, namespace, scope string) (bool, error) {
-	imported, err := ImportLabels(scope)
+	imported, _, err := ImportMarks(scope)
 	if err != nil {
 		return false, err
 	}
-	return labels.SelectorFromSet(imported).Matches(labels.Set(class.GetLabels())) || class.GetAnnotations()[helmNamespaceAnnotation] == namespace, nil
+	return labels.SelectorFromSet(imported).Matches(labels.Set(class.GetLabels())) || class.GetAnnotations()[registration.HelmNamespaceAnnotation] == namespace, nil
 }
 
 // networkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.

@@ -163,6 +163,9 @@ func KeptDeployments(historyKey *corev1.Secret) sets.Set[string] {
 	return sets.New(strings.Fields(historyKey.Annotations[KeptAnnotation])...)
 }
 
+// HelmNamespaceAnnotation is where Helm records the namespace of the release to which an object belongs.
+const HelmNamespaceAnnotation = "meta.helm.sh/release-namespace"
+
 // Types of the Secrets that the hub creates.
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"

@@ -39,7 +39,7 @@ const (
 	ManagedByHelm  = "Helm"
 	// NameAnnotation and NamespaceAnnotation name the release of an object.
 	NameAnnotation      = "meta.helm.sh/release-name"
-	NamespaceAnnotation = "meta.helm.sh/release-namespace"
+	NamespaceAnnotation = registration.HelmNamespaceAnnotation
 )
 
 // cluster is Helm's client of the cluster, adapted to an agent, which no person watches.

@@ -284,7 +284,7 @@ func (u *Uninstaller) priorityClass(ctx context.Context) (*schedulingv1.Priority
 // listSecrets returns the Secrets without a fixed name: of the import, and of the agent's own Helm releases, which the chart and the agent's
 // Bundle create.
 func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
-	imported, err := agentmanifest.ImportLabels(u.Scope)
+	imported, _, err := agentmanifest.ImportMarks(u.Scope)
 	if err != nil {
 		return nil, err
 	}

@@ -116,15 +116,15 @@ func ManifestHash(o agentmanifest.Options) string {
 	return hash
 }
 
-// manifestChanged is the ManifestHash of an import after which the agent's Bundle has delivered another manifest.
-const manifestChanged = "changed"
+// changedByBundle is the ManifestHash of an import after which the agent's Bundle has delivered another manifest.
+const changedByBundle = "changed"
 
 // RecordDelivery records in status.import that the agent's Bundle delivers a manifest. If the agent is disconnected later, it is installed
 // once more, even if the Bundle has the manifest of the import again by then: the one between may keep the agent from starting.
 func RecordDelivery(cluster *fleet.Cluster, manifestHash string) {
 	if last := cluster.Status.Import; last != nil && last.ManifestHash != "" && last.ManifestHash != manifestHash {
 		changed := last.DeepCopy()
-		changed.ManifestHash = manifestChanged
+		changed.ManifestHash = changedByBundle
 		cluster.Status.Import = changed
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -118,7 +117,7 @@ func namespaceObject(name string) runtime.Object {
 
 // label gives every object the label by which agents find their own objects, except Namespaces, which others may use.
 func label(objects []runtime.Object, scope string) error {
-	set, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
+	set, annotations, err := agentmanifest.ImportMarks(scope)
 	if err != nil {
 		return err
 	}
@@ -231,7 +230,7 @@ func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted
 // install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
 // a connection that breaks at any point leaves a working agent.
 func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
-	agent := agentOf(plan.options)
+	agent := agentID{plan.options.Namespace, plan.options.Scope}
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
@@ -287,16 +286,16 @@ func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamesp
 // agentID identifies one agent of a member. The scope is the spec.agentNamespace of its Cluster.
 type agentID struct{ namespace, scope string }
 
-func agentOf(o agentmanifest.Options) agentID { return agentID{o.Namespace, o.Scope} }
-
 // removeAll deletes objects of the agent.
 func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, doing string) *failure {
 	for _, o := range objects {
-		remove := func() error { return m.remove(ctx, o.Kind, o.Namespace, o.Name) }
+		var err error
 		if o.Kind == "PriorityClass" {
-			remove = func() error { return m.removePriorityClass(ctx, agent) }
+			err = m.removePriorityClass(ctx, agent)
+		} else {
+			err = m.remove(ctx, o.Kind, o.Namespace, o.Name)
 		}
-		if err := remove(); err != nil {
+		if err != nil {
 			return diagnose(m.server, doing+" "+o.Kind+" "+o.Name, err)
 		}
 	}

@@ -196,9 +196,9 @@ func TestInstall_immutablePriorityClass(t *testing.T) {
 }
 
 func TestRemovePriorityClass(t *testing.T) {
-	own, err := agentmanifest.ImportLabels("")
+	own, _, err := agentmanifest.ImportMarks("")
 	require.NoError(t, err)
-	theirs, err := agentmanifest.ImportLabels("theirs")
+	theirs, _, err := agentmanifest.ImportMarks("theirs")
 	require.NoError(t, err)
 	labelled := func(set map[string]string) map[string]any {
 		return map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": map[string]any{
