@@ -48,8 +48,9 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	current := own
 	var recheck time.Duration
 	if cluster.Spec.Quarantined {
-		// This pass leaves the BundleDeployments of a quarantined Cluster as they are; finalizeBundle deletes those of a deleted Bundle all the same. The API server checks rights when a request begins,
-		// so an agent that has lost its rights may still have a watch open, which delivers every write.
+		// This pass leaves the BundleDeployments of a quarantined Cluster as they are; finalizeBundle deletes those of a deleted Bundle all the
+		// same. The API server checks rights when a request begins, so an agent that has lost its rights may still have a watch open, which
+		// delivers every write.
 		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else if !cluster.Spec.MetadataTooLarge { // otherwise the cache has dropped labels by which Bundles select the Cluster
 		recount := d.recountStorage(cluster, own)

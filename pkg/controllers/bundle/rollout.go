@@ -135,8 +135,7 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
 // in its partition and in all, or if none is unavailable, so that a rollout progresses. In all, only Clusters count that have the new
 // version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them, nor must those for
-// which the new version cannot be rendered. A Cluster
-// that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
+// which the new version cannot be rendered. A Cluster that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
 // version has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	all := s.divide(targets)

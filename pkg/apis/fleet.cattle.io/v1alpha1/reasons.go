@@ -237,7 +237,8 @@ const (
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and causes in the message of EventLeftOnMember.
 const (
-	// ReasonCheckingHandover (Unknown; its value has an earlier word for handover): the agent may be handed over to another Cluster; nothing is removed from the member yet.
+	// ReasonCheckingHandover (Unknown; its value has an earlier word for handover): the agent may be handed over to another Cluster; nothing is
+	// removed from the member yet.
 	ReasonCheckingHandover = "CheckingTakeover"
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
