@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
+	helm "helm.sh/helm/v4/pkg/release/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -136,9 +137,10 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 
 // Delete skips objects that another release has adopted. Helm would delete them, because it deletes what the stored manifest names.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
-	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be.
-	ours, err := c.deletable(resources, c.removing, func(name string) bool {
-		return c.removing == "" || name == "" && c.onlyMarked == "" && !c.keepsUnmarked
+	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be. Hooks have
+	// no marks.
+	ours, err := c.deletable(resources, c.removing, func(desired runtime.Object, name string) bool {
+		return c.removing == "" || name == "" && c.onlyMarked == "" && (!c.keepsUnmarked || isHook(desired))
 	})
 	if err != nil {
 		c.removeError = err
@@ -172,7 +174,7 @@ func (c *cluster) deleteAll(resources kube.ResourceList, policy metav1.DeletionP
 // deleteMarked deletes the objects that have the marks of the release.
 func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
 	c.removing, c.keepsLive = release, true
-	marked, err := c.deletable(resources, release, func(string) bool { return false })
+	marked, err := c.deletable(resources, release, func(runtime.Object, string) bool { return false })
 	if err != nil || len(marked) == 0 {
 		return err
 	}
@@ -180,9 +182,11 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 }
 
 // deletable reads the objects and returns those that may be deleted: they exist, and either have the marks of the release or are accepted by the
-// function, which gets the name of the release in the marks of an object. It keeps none of the objects that it has read: they are as large as the
-// cluster likes.
-func (c *cluster) deletable(resources kube.ResourceList, release string, accept func(name string) bool) (found kube.ResourceList, err error) {
+// function, which gets the object of the manifest, and the name of the release in the marks of the one that exists. It keeps none of the objects that
+// it has read: they are as large as the cluster likes.
+func (c *cluster) deletable(
+	resources kube.ResourceList, release string, accept func(desired runtime.Object, name string) bool,
+) (found kube.ResourceList, err error) {
 	for _, info := range resources {
 		desired := info.Object
 		if err := info.Get(); apierrors.IsNotFound(err) {
@@ -199,7 +203,7 @@ func (c *cluster) deletable(resources kube.ResourceList, release string, accept 
 			continue
 		}
 		name, namespace := marksOf(live)
-		if name == release && namespace == c.Namespace || accept(name) {
+		if name == release && namespace == c.Namespace || accept(desired, name) {
 			found = append(found, info)
 		}
 	}
@@ -213,6 +217,12 @@ func objectSetHash(object runtime.Object) string {
 		return ""
 	}
 	return accessor.GetLabels()[SetHashLabel]
+}
+
+// isHook reports whether an object of a manifest is a hook of Helm's.
+func isHook(object runtime.Object) bool {
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetAnnotations()[helm.HookAnnotation] != ""
 }
 
 // isKept reports whether an object has Helm's annotation to keep it.
@@ -251,7 +261,7 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	}
 	if c.onlyMarked != "" {
 		removed := original.Filter(func(info *resource.Info) bool { return target.Get(info) == nil })
-		marked, err := c.deletable(removed, c.onlyMarked, func(string) bool { return false })
+		marked, err := c.deletable(removed, c.onlyMarked, func(runtime.Object, string) bool { return false })
 		if err != nil {
 			return &kube.Result{}, err
 		}

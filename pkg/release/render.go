@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"helm.sh/helm/v4/pkg/kube"
-	helm "helm.sh/helm/v4/pkg/release/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -90,7 +89,7 @@ func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 		if p.deployed.Contains(info) {
 			return nil
 		}
-		if accessor, err := meta.Accessor(info.Object); err == nil && accessor.GetAnnotations()[helm.HookAnnotation] != "" {
+		if isHook(info.Object) {
 			return nil
 		}
 		if err := info.Get(); apierrors.IsNotFound(err) {

@@ -829,9 +829,18 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		require.Len(t, m.mine(), 1)
 	})
 	t.Run("what a later revision has dropped, and a person has created since, stays", func(t *testing.T) {
-		m := onMember(t)
+		fails := true // the first attempt, after Helm has stored that the release is being uninstalled
+		m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			if fails && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/a") {
+				fails = false
+				return nil, errors.New("the connection was closed")
+			}
+			return next.RoundTrip(r)
+		}))
 		m.withHistoryKey()
-		files := []string{"a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")}
+		hook := `{apiVersion: v1, kind: ConfigMap, metadata: {name: hook, annotations: {helm.sh/hook: pre-delete,` +
+			` helm.sh/hook-delete-policy: "before-hook-creation,hook-succeeded"}}}`
+		files := []string{"a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "hook.yaml", hook}
 		r := m.request(files...)
 		r.Scope = scope
 		m.deploy(r)
@@ -842,10 +851,15 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		_, err = other.Deploy(t.Context(), r)
 		require.NoError(t, err)
 		require.Equal(t, []string{"a"}, m.configMaps())
-		_, err = m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		for _, name := range []string{"b", "hook"} { // the hook is of an earlier removal
+			created := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			_, err = m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), created, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
 		options := m.removal(m.namespace)
 		options.Scope = &scope
+		require.Error(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		require.False(t, fails)
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 		assert.Equal(t, []string{"b"}, m.configMaps())
 		assert.Empty(t, m.revisions())

@@ -120,7 +120,9 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
 		return c.uninstallMarked(ctx, namespace, name, options)
 	default:
-		op.cluster.keepsUnmarked = latest.Info.Status == common.StatusSuperseded
+		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded.
+		status := latest.Info.Status
+		op.cluster.keepsUnmarked = status == common.StatusSuperseded || status == common.StatusUninstalling
 		err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
 			err = c.uninstallMarked(ctx, namespace, name, options)
