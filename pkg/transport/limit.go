@@ -54,7 +54,7 @@ func (e *TooLargeError) Error() string {
 	if e.Limits.Values > 0 {
 		text += fmt.Sprintf(" or has more than %d values", e.Limits.Values)
 	}
-	return text + ", which no response of an API server to this request can be"
+	return text + ", the limit of what this process reads"
 }
 
 // RoundTrip sends the request and limits the body of the response.

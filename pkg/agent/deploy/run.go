@@ -343,15 +343,37 @@ func (d *reconciler) checkContinues(ctx context.Context, version string) error {
 	return nil
 }
 
-// listBundleDeployments refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must
-// not look like a hub without BundleDeployments.
+// firstPage is how many BundleDeployments a page has at first.
+const firstPage = 64
+
+// listBundleDeployments lists in pages if one response with all BundleDeployments is larger than the limits of hubclient. An API server serves a whole
+// list from its cache, but pages, before Kubernetes 1.31, from etcd. The number of pages is not limited, like that of the events of a watch.
+//
+// It refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must not look like a hub without
+// BundleDeployments.
 func (d *reconciler) listBundleDeployments(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
-	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
-	if err == nil && list.ResourceVersion == "" {
-		err = errors.New("the answer is not from a Kubernetes API server")
+	all := &fleet.BundleDeploymentList{}
+	for inPages := false; ; {
+		list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
+		if tooLarge := (*transport.TooLargeError)(nil); errors.As(err, &tooLarge) && (!inPages || o.Limit > 1) {
+			if o.Limit /= 2; !inPages {
+				o.Limit, inPages = firstPage, true
+			}
+			o.ResourceVersion, o.ResourceVersionMatch = "", "" // with the version 0, an API server ignores the limit
+			continue
+		}
+		if err == nil && list.ResourceVersion == "" {
+			err = errors.New("the answer is not from a Kubernetes API server")
+		}
+		d.endIfRejected(err)
+		if err != nil || !inPages {
+			return list, err
+		}
+		all.ListMeta, all.Items = list.ListMeta, append(all.Items, list.Items...)
+		if o.Continue = list.Continue; o.Continue == "" {
+			return all, nil
+		}
 	}
-	d.endIfRejected(err)
-	return list, err
 }
 
 // endIfRejected ends the run if it is certain, after this result of a request to the hub, that the hub rejects the credential.

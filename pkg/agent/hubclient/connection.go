@@ -40,9 +40,9 @@ const (
 // Limits of what the hub sends, or a server that the agent takes for the hub, after decompression. A value of JSON takes many times the memory of
 // its text: an empty BundleDeployment in a list has three bytes, and takes more than one kilobyte.
 var (
-	// responseLimits: the largest response is the list of this cluster's BundleDeployments, of which each has some 100 to 300 values. An API server
-	// with the feature WatchList sends them as events instead. A Content has at most 1.5 MiB. A list of nothing but empty BundleDeployments, with as
-	// many values, takes some 300 MiB.
+	// responseLimits: the largest response is the list of this cluster's BundleDeployments, of which each has some 100 to 300 values, and six for each
+	// object of its release, up to 3,000. The agent lists in pages if they are too many. An API server with the feature WatchList sends them as events
+	// instead. A Content has at most 1.5 MiB. A list of nothing but empty BundleDeployments, with as many values, takes some 300 MiB.
 	responseLimits = transport.ResponseLimits{Bytes: 64 << 20, Values: 500_000}
 	// eventLimits: an event of a watch has one BundleDeployment. The API server accepts objects of up to 3 MiB.
 	eventLimits = transport.ResponseLimits{Bytes: 8 << 20, Values: 100_000}
