@@ -119,8 +119,10 @@ type removalFacts struct {
 	Managed bool
 	// AgentGone means that the API server of the hub has answered that the agent's own BundleDeployment is gone.
 	AgentGone bool
-	// GoneAlone means that the agent's own BundleDeployment has been gone for Timing.RemovalAlone, in this run or since an earlier one, or that the hub has
-	// deleted it because it no longer manages the agent; that it has been gone for Timing.RemovalRecheck in this run; and that the watch shows others.
+	// Others means that the watch shows BundleDeployments that are not being deleted.
+	Others bool
+	// GoneAlone means that the agent's own BundleDeployment has been gone while there were Others for Timing.RemovalAlone, in this run or since an earlier
+	// one, or that the hub has deleted it because it no longer manages the agent; that it has been gone for Timing.RemovalRecheck in this run; and Others.
 	GoneAlone bool
 }
 

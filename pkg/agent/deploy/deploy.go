@@ -93,9 +93,10 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			d.failed(key, bd, state, action, err)
 		}
 	case deploy, correct, sweep:
+		began := d.Clock.Now()
 		made, err := d.carryOut(ctx, key, bd, action)
 		if err == nil {
-			d.succeeded(key, state, made, action, action == correct || f.MustRepeat)
+			d.succeeded(key, state, made, action, action == correct || f.MustRepeat, began)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
@@ -445,7 +446,7 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 }
 
 // succeeded records the result of an operation. repeated means that this run had deployed the same before.
-func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool) {
+func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool, began time.Time) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
 	if made.Unchanged {
 		what = "Signed unchanged"
@@ -463,7 +464,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 		state.failure, state.failedID = nil, ""
 	}
 	if repeated { // another writer keeps changing this release, so the next repetition must wait
-		state.correctedAt, state.correctionPause = d.pauseAfterCorrection(state, done)
+		state.correctedAt, state.correctionPause = d.pauseAfterCorrection(state, done, began)
 		state.retryAt = state.correctedAt.Add(state.correctionPause)
 	}
 	d.drifts.AddAfter(key, d.Timing.Settle)
@@ -473,10 +474,11 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 const maxQuickCorrections = 5
 
 // pauseAfterCorrection returns the current time and the pause until the release may be corrected or deployed again. The pauses of a release that another
-// program keeps changing grow. They begin again when it has not been changed for a minute, with the default of Timing.CorrectFirst, and for twice the last pause.
-func (d *reconciler) pauseAfterCorrection(state *deploymentState, done action) (now time.Time, pause time.Duration) {
+// program keeps changing grow. They begin again when it has not been changed for a minute, with the default of Timing.CorrectFirst, and for twice the last
+// pause. The duration of the operation, which began at the given time, does not count: a deployment may take minutes.
+func (d *reconciler) pauseAfterCorrection(state *deploymentState, done action, began time.Time) (now time.Time, pause time.Duration) {
 	now = d.Clock.Now()
-	if state.corrections == nil || now.Sub(state.correctedAt) > max(12*d.Timing.CorrectFirst, 2*state.correctionPause) {
+	if state.corrections == nil || began.Sub(state.correctedAt) > max(12*d.Timing.CorrectFirst, 2*state.correctionPause) {
 		state.corrections, state.quickCorrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax), 0
 	}
 	if done == correct && state.quickCorrections < maxQuickCorrections {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	corefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -24,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/agenttest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -84,9 +86,12 @@ func TestReconcile_failedDeployment(t *testing.T) {
 func TestPauseAfterCorrection(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
+	takes := time.Duration(0)
 	correctAfter := func(quiet time.Duration, done action) time.Duration {
 		p.clock.Step(quiet)
-		state.correctedAt, state.correctionPause = p.pauseAfterCorrection(state, done)
+		began := p.clock.Now()
+		p.clock.Step(takes)
+		state.correctedAt, state.correctionPause = p.pauseAfterCorrection(state, done, began)
 		return state.correctionPause
 	}
 	for n := range 5 {
@@ -105,6 +110,25 @@ func TestPauseAfterCorrection(t *testing.T) {
 	*state = deploymentState{}
 	first := correctAfter(time.Hour, deploy)
 	assert.Greater(t, correctAfter(first, deploy), first, "releases that agents take from each other")
+
+	*state, takes = deploymentState{}, 5*time.Minute
+	for range 20 {
+		last = correctAfter(state.correctionPause, deploy)
+	}
+	assert.InDelta(t, p.Timing.CorrectMax.Seconds(), last.Seconds(), p.Timing.CorrectMax.Seconds()/4, "a deployment with hooks takes minutes")
+}
+
+// keepMissing decides about another hub: the time at which the agent's own BundleDeployment disappeared must not be written over its record.
+func TestRecordOwnGone_anotherHub(t *testing.T) {
+	p := newStoppedReconciler()
+	member := corefake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.AgentNamespace, Name: registration.HistoryKeySecret}})
+	p.core, p.HubID, p.seenVersion = member.CoreV1(), "this", func() string { return "7" }
+	for hub, patches := range map[string]int{"this": 1, "other": 0} {
+		member.ClearActions()
+		p.record.hub, p.record.ownGone = hub, time.Time{}
+		require.NoError(t, p.recordOwnGone(t.Context(), p.clock.Now()))
+		assert.Len(t, member.Actions(), patches, "recorded hub %s", hub)
+	}
 }
 
 func TestDrift_failed(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +62,11 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		d.retryLater(ctx, key, state, unconfirmed)
 	case keepAgentGone:
 		if f.Own {
-			if err := d.recordOwnGone(ctx, d.ownGoneSince(state)); err != nil {
+			since := d.ownGoneSince(state)
+			if !f.Others && !since.Equal(unmanagedSince) { // it is gone with all others, as if the Cluster had been deleted
+				since, state.goneSince = time.Time{}, d.Clock.Now()
+			}
+			if err := d.recordOwnGone(ctx, since); err != nil {
 				d.retryLater(ctx, key, state, err)
 				return
 			}
@@ -112,8 +117,8 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	// Read the cache after the answers: further deletions may have arrived meanwhile.
 	cached := d.bundleDeployments()
 	f.NoneCached = len(cached) == 0
-	wanted := slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	f.GoneAlone = f.Own && wanted && d.Clock.Since(d.ownGoneSince(state)) >= d.Timing.RemovalAlone && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
+	f.Others = slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
+	f.GoneAlone = f.Own && f.Others && d.Clock.Since(d.ownGoneSince(state)) >= d.Timing.RemovalAlone && d.Clock.Since(state.goneSince) >= d.Timing.RemovalRecheck
 	return f, err
 }
 

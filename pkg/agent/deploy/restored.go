@@ -214,8 +214,11 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 	return nil
 }
 
+// unmanagedSince is the recorded time if the hub has deleted the agent's own BundleDeployment because it no longer manages the agent.
+var unmanagedSince = time.Unix(0, 0)
+
 // ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this
-// run, and the epoch if the hub no longer manages the agent.
+// run, and unmanagedSince if the hub no longer manages the agent.
 func (d *reconciler) ownGoneSince(state *deploymentState) time.Time {
 	state.mu.Lock()
 	defer state.mu.Unlock()
@@ -223,7 +226,7 @@ func (d *reconciler) ownGoneSince(state *deploymentState) time.Time {
 	defer d.record.Unlock()
 	switch {
 	case state.unmanaged:
-		return time.Unix(0, 0)
+		return unmanagedSince
 	case !d.record.ownGone.IsZero() && d.record.ownGone.Before(state.goneSince):
 		return d.record.ownGone
 	}

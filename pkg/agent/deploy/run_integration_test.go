@@ -257,6 +257,16 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 		s.put(s.ownBundle(), configMap("agent", "one"))
 		testenv.Eventually(t, func() (bool, string) { return recorded(s) == "", "the record is still there" })
 	})
+	t.Run("gone with all others", func(t *testing.T) {
+		s, stop := deleted(t, func(*fleet.BundleDeployment) {})
+		s.remove("other")
+		testenv.Eventually(t, func() (bool, string) { return recorded(s) == "", "the record is still there" })
+		asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/" + s.ownBundle()
+		before := len(s.hubWire.Requests(asks))
+		testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.Requests(asks)) > before+4, "it does not ask again" })
+		assert.Empty(t, recorded(s), "only the time counts in which others exist")
+		require.NoError(t, stop())
+	})
 	for name, row := range map[string]struct {
 		unmanaged bool
 		passed    time.Duration // until the restart
