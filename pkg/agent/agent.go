@@ -146,7 +146,8 @@ func (l *loop) run(ctx context.Context) {
 	var running *runnables // nil while the agent does not work with a credential
 	defer func() { _ = running.stop() }()
 	retry := l.config.Timing.Retry()
-	changes := 0 // registrations and endpoint switches since the agent last began to work with a credential
+	changes := 0        // registrations and endpoint switches since the agent last began to work with a credential
+	conflicted := false // the last iteration could not write a newer token, because the Secret had changed
 	for ctx.Err() == nil {
 		if running.ended() {
 			failed := l.finish(ctx, running.stop())
@@ -171,7 +172,7 @@ func (l *loop) run(ctx context.Context) {
 		}
 		if o.newerToken != "" {
 			err := o.stored.WithToken(o.newerToken).Replace(work, l.member, o.storedSecret)
-			if apierrors.IsConflict(err) {
+			if conflicted = apierrors.IsConflict(err) && !conflicted; conflicted {
 				continue // a renewal has stored a token since the Secret was read
 			}
 			if err != nil {
@@ -183,6 +184,7 @@ func (l *loop) run(ctx context.Context) {
 				l.member.Namespace, registration.CredentialSecret)
 			continue
 		}
+		conflicted = false
 		if work.Err() != nil {
 			o.conn.Close()
 			continue

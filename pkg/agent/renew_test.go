@@ -375,6 +375,19 @@ func TestRenewWhileTheSecretIsRead(t *testing.T) {
 	assert.Zero(t, r.countLogs("Cannot write the newer token"))
 }
 
+// A webhook of the member answers each update with a conflict.
+func TestRenewCannotWriteTheNewerTokenBack(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.start()
+	r.advanceUntil(r.isRenewed, "renewed")
+	r.advanceUntil(func() bool { return r.countLogs("The credential for the hub was renewed") > 0 && r.isWatching() }, "the watches have begun")
+	var updates atomic.Int32
+	r.failMember("update", func() bool { return updates.Add(1) == 1 }, conflict(), false) // the first is that of the test
+	r.putSecrets(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
+	r.eventually(func() bool { return r.countLogs("Cannot write the newer token") > 0 }, "it says so and waits")
+	assert.EqualValues(t, 3, updates.Load(), "one attempt more at once")
+}
+
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewingAgent(t)
 	r.start()

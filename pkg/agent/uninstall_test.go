@@ -256,6 +256,20 @@ func TestUninstallKeepsAPriorityClassThatAnotherAgentUses(t *testing.T) {
 	assert.Empty(t, f.owners(class))
 }
 
+// A person has given the agent a Role that does not allow to list all Deployments.
+func TestUninstallKeepsThePriorityClassWithFewerRights(t *testing.T) {
+	f := newUninstallingAgent(t, installation{managed: true})
+	f.core.PrependReactor("list", "deployments", func(a kubetesting.Action) (bool, runtime.Object, error) {
+		return a.GetNamespace() == "", nil, apierrors.NewForbidden(appsv1.Resource("deployments"), "", nil)
+	})
+	f.putSecrets(f.storedUninstalling(noBootstrap))
+	f.start()
+	f.waitUntilUninstalled()
+	class, err := f.core.SchedulingV1().PriorityClasses().Get(t.Context(), agentmanifest.PriorityClassName, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, f.owners(class))
+}
+
 func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 	f := newUninstallingAgent(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}
