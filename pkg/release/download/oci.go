@@ -100,7 +100,8 @@ func chartTag(ctx context.Context, repository *remote.Repository, version string
 func openRepository(reference string, a ServerAccess) (repository *remote.Repository, closeIdle func(), err error) {
 	if repository, err = remote.NewRepository(reference); err != nil && strings.Contains(reference, "@") { // the error repeats a password
 		return nil, nil, &release.InvalidError{Why: fmt.Sprintf(
-			"%s is not a valid reference to an OCI repository; user and password belong into a Secret", redacted(registry.OCIScheme+"://"+reference))}
+			"%s is not a valid reference to an OCI repository: it has a host and a path in lower case, and user and password belong into a Secret",
+			redacted(registry.OCIScheme+"://"+reference))}
 	} else if err != nil {
 		return nil, nil, err
 	}
