@@ -607,6 +607,22 @@ func TestDetector_deploymentsStalledEndsWithTheAgentThatReportedIt(t *testing.T)
 	}
 }
 
+// The agent loses the right to write its Lease, and writes the status. The hub still has the Lease.
+func TestDetector_deploymentsStalledInTheStatus(t *testing.T) {
+	d := newLeaseTest(t)
+	_, agent := d.renew(d.renewedLease("a-uid", `{"version":"v1","deploymentsStalled":"forbidden"}`))
+	require.Equal(t, "forbidden", agent.DeploymentsStalled)
+	for n := range 3 {
+		d.clock.Step(time.Minute)
+		d.beat()
+		d.cluster.Status.Agent.DeploymentsStalled = "forbidden"
+		_, agent = d.leasePass()
+		if n > 0 {
+			assert.Equal(t, "forbidden", agent.DeploymentsStalled, "heartbeat %d", n)
+		}
+	}
+}
+
 func TestDetector_invalidReports(t *testing.T) {
 	long := `{"version":"` + strings.Repeat("x", maxReport) + `"}`
 	for name, report := range map[string]string{

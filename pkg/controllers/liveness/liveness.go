@@ -203,9 +203,10 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	if late := r.lateness(hub, now); r.observe(cluster, hub, now) {
 		d.Metrics.Heartbeat(late)
 		// An agent of Fleet that has replaced an agent of this project writes only lastSeen and the namespace. The other fields, which the hub has copied
-		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance.
-		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) {
-			cluster.Status.Agent.DeploymentsStalled = ""
+		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance. It is
+		// the same instance if the agent can no longer write its Lease: then deploymentsStalled comes back after it was cleared once.
+		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledCleared {
+			cluster.Status.Agent.DeploymentsStalled, r.stalledCleared = "", true
 		}
 	}
 	if r.lease == nil || !r.usesLease() || r.lease.Annotations[registration.LeaseReport] == "" {
@@ -249,6 +250,7 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		return
 	}
 	*copied = copiedReport{digest: source, at: now}
+	r.stalledCleared = false
 	r.lastCopied = *copied
 	cluster.Status.Agent = report
 	r.copyLastSeen(&cluster.Status.Agent)
