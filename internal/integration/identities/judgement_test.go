@@ -68,6 +68,25 @@ func TestTokenForOneCluster(t *testing.T) {
 	works(t, s.Hub, second)
 }
 
+// Kubernetes deletes the requests of a Cluster that the hub does not finalize. A request that was refused because of that Cluster would otherwise
+// create the Cluster again.
+func TestDeletionWithoutTheHub(t *testing.T) {
+	s := testenv.ParallelStage(t)
+	values := s.Token(t, "shared")
+	granted := s.Register(t, values, "edge", "1").Request
+	refused := ask(t, s.Hub, values, "edge", "2")
+	says(t, s.Hub, refused, "False ClientIDInUse")
+
+	cluster := granted.Status.ClusterName
+	testenv.Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, cluster,
+		`{"metadata":{"finalizers":null,"labels":{"`+fleet.ClusterManagementLabel+`":"other"}}}`)
+	s.DeleteCluster(t, cluster)
+	for _, request := range []*fleet.ClusterRegistration{granted, refused} {
+		testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", request.Name)
+	}
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", cluster)
+}
+
 func TestPossessionProof(t *testing.T) {
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
