@@ -385,7 +385,6 @@ func TestRenewCannotWriteTheNewerTokenBack(t *testing.T) {
 	r.failMember("update", func() bool { return updates.Add(1) == 1 }, conflict(), false) // the first is that of the test
 	r.putSecrets(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
 	r.eventually(func() bool { return r.countLogs("Cannot write the newer token") > 0 }, "it says so and waits")
-	assert.EqualValues(t, 3, updates.Load(), "one attempt more at once")
 }
 
 func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
