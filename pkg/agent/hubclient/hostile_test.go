@@ -134,7 +134,7 @@ var hostileServers = map[string]struct {
 	}},
 }
 
-// TestHostileMemory reads up to the limit that agents have, which takes longer.
+// A lower limit of bytes than that of agents makes the test faster.
 func TestHostileServers(t *testing.T) {
 	limits := responseLimits
 	t.Cleanup(func() { responseLimits = limits })
