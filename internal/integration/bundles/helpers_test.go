@@ -20,10 +20,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// startController calls reconcile for each event of an object that is not being deleted. It starts the watch again when that ends, and
-// runs until the end of the test, or until stop is called: stop returns after the last write.
+// startController calls reconcile for each event of an object that is not being deleted, and gone for each deleted one. It starts the watch again
+// when that ends, and runs until the end of the test, or until stop is called: stop returns after the last write.
 func startController[T metav1.Object](
 	t *testing.T, start func(context.Context, metav1.ListOptions) (watch.Interface, error), reconcile func(context.Context, T),
+	gone ...func(context.Context, T),
 ) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +37,13 @@ func startController[T metav1.Object](
 				continue
 			}
 			for event := range events.ResultChan() {
-				if object, ok := event.Object.(T); ok && object.GetDeletionTimestamp() == nil {
+				object, ok := event.Object.(T)
+				switch {
+				case ok && event.Type == watch.Deleted:
+					for _, f := range gone {
+						f(ctx, object)
+					}
+				case ok && object.GetDeletionTimestamp() == nil:
 					reconcile(ctx, object)
 				}
 			}

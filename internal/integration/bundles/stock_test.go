@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -76,15 +78,21 @@ func (f *fleetClusters) reconcile(ctx context.Context, cluster *fleet.Cluster) {
 	}
 }
 
-// deploy creates a BundleDeployment as Fleet's own Bundle controller does.
-func (s shop) deploy(t *testing.T, cluster, bundle string) {
+// deploy creates a BundleDeployment of a ConfigMap as Fleet's own Bundle controller does.
+func (s shop) deploy(t *testing.T, cluster, bundle, namespace string) {
 	t.Helper()
+	packed, err := content.Encode(file(bundle))
+	require.NoError(t, err)
+	testenv.Create(t, s.hub.Fleet.Contents().Create, packed)
+	options := fleet.BundleDeploymentOptions{DefaultNamespace: namespace}
+	id, err := content.DeploymentID(packed.Name, options)
+	require.NoError(t, err)
 	testenv.Create(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create, &fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: bundle, Labels: map[string]string{
 			fleet.ManagedLabel: "true", fleet.BundleNameLabel: bundle, fleet.BundleNamespaceLabel: s.ns,
 			fleet.ClusterLabel: cluster, fleet.WorkspaceLabel: s.ns, fleet.HelmOpLabel: "op",
 		}},
-		Spec: fleet.BundleDeploymentSpec{DeploymentID: "s-1:1", StagedDeploymentID: "s-1:1"},
+		Spec: fleet.BundleDeploymentSpec{DeploymentID: id, StagedDeploymentID: id, Options: options, StagedOptions: options},
 	})
 }
 
@@ -116,12 +124,13 @@ func TestFleetsClusterController(t *testing.T) {
 	t.Run("idle: the hub is quiet", quiet)
 	t.Run("the hub computes the same roll-up", func(t *testing.T) {
 		s.cluster(t, "n", nil)
-		s.deploy(t, "n", "app")
+		target := stage.Member.Namespace(t)
+		s.deploy(t, "n", "app", target)
 		s.requireCluster(t, "n", "0/1", "False : WaitApplied(1) [Bundle app]")
 		quiet(t)
-		s.reports(t, "n", "app", nil)
+		startFleetAgent(t, s.hub, stage.Member, s.namespaceOf("n"), target)
 		cluster := s.requireCluster(t, "n", "1/1", "True : ")
-		assert.Equal(t, fleet.ResourceCounts{Ready: 2, DesiredReady: 2}, cluster.Status.ResourceCounts)
+		assert.Equal(t, fleet.ResourceCounts{Ready: 1, DesiredReady: 1}, cluster.Status.ResourceCounts)
 		assert.Equal(t, []int{0, 0, 1, 1}, []int{
 			cluster.Status.ReadyGitRepos, cluster.Status.DesiredReadyGitRepos, cluster.Status.ReadyHelmOps, cluster.Status.DesiredReadyHelmOps,
 		})
