@@ -139,8 +139,9 @@ func copyOwners(o *unstructured.Unstructured) (owners []string) {
 	return owners
 }
 
-// deleteCopies deletes the copies of a BundleDeployment in a namespace. A copy that another BundleDeployment needs is assigned to that one.
-func (c *Client) deleteCopies(ctx context.Context, namespace, owner string) error {
+// DeleteCopies deletes the copies of a BundleDeployment in a namespace; owner is its name as in DeploymentLabel. A copy that another BundleDeployment
+// needs is assigned to that one.
+func (c *Client) DeleteCopies(ctx context.Context, namespace, owner string) error {
 	for _, kind := range copiedKinds {
 		client := copiesIn(c.dynamic, kind, namespace)
 		list, err := client.List(ctx, metav1.ListOptions{LabelSelector: CopyLabel})

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -61,6 +62,23 @@ func TestUninstall_notSigned(t *testing.T) {
 			assert.Empty(t, m.mine())
 		})
 	}
+	t.Run("its copies, and not the namespace", func(t *testing.T) {
+		m := onMember(t)
+		m.withHistoryKey()
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Options.DeleteNamespace = true
+		r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
+		m.deploy(r)
+		require.Equal(t, []string{"a", "copy"}, m.configMaps())
+		options := m.removal(m.namespace)
+		require.True(t, options.DeleteNamespace)
+		m.changeHistory(func(s *corev1.Secret) { s.Annotations = nil })
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Empty(t, m.configMaps())
+		namespace, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Nil(t, namespace.DeletionTimestamp)
+	})
 	t.Run("an object that Helm keeps, and not the annotation in the manifest: it stays", func(t *testing.T) {
 		m := onMember(t)
 		m.withHistoryKey()

@@ -118,7 +118,8 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		undecided := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.decides(r, options) })
 		return cmp.Or(op.forget(undecided), errOtherOwner)
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
-		return c.uninstallMarked(ctx, namespace, name, options)
+		err = c.uninstallMarked(ctx, namespace, name, options)
+		options.DeleteNamespace = false // a revision that does not decide may name any namespace
 	default:
 		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded.
 		status := latest.Info.Status
@@ -129,7 +130,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		}
 	}
 	if err == nil && options.DeleteCopies {
-		err = c.deleteCopies(ctx, namespace, options.Deployment)
+		err = c.DeleteCopies(ctx, namespace, options.Deployment)
 	}
 	if err == nil && options.DeleteNamespace {
 		err = op.deleteNamespace(ctx, name, options.ServiceAccountNamespace)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
@@ -51,6 +52,9 @@ type deploymentState struct {
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
 	dependenciesMet string
+
+	// copiedInto are the namespaces into which a deployment may have copied Secrets and ConfigMaps of the hub without storing a release there.
+	copiedInto sets.Set[string]
 
 	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
 	labelled string

@@ -98,6 +98,8 @@ type removalFacts struct {
 	Own bool
 	// Installed means that the member has a release of the BundleDeployment.
 	Installed bool
+	// Copied means that a deployment of this run that stored no release may have copied Secrets and ConfigMaps of the hub for it.
+	Copied bool
 	// Kept means that its releases are recorded as those that stay, see restored.go.
 	Kept bool
 	// DelayNotPassed means that Timing.RemovalDelay has not passed since the BundleDeployment disappeared.
@@ -138,15 +140,16 @@ const (
 	keepRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
 	retryRemoval                       // decide again after a growing pause
 	keepAgentGone                      // the agent's own BundleDeployment is gone as well: the same as keepRejected
-	uninstallAll                       // uninstall the releases; of the agent's own release only the history
+	uninstallAll                       // uninstall the releases and delete the copies; of the agent's own release only the history
 )
 
 // decideRemoval decides whether the releases of a BundleDeployment that is gone are uninstalled. That cannot be undone, so each case before the
 // last one is a protection.
 func decideRemoval(f removalFacts) removalAction {
 	switch {
-	// There is nothing to uninstall. If the releases were kept, a person has uninstalled them.
-	case !f.Installed:
+	// There is nothing to uninstall. If the releases were kept, a person has uninstalled them. Copies without a release are not recorded as kept: they stay
+	// if the hub was restored or may be another one.
+	case !f.Installed && (!f.Copied || f.Kept || f.HubChanged):
 		return forget
 	// The hub was restored from a backup, or is another one: the BundleDeployment is missing there, but nobody has deleted it.
 	case f.Kept:

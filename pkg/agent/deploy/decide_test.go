@@ -76,9 +76,19 @@ func TestDecideRemoval(t *testing.T) {
 		facts removalFacts
 		want  removalAction
 	}{
-		"nothing is known":                           {removalFacts{}, forget},
-		"no release is left":                         {with(confirmed, func(f *removalFacts) { f.Installed = false }), forget},
-		"no release is left of those that were kept": {with(confirmed, func(f *removalFacts) { everything(f); f.Installed = false }), forget},
+		"nothing is known":                                       {removalFacts{}, forget},
+		"no release is left":                                     {with(confirmed, func(f *removalFacts) { f.Installed = false }), forget},
+		"no release is left of those that were kept":             {with(confirmed, func(f *removalFacts) { everything(f); f.Installed = false }), forget},
+		"no release was stored, and nothing is known of the hub": {removalFacts{Copied: true}, askHub},
+		"no release was stored: its copies":                      {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied = false, true }), uninstallAll},
+		"no release was stored, the delay has not passed":        {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.DelayNotPassed = false, true, true }), waitForDelay},
+		"no release was stored, and the hub changed":             {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.HubChanged = false, true, true }), forget},
+		"no release was stored, and it is kept":                  {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.Kept = false, true, true }), forget},
+		"no release was stored, and there is no answer":          {with(unasked, func(f *removalFacts) { f.Installed, f.Copied, f.Asked = false, true, true }), retryRemoval},
+		"no release was stored, and the credential is rejected": {with(unasked, func(f *removalFacts) {
+			f.Installed, f.Copied, f.Asked, f.Rejected, f.NoneCached = false, true, true, true, true
+		}), keepRejected},
+		"no release was stored, and that of the agent is gone too": {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.AgentGone = false, true, true }), keepAgentGone},
 		"kept":                      {with(confirmed, func(f *removalFacts) { f.Kept = true }), keep},
 		"kept, and everything else": {with(confirmed, everything), keep},
 		"disappeared just now":      {with(confirmed, func(f *removalFacts) { f.DelayNotPassed = true }), waitForDelay},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -420,6 +421,8 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	}
 	if len(request.Copies) > 0 {
 		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
+		state := d.states.get(key)
+		state.copiedInto = state.copiedInto.Union(sets.New(namespace))
 	}
 	return d.releases.Deploy(ctx, request)
 }
@@ -459,6 +462,7 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.notSigned = ""
+	state.copiedInto.Delete(made.Namespace) // the removal of the release deletes them
 	state.retries, state.retryAt = nil, time.Time{}
 	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -245,6 +247,89 @@ func TestRun_copiesOfEarlierOptions(t *testing.T) {
 	s.removeWithCopy()
 }
 
+// A deployment that fails before it stores a release has copied Secrets already. They are removed as a release is: when the hub confirms that the
+// BundleDeployment is gone.
+func TestRun_copiesWithoutARelease(t *testing.T) {
+	start := func(t *testing.T, run func(*stage)) *stage {
+		t.Helper()
+		s := onStage(t)
+		run(s)
+		s.put(s.ownBundle(), configMap("agent", "one"))
+		s.state(s.ownBundle(), fleet.Ready)
+		s.secret("cred", map[string]string{"password": "first"})
+		s.putFiles("app", []fleet.BundleResource{{Name: "templates/a.yaml", Content: `{{ fail "no" }}`}}, func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
+			bd.Spec.DownstreamResourcesGeneration = 1
+		})
+		s.state("app", fleet.ErrApplied)
+		s.requireCopy()
+		return s
+	}
+	run := func(s *stage) { s.run() }
+	t.Run("the hub has deleted the BundleDeployment", func(t *testing.T) {
+		s := start(t, run)
+		s.remove("app")
+		s.copyGone()
+	})
+	t.Run("keepResources", func(t *testing.T) {
+		s := start(t, run)
+		s.update("app", func(bd *fleet.BundleDeployment) { bd.Spec.StagedOptions.KeepResources = true })
+		s.state("app", fleet.ErrApplied)
+		s.remove("app")
+		s.still()
+		s.requireCopy()
+	})
+	for name, reply := range map[string]func(*http.Request) (*http.Response, error){
+		"a page of a proxy":      answer(404, `<html>not found</html>`),
+		"a rejected credential":  answer(401, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`),
+		"an error of the server": answer(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}`),
+	} {
+		t.Run("unconfirmed: "+name, func(t *testing.T) {
+			s := start(t, run)
+			s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+				if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments/app") {
+					return reply(req)
+				}
+				return send()
+			})
+			s.remove("app")
+			testenv.Eventually(t, func() (bool, string) {
+				return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
+			})
+			s.requireCopy()
+			s.hubWire.Inject(nil)
+			s.copyGone()
+		})
+	}
+	t.Run("the hub has lost its objects", func(t *testing.T) {
+		s := start(t, run)
+		s.removeAll()
+		testenv.Eventually(t, func() (bool, string) {
+			return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
+		})
+		s.requireCopy()
+		s.put(s.ownBundle(), configMap("agent", "two"))
+		s.state(s.ownBundle(), fleet.Ready)
+		s.still()
+		s.requireCopy()
+	})
+	t.Run("the agent uninstalls itself", func(t *testing.T) {
+		var ended func() error
+		s := start(t, func(s *stage) { ended = s.ends() })
+		s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+			bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
+		})
+		require.ErrorIs(t, ended(), deploy.ErrUninstall)
+		s.copyGone()
+	})
+}
+
+func (s *stage) requireCopy() {
+	s.t.Helper()
+	_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
+	require.NoError(s.t, err)
+}
+
 // deployWithCopy deploys app with a copy of Secret cred.
 func (s *stage) deployWithCopy() {
 	s.t.Helper()
@@ -261,6 +346,11 @@ func (s *stage) removeWithCopy() {
 	s.t.Helper()
 	s.remove("app")
 	s.gone("a")
+	s.copyGone()
+}
+
+func (s *stage) copyGone() {
+	s.t.Helper()
 	testenv.Eventually(s.t, func() (bool, string) {
 		_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), "the copied Secret is still there"

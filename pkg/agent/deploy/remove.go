@@ -27,7 +27,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	}
 	found := d.index.of(key)
 	untilDelay := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince)
-	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, DelayNotPassed: untilDelay > 0}
+	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, Copied: len(state.copiedInto) > 0, DelayNotPassed: untilDelay > 0}
 	f.Kept, f.HubChanged = d.keptOrChanged(key)
 	if decideRemoval(f) == recordKept {
 		if err := d.keepIfRestored(ctx); err != nil {
@@ -84,6 +84,9 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 				return o
 			}))
 		}
+		if !keepsResources {
+			errs = append(errs, d.deleteCopies(ctx, key, state))
+		}
 		if err := errors.Join(errs...); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -91,6 +94,18 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		d.states.drop(key)
 	case keep, recordKept, askHub: // recordKept and askHub were carried out above
 	}
+}
+
+// deleteCopies deletes what deployments that stored no release have copied.
+func (d *reconciler) deleteCopies(ctx context.Context, key string, state *deploymentState) error {
+	for namespace := range state.copiedInto {
+		if err := d.releases.DeleteCopies(ctx, namespace, key); err != nil {
+			return err
+		}
+		state.copiedInto.Delete(namespace)
+		d.log(key).Infof("Deleted the Secrets and ConfigMaps that were copied into namespace %s", namespace)
+	}
+	return nil
 }
 
 // confirmGone asks the hub whether the BundleDeployment of a key and that of the agent are gone, and returns the facts with the answers. It returns
@@ -237,6 +252,15 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
 			errs = append(errs, d.uninstall(ctx, key, f, func(o release.UninstallOptions) release.UninstallOptions { return o }))
+		}
+	}
+	for _, key := range d.states.keys() {
+		bd, state := d.bundleDeployment(key), d.states.get(key)
+		state.mu.Lock()
+		keeps := state.keepsResources || bd != nil && bd.Spec.Options.KeepResources
+		state.mu.Unlock()
+		if !keeps {
+			errs = append(errs, d.deleteCopies(ctx, key, state))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
