@@ -3,7 +3,9 @@ package deploy_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -120,9 +122,38 @@ func TestRun_displayBesideFleetsHub(t *testing.T) {
 	s.put("a", configMap("a", "one"))
 	s.put("missing", configMap("missing", "one"))
 	s.put("partition", configMap("partition", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.WaitingForValues = true })
-	for _, name := range []string{"ready", "paused-later", "staged", "a", "missing"} {
+	s.put("labels", configMap("labels", "one"))
+	s.put("uncorrected", configMap("uncorrected", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+	s.put("leftovers", configMap("leftovers", "one"))
+	s.put("base", configMap("base", "one"))
+	s.put("depends", configMap("depends", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.DependsOn = []fleet.BundleRef{{Name: "base"}} })
+	s.put("modified-staged", configMap("modified-staged", "one"))
+	for _, name := range []string{"ready", "paused-later", "staged", "a", "missing", "labels", "uncorrected", "leftovers", "depends", "modified-staged"} {
 		s.state(name, fleet.Ready)
 	}
+	s.put("leftovers", configMap("leftovers", "two")+configMap("left", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n")
+	s.state("leftovers", fleet.ErrApplied)
+	forbidden := answer(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"not today","code":403}`)
+	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		isApplied := req.Method == http.MethodPatch && !strings.Contains(req.URL.RawQuery, "dryRun")
+		switch {
+		case isApplied && strings.HasSuffix(req.URL.Path, "/namespaces/"+s.target), isApplied && strings.HasSuffix(req.URL.Path, "/configmaps/uncorrected"),
+			req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/left"):
+			return forbidden(req)
+		}
+		return send()
+	})
+	s.put("leftovers", configMap("leftovers", "three"))
+	s.put("base", "apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}\n")
+	s.state("base", fleet.ErrApplied)
+	s.update("depends", func(bd *fleet.BundleDeployment) { bd.Annotations = map[string]string{"changed": "true"} })
+	update("labels", func(spec *fleet.BundleDeploymentSpec) {
+		spec.Options.NamespaceLabels = map[string]string{"of": "labels"}
+	})
+	update("modified-staged", func(spec *fleet.BundleDeploymentSpec) { spec.StagedDeploymentID = "s-x:2" })
+	require.NoError(t, s.Kubernetes.CoreV1().ConfigMaps(s.target).Delete(t.Context(), "modified-staged", metav1.DeleteOptions{}))
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "uncorrected", types.MergePatchType, []byte(`{"data":{"k":"theirs"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
 	update("paused-later", func(spec *fleet.BundleDeploymentSpec) { spec.Paused, spec.StagedDeploymentID = true, "s-x:2" })
 	update("staged", func(spec *fleet.BundleDeploymentSpec) { spec.StagedDeploymentID = "s-x:2" })
 	update("partition", func(spec *fleet.BundleDeploymentSpec) {
@@ -144,6 +175,12 @@ func TestRun_displayBesideFleetsHub(t *testing.T) {
 	shows("a", fleet.Modified, "Deployed", "True", "Ready", "False Error: configmap.v1")
 	shows("missing", fleet.Modified, "Deployed", "True", "Ready", "False Error: configmap.v1")
 	shows("partition", fleet.NotReady, "Deployed", "Unknown WaitApplied: the rollout of the Bundle")
+
+	shows("labels", fleet.NotReady, "Deployed", "True", "Ready", "False Error: setting namespaceLabels and namespaceAnnotations")
+	shows("uncorrected", fleet.Modified, "Deployed", "True", "Monitored", "False Error: ", "Ready", "False Error: ")
+	shows("leftovers", fleet.Ready, "Deployed", "True", "Monitored", "False Error: removing what earlier attempts left behind", "Ready", "True")
+	shows("depends", fleet.Ready, "Deployed", "False Error: dependent bundle(s) are not ready: [base]", "Ready", "True")
+	shows("modified-staged", fleet.OutOfSync, "Deployed", "True", "Ready", "False Error: configmap.v1")
 
 	// Failed deployments are repeated all the time, and nothing is written.
 	const enough = 2 * time.Second
