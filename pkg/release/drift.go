@@ -55,7 +55,7 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 	}
 	if live == nil {
 		var err error
-		if live, err = c.get(ctx, o); err != nil {
+		if live, err = c.Read(ctx, o); err != nil {
 			return Difference{}, err
 		} else if live == nil {
 			return missing, nil
@@ -73,7 +73,7 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 		return Difference{}, err
 	}
 	if applied.GetResourceVersion() != live.GetResourceVersion() {
-		if live, err = c.get(ctx, o); err != nil {
+		if live, err = c.Read(ctx, o); err != nil {
 			return Difference{}, err
 		} else if live == nil {
 			return missing, nil
@@ -151,8 +151,8 @@ func removeCABundles(o, desired *unstructured.Unstructured) {
 	}
 }
 
-// get reads the object from the cluster; nil if it does not exist.
-func (c *Client) get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+// Read returns an object of a release as it is on the cluster; nil if it does not exist.
+func (c *Client) Read(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	live, err := c.dynamic.Resource(o.Resource).Namespace(o.Desired.GetNamespace()).Get(ctx, o.Desired.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil

@@ -41,6 +41,8 @@ type drift struct {
 type comparison struct {
 	fingerprint string // of the object that was compared
 	release.Difference
+	// seen is the object after the comparison, if it exists and the cache lacks it because it has lost Helm's label; nil otherwise.
+	seen *unstructured.Unstructured
 }
 
 func (d drift) compared() bool { return d.objects != nil || d.err != "" }
@@ -109,12 +111,16 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		if hasOnlyData(o.Resource) {
 			live = nil // Compare reads it: the cache has it without its data
 		}
+		var unwatched *unstructured.Unstructured
 		difference, err := d.releases.Compare(ctx, o, live, tolerances)
+		if err == nil && !difference.Missing && !difference.Tolerated && d.objects.get(o) == nil {
+			unwatched, err = d.readUnwatched(ctx, o)
+		}
 		switch {
 		case err == nil:
-			after.objects[id] = comparison{seen, difference}
+			after.objects[id] = comparison{seen, difference, unwatched}
 		case known: // keep the last result, without the fingerprint, so that the object is compared again
-			after.objects[id] = comparison{Difference: old.Difference}
+			after.objects[id] = comparison{Difference: old.Difference, seen: old.seen}
 		}
 		if err != nil {
 			after.err = release.Explain(err)
@@ -135,6 +141,23 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	}
 	state.mu.Unlock()
 	d.queue.Add(key)
+}
+
+// readUnwatched returns an object that has lost Helm's label, and is not in the cache therefore, for its status.
+func (d *reconciler) readUnwatched(ctx context.Context, o release.Object) (*unstructured.Unstructured, error) {
+	live, err := d.releases.Read(ctx, o)
+	if err != nil || live == nil {
+		return nil, err
+	}
+	live.SetManagedFields(nil)
+	if !hasOnlyData(o.Resource) {
+		return live, nil
+	}
+	reduced, err := withoutData(live)
+	if err != nil {
+		return nil, err
+	}
+	return reduced.(*unstructured.Unstructured), nil
 }
 
 // failed returns the pause after a comparison that has failed. The first failure after a success is not shown: the API server may be restarting, and the

@@ -418,6 +418,30 @@ func TestRun_drift(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+// The agent does not watch an object without Helm's label. It is modified, and as ready as before, so that it stops no rollout.
+func TestRun_lostLabel(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	service := "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {ports: [{port: 80}]}\n"
+	s.put("app", configMap("a", "one")+service)
+	s.state("app", fleet.Ready)
+	unlabel := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, release.ManagedByLabel)
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "a", types.MergePatchType, unlabel, metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = s.Kubernetes.CoreV1().Services(s.target).Patch(t.Context(), "s", types.MergePatchType, unlabel, metav1.PatchOptions{})
+	require.NoError(t, err)
+	testenv.Eventually(t, func() (bool, string) {
+		status := s.get("app").Status
+		return len(status.ModifiedStatus) == 2 && status.Display.State == string(fleet.Modified), fmt.Sprintf("%+v", status)
+	})
+	bd := s.get("app")
+	assert.True(t, bd.Status.Ready)
+	assert.Equal(t, fleet.ResourceCounts{DesiredReady: 2, Modified: 2}, bd.Status.ResourceCounts)
+	for _, r := range bd.Status.Resources {
+		assert.False(t, r.CreatedAt.IsZero(), r.Name)
+	}
+}
+
 // Fleet's hub changes the correctDrift in the options only with the deployment ID.
 func TestRun_correctDriftTurnedOff(t *testing.T) {
 	s := onStage(t)

@@ -84,7 +84,11 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 		if _, found := kinds[apiVersion+kind]; !found {
 			kinds[apiVersion+kind] = i
 		}
-		live, difference := v.live(o), v.drift.objects[objectID(o)].Difference
+		compared := v.drift.objects[objectID(o)]
+		live, difference := v.live(o), compared.Difference
+		if live == nil {
+			live = compared.seen
+		}
 		if difference.Tolerated {
 			continue
 		}
@@ -214,7 +218,7 @@ func objectText(apiVersion, kind, namespace, name, text string) string {
 	return release.Explain(fmt.Errorf("%s.%s %s %s", strings.ToLower(kind), group, name, text))
 }
 
-// summarize computes the readiness of an object. live is nil if the cache does not have the object yet.
+// summarize computes the readiness of an object. live is nil if neither the cache nor the last comparison has found the object.
 func summarize(live *unstructured.Unstructured, ignored *fleet.IgnoreOptions) summary.Summary {
 	if live == nil {
 		return summary.Summary{State: "in-progress", Transitioning: true} // wrangler's word

@@ -65,6 +65,7 @@ func TestAssess(t *testing.T) {
 		"one is missing":        {ready(t, 2).differs(1, release.Difference{Missing: true}), fleet.Modified, "configmap.v1 ns/c1 missing"},
 		"one is modified":       {ready(t, 2).differs(0, release.Difference{Patch: "{}"}), fleet.Modified, "configmap.v1 ns/c0 modified {}"},
 		"one not in the cache":  {unseen(ready(t, 1)), fleet.NotReady, "configmap.v1 ns/c0 [progressing]"},
+		"one without the label": {unlabelled(ready(t, 1)), fleet.Modified, "configmap.v1 ns/c0 modified {}"},
 		"not deployed yet":      {view{spec: ready(t, 0).spec}, fleet.WaitApplied, "WaitApplied"},
 		"paused":                {view{spec: ready(t, 0).spec, paused: true}, fleet.WaitApplied, "paused"},
 		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.NotReady, "paused"},
@@ -86,6 +87,13 @@ func TestAssess(t *testing.T) {
 			assert.Equal(t, row.message == "", fleetstatus.Condition(s.Conditions, fleet.ConditionReady).Status == "True")
 		})
 	}
+}
+
+// unlabelled returns a view with an object that the cache lacks because it has lost Helm's label.
+func unlabelled(v view) view {
+	o := v.deployed.Objects[0]
+	v.drift.objects[objectID(o)] = comparison{Difference: release.Difference{Patch: "{}"}, seen: o.Desired}
+	return unseen(v)
 }
 
 func unseen(v view) view {
