@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha1" //nolint:gosec // Fleet's agent computes a label with SHA-1
+	"crypto/sha1"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -346,7 +346,7 @@ type markedManifests struct {
 
 // Run implements Helm's post-renderer.
 func (m markedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
-	sum := sha1.Sum([]byte(m.setID)) //nolint:gosec // see the import
+	sum := sha1.Sum([]byte(m.setID))
 	out := &bytes.Buffer{}
 	for _, text := range append([]string{rendered.String()}, m.plain...) {
 		objects, err := objectsIn(text)
