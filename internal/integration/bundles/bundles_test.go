@@ -345,7 +345,7 @@ func TestValuesOfABundleInASecret(t *testing.T) {
 	s.requireBundle(t, "app", "0/0", "", "False ValuesMissing: Secret "+s.ns+"/app with the Helm values of spec.valuesHash does not exist")
 	testenv.Create(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create, secret)
 	d := s.deployment(t, "a", "app")
-	values := testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "app")
+	values := testenv.EventuallyThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "app")
 	assert.JSONEq(t, `{"replicas":1,"color":"blue"}`, string(values.Data["values"]))
 
 	require.NoError(t, s.hub.Kubernetes.CoreV1().Secrets(s.ns).Delete(t.Context(), "app", metav1.DeleteOptions{}))
