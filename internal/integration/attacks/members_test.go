@@ -5,13 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,34 +16,10 @@ import (
 
 	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-// heapPeak observes the heap until stop is called, which returns its largest size.
-func heapPeak() (stop func() uint64) {
-	size := func() uint64 {
-		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-		metrics.Read(sample)
-		return sample[0].Value.Uint64()
-	}
-	end, peak := make(chan struct{}), make(chan uint64)
-	go func() {
-		most := size()
-		ticker := time.NewTicker(time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-end:
-				peak <- most
-				return
-			case <-ticker.C:
-				most = max(most, size())
-			}
-		}
-	}()
-	return func() uint64 { close(end); return <-peak }
-}
 
 // A tenant has as many concurrent imports as the hub permits, of members whose answers are as large as the hub accepts. A decoded answer
 // takes twenty times its size. The hub reports why each import fails, imports the member of another tenant, and does not grow.
@@ -71,20 +43,16 @@ func TestHostileMembers(t *testing.T) {
 	require.NoError(t, err)
 	s.Hub.WriteSecret(t, s.Namespace, "hostile", map[string][]byte{registration.KubeconfigValue: kubeconfig})
 
-	defer debug.SetGCPercent(debug.SetGCPercent(20))
-	runtime.GC()
-	var before runtime.MemStats
-	runtime.ReadMemStats(&before)
-	peak := heapPeak()
-	for n := range members {
-		s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-", n)}, Spec: fleet.ClusterSpec{KubeConfigSecret: "hostile"}})
-	}
-	for n := range members {
-		s.Hub.ClusterCondition(t, s.Namespace, fmt.Sprint("hostile-", n), fleet.ConditionImported, "False MemberError")
-	}
-	grown := int64(peak()) - int64(before.HeapAlloc)
+	grown := heap.Growth(func() {
+		for n := range members {
+			s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-", n)}, Spec: fleet.ClusterSpec{KubeConfigSecret: "hostile"}})
+		}
+		for n := range members {
+			s.Hub.ClusterCondition(t, s.Namespace, fmt.Sprint("hostile-", n), fleet.ConditionImported, "False MemberError")
+		}
+	})
 	t.Logf("the heap grew by %d MiB", grown>>20)
-	assert.Less(t, grown, int64(growth))
+	assert.Less(t, grown, growth)
 	assert.GreaterOrEqual(t, answers.Load(), int32(members))
 
 	other := &testenv.Stage{Running: s.Running, Hub: s.Hub, Member: s.Member, Namespace: s.Hub.Namespace(t)}
