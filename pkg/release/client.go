@@ -21,8 +21,9 @@
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
 //	signature.go  signed revisions: which revisions the agent has stored as they are
-//	discovery.go  the kinds of the cluster, and limits of them
+//	discovery.go  the kinds of the cluster
 //	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
+//	reduce.go     revisions that are reduced to what their removal needs
 //	errors.go     errors and their texts
 package release
 
@@ -110,9 +111,15 @@ type helmAction struct {
 // ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
 func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {
 	op := &helmAction{client: c, namespace: namespace, manager: objectManager}
+	if lookup, ok := c.schema.mapper.(*kindLookup); ok {
+		lookup.Reset()
+	}
 	config := rest.CopyConfig(c.config)
 	config.Wrap(transport.Sender(op.setFieldManager).Wrap)
 	config.Wrap(until(ctx).Wrap)
+	if c.history.Reduces {
+		config.Wrap(transport.Sender(op.holdGroups).Wrap)
+	}
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -151,6 +158,17 @@ func (o *helmAction) setFieldManager(next http.RoundTripper, req *http.Request) 
 		query.Set("fieldManager", o.manager)
 		req = req.Clone(req.Context())
 		req.URL.RawQuery = query.Encode()
+	}
+	return next.RoundTrip(req)
+}
+
+// holdGroups waits for the turn of a large history before the API groups of the cluster are listed: Helm's wait for a hook does that, and has the list in
+// memory until the end of the action.
+func (o *helmAction) holdGroups(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(req.URL.Path, "/apis") {
+		if err := o.client.history.hold(o.history.ctx); err != nil {
+			return nil, err
+		}
 	}
 	return next.RoundTrip(req)
 }

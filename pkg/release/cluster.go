@@ -98,8 +98,8 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 			return !c.hasCreatedKind(err), nil
 		})
 	}
-	if refused := c.schema.refusal(); refused != nil {
-		err = refused
+	if failed := c.schema.failure(); failed != nil && err != nil {
+		err = failed
 	}
 	if c.removing != "" {
 		c.removeError = utilerrors.FilterOut(err, isUnknownKind)

@@ -2,13 +2,11 @@ package release
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -20,7 +18,6 @@ import (
 type schemaCache struct {
 	discovery discovery.CachedDiscoveryInterface
 	mapper    meta.ResettableRESTMapper
-	limited   *limitedDiscovery // nil if the client has no DiscoveryLimits
 }
 
 func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
@@ -28,125 +25,120 @@ func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
 	return &schemaCache{discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
 }
 
-// refusal returns the DiscoveryError of the cluster, nil if there is none. The library that reads manifests does not wrap it.
-func (s *schemaCache) refusal() error {
-	if s.limited == nil {
+// failure returns an error of reading the kinds, nil if there is none. The library that reads manifests does not wrap it.
+func (s *schemaCache) failure() error {
+	lookup, ok := s.mapper.(*kindLookup)
+	if !ok {
 		return nil
 	}
-	if refused := s.limited.refused.Load(); refused != nil {
-		return refused
+	lookup.mu.Lock()
+	defer lookup.mu.Unlock()
+	for _, err := range lookup.failed {
+		return err
 	}
 	return nil
 }
 
-// DiscoveryLimits limit the kinds of a cluster that a client reads. Each of them, and each version of a group, takes some kilobytes.
-type DiscoveryLimits struct {
-	GroupVersions int // versions of groups, and groups
-	Kinds         int // resources, in all versions
-}
-
-// DiscoveryError means that the API server serves more than the limits.
-type DiscoveryError struct{ Limits DiscoveryLimits }
-
-func (e *DiscoveryError) Error() string {
-	return fmt.Sprintf("the API server serves more than %d versions of API groups or %d kinds", e.Limits.GroupVersions, e.Limits.Kinds)
-}
-
-// LimitDiscovery returns a client that returns a DiscoveryError instead of more kinds than the limits. It sends the requests for them one after
-// another, and they end with ctx: client-go sends one for each version of a group, all at the same time, if the API server does not aggregate them.
-func (c *Client) LimitDiscovery(ctx context.Context, limits DiscoveryLimits) (*Client, error) {
+// LookUpKinds returns a client that reads only the kinds of the versions of API groups that it needs, one version after another, and keeps only
+// those that it needs. A cluster may serve any number of kinds, and each takes some kilobytes in the mapper of client-go. The requests end with ctx.
+func (c *Client) LookUpKinds(ctx context.Context) (*Client, error) {
 	config := rest.CopyConfig(c.config)
 	config.Wrap(until(ctx).Wrap)
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	limited := *c
-	kinds := &limitedDiscovery{AggregatedDiscoveryInterface: client, limits: limits}
-	limited.schema = newSchemaCache(kinds)
-	limited.schema.limited = kinds
-	return &limited, nil
+	looking := *c
+	looking.schema = &schemaCache{discovery: memory.NewMemCacheClient(client), mapper: &kindLookup{
+		RESTMapper: meta.NewDefaultRESTMapper(nil), client: client,
+		known: map[schema.GroupVersionKind]*meta.RESTMapping{}, failed: map[schema.GroupVersion]error{},
+	}}
+	return &looking, nil
 }
 
-// limitedDiscovery applies DiscoveryLimits.
-type limitedDiscovery struct {
-	discovery.AggregatedDiscoveryInterface
-	limits  DiscoveryLimits
-	refused atomic.Pointer[DiscoveryError]
+// kindLookup maps the kinds in a manifest, which name a version. It maps nothing else.
+type kindLookup struct {
+	meta.RESTMapper // of no kinds
+	client          discovery.ServerResourcesInterface
+
+	mu     sync.Mutex
+	known  map[schema.GroupVersionKind]*meta.RESTMapping // nil for a kind that the cluster does not serve
+	listed int                                           // how many of them were not asked for
+	failed map[schema.GroupVersion]error                 // until Reset: a manifest may have thousands of objects of one version
 }
 
-// GroupsAndMaybeResources returns the resources even if the API server does not aggregate them. Otherwise the cache of client-go would read them.
-func (d *limitedDiscovery) GroupsAndMaybeResources() (
-	*metav1.APIGroupList, map[schema.GroupVersion]*metav1.APIResourceList, map[schema.GroupVersion]error, error,
-) {
-	if refused := d.refused.Load(); refused != nil { // the mapper asks again for each object
-		return nil, nil, nil, refused
-	}
-	groups, resources, failed, err := d.AggregatedDiscoveryInterface.GroupsAndMaybeResources()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if versions := versionsOf(groups); max(len(groups.Groups), len(versions)) > d.limits.GroupVersions {
-		return nil, nil, nil, d.refuse()
-	} else if resources == nil {
-		resources, failed = d.readResources(versions)
-	}
-	kinds := 0
-	for _, list := range resources {
-		list.APIResources = slices.Clone(slices.DeleteFunc(list.APIResources, isSubresource))
-		kinds += len(list.APIResources)
-	}
-	if kinds > d.limits.Kinds {
-		return nil, nil, nil, d.refuse()
-	}
-	return groups, resources, failed, nil
-}
+// Limits of the kinds that a kindLookup keeps in addition to those that it was asked for, so that it does not list the kinds of a version again: their
+// number, and the length of the names of each.
+const (
+	listedKindsMax = 200
+	kindNamesMax   = 256
+)
 
-func (d *limitedDiscovery) refuse() error {
-	d.refused.Store(&DiscoveryError{Limits: d.limits})
-	return d.refused.Load()
-}
-
-func versionsOf(groups *metav1.APIGroupList) (versions []string) {
-	for _, group := range groups.Groups {
-		for _, version := range group.Versions {
-			versions = append(versions, version.GroupVersion)
-		}
-	}
-	return versions
-}
-
-// readResources reads the resources of each version, until they are more than the limit. It keeps only what the mapper needs of them.
-func (d *limitedDiscovery) readResources(versions []string) (map[schema.GroupVersion]*metav1.APIResourceList, map[schema.GroupVersion]error) {
-	found, failed, kinds := map[schema.GroupVersion]*metav1.APIResourceList{}, map[schema.GroupVersion]error{}, 0
-	for _, name := range versions {
-		version, err := schema.ParseGroupVersion(name)
-		if err != nil {
-			continue
-		}
-		list, err := d.ServerResourcesForGroupVersion(name)
-		if err != nil {
-			failed[version] = shortened(err)
-			continue
-		}
-		needed := &metav1.APIResourceList{GroupVersion: name}
-		for _, r := range list.APIResources {
-			if len(r.Name)+len(r.SingularName)+len(r.Kind) <= kindNamesMax && !isSubresource(r) {
-				needed.APIResources = append(needed.APIResources, metav1.APIResource{
-					Name: r.Name, SingularName: r.SingularName, Namespaced: r.Namespaced, Kind: r.Kind,
-				})
+// RESTMapping returns the mapping of a kind in the first of the versions in which the cluster serves it.
+func (k *kindLookup) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, version := range versions {
+		wanted := kind.WithVersion(version)
+		if _, isKnown := k.known[wanted]; !isKnown {
+			if err := k.list(wanted); err != nil {
+				return nil, err
 			}
 		}
-		found[version] = needed
-		if kinds += len(needed.APIResources); kinds > d.limits.Kinds {
-			break
+		if found := k.known[wanted]; found != nil {
+			return found, nil
 		}
 	}
-	return found, failed
+	return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
 }
 
-// isSubresource reports whether a resource is a part of another one, such as deployments/scale, which no manifest has.
-func isSubresource(r metav1.APIResource) bool { return strings.Contains(r.Name, "/") }
+// list reads the kinds of the version of the wanted kind.
+func (k *kindLookup) list(wanted schema.GroupVersionKind) error {
+	if failed := k.failed[wanted.GroupVersion()]; failed != nil {
+		return failed
+	}
+	list, err := k.client.ServerResourcesForGroupVersion(wanted.GroupVersion().String())
+	if apierrors.IsNotFound(err) {
+		k.known[wanted] = nil
+		return nil
+	}
+	if err != nil {
+		k.failed[wanted.GroupVersion()] = shortened(err)
+		return k.failed[wanted.GroupVersion()]
+	}
+	k.known[wanted] = nil
+	for _, r := range list.APIResources {
+		kind := wanted.GroupVersion().WithKind(strings.Clone(r.Kind))
+		isListed := kind != wanted && k.listed < listedKindsMax && k.known[kind] == nil
+		if strings.Contains(r.Name, "/") || len(r.Name)+len(r.Kind) > kindNamesMax || kind != wanted && !isListed {
+			continue // a subresource, such as deployments/scale, which no manifest has, or one too many
+		}
+		if isListed {
+			k.listed++
+		}
+		scope := meta.RESTScopeRoot
+		if r.Namespaced {
+			scope = meta.RESTScopeNamespace
+		}
+		k.known[kind] = &meta.RESTMapping{Resource: wanted.GroupVersion().WithResource(strings.Clone(r.Name)), GroupVersionKind: kind, Scope: scope}
+	}
+	return nil
+}
 
-// kindNamesMax is more than the names of a resource and its kind have together. Other names than those of an API server would only take memory.
-const kindNamesMax = 512
+// RESTMappings returns the mapping of RESTMapping.
+func (k *kindLookup) RESTMappings(kind schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
+	found, err := k.RESTMapping(kind, versions...)
+	return []*meta.RESTMapping{found}, err
+}
+
+// Reset makes the next call look for unknown kinds again, and for those of versions that could not be read.
+func (k *kindLookup) Reset() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.failed)
+	for kind, mapping := range k.known {
+		if mapping == nil {
+			delete(k.known, kind)
+		}
+	}
+}

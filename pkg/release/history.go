@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -196,6 +198,48 @@ func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) ([]
 		all = append(all, FoundIn(&list.Items[i]))
 	}
 	return all, nil
+}
+
+// listPage is the number of revisions that ListAfter reads at a time. The metadata of one may take some kilobytes.
+const listPage = 500
+
+// ListAfter is List for a cluster of which the caller may have only so many releases in memory. It returns those whose namespaces and names follow the
+// given ones in alphabetical order, a limited number of them, and whether there are more. It leaves out labels that only other programs read.
+func (c *Client) ListAfter(ctx context.Context, selector labels.Selector, after Found, limit int) (found []Found, hasMore bool, err error) {
+	byPlace := func(a, b Found) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	}
+	for page := (metav1.ListOptions{LabelSelector: ownedByHelm(selector), Limit: listPage}); ; {
+		list, err := c.meta.Resource(secrets).List(ctx, page)
+		if err != nil {
+			return nil, false, fmt.Errorf("listing Helm releases: %w", err)
+		}
+		for i := range list.Items {
+			if isNamed(&list.Items[i]) && byPlace(FoundIn(&list.Items[i]), after) > 0 {
+				reduced := reducedMeta(&list.Items[i])
+				found = append(found, FoundIn(&reduced))
+			}
+			if len(found) >= 2*limit || i == len(list.Items)-1 {
+				found = Newest(found)
+				slices.SortFunc(found, byPlace)
+				hasMore = hasMore || len(found) > limit
+				found = found[:min(limit, len(found))]
+			}
+		}
+		if page.Continue = list.Continue; page.Continue == "" {
+			return found, hasMore, nil
+		}
+	}
+}
+
+// isNamed reports whether the names and labels of a Secret are no longer than those of Kubernetes.
+func isNamed(secret metav1.Object) bool {
+	for _, value := range only(secret.GetLabels(), revisionLabels...) {
+		if len(value) > validation.LabelValueMaxLength {
+			return false
+		}
+	}
+	return len(secret.GetName()) <= validation.DNS1123SubdomainMaxLength && len(secret.GetNamespace()) <= validation.DNS1123LabelMaxLength
 }
 
 // Revisions lists and watches the metadata of the Secrets that List reads.

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -42,6 +43,10 @@ type HistoryLimits struct {
 	Nodes int
 	// TrustSigned applies Nodes only to revisions that are not signed, see WithHistoryKey. The hub must not set it: a member has its own key.
 	TrustSigned bool
+	// Reduces reduces each revision to what a removal of the release needs, see reduce.go. The limits then apply to what is left, and Scanned to all
+	// revisions together, decompressed. Only Uninstall and Forget may then be called.
+	Reduces bool
+	Scanned int64
 	// Small is the size up to which a history does not need Large or Turns. Small.Values is compared with the nodes of YAML as well. With TrustSigned,
 	// signed revisions do not count.
 	Small transport.ResponseLimits
@@ -142,6 +147,9 @@ func (s *historySecrets) Get(ctx context.Context, name string, o metav1.GetOptio
 	if s.onlySigned && s.key != nil && !hasSignature(s.key, secret) {
 		return nil, ErrNotSigned
 	}
+	if s.limits.Reduces {
+		return s.reduce(&historySize{}, secret)
+	}
 	return secret, s.check(&historySize{}, *secret)
 }
 
@@ -154,16 +162,24 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 	if s.read == nil {
 		read, size, page := map[string]*corev1.Secret{}, &historySize{}, o
 		for {
-			page.Limit = historyPage
+			page.Limit = s.pageSize()
 			list, err := s.SecretInterface.List(ctx, page)
 			if err != nil {
 				return nil, err
 			}
-			if err := s.check(size, list.Items...); err != nil {
-				return nil, err
+			if !s.limits.Reduces {
+				if err := s.check(size, list.Items...); err != nil {
+					return nil, err
+				}
 			}
 			for i := range list.Items {
-				read[list.Items[i].Name] = &list.Items[i]
+				secret := &list.Items[i]
+				if s.limits.Reduces {
+					if secret, err = s.reduce(size, secret); err != nil {
+						return nil, err
+					}
+				}
+				read[secret.Name] = secret
 			}
 			if page.Continue = list.Continue; page.Continue == "" {
 				break
@@ -185,6 +201,14 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 	return selected, nil
 }
 
+// pageSize is 1 for reduced revisions: ten Secrets of a mebibyte are a large response, and each is reduced alone.
+func (s *historySecrets) pageSize() int64 {
+	if s.limits.Reduces {
+		return 1
+	}
+	return historyPage
+}
+
 // Create creates a Secret.
 func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
 	return s.keep(s.SecretInterface.Create(ctx, secret, o))
@@ -192,6 +216,9 @@ func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o me
 
 // Update changes a Secret.
 func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	if s.limits.Reduces {
+		return nil, errReduced
+	}
 	return s.keep(s.SecretInterface.Update(ctx, secret, o))
 }
 
@@ -221,6 +248,10 @@ type historySize struct {
 	// storedCounted and readCounted do not include revisions that HistoryLimits.TrustSigned excepts.
 	storedCounted int64
 	readCounted   transport.SizeCounter
+	// scanned is the size of what reduce has decompressed, kept and keptValues that of what it has kept; held is whether it has its turn.
+	scanned, kept int64
+	keptValues    int
+	held          bool
 }
 
 // check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing. Beyond
@@ -244,15 +275,6 @@ func (s *historySecrets) check(size *historySize, secrets ...corev1.Secret) erro
 				return err
 			}
 		}
-		stored := bufio.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(secrets[i].Data["release"])))
-		var content io.Reader = stored
-		if magic, _ := stored.Peek(3); bytes.Equal(magic, []byte{0x1f, 0x8b, 0x08}) {
-			unpacked, err := gzip.NewReader(stored)
-			if err != nil {
-				continue // Helm will report it
-			}
-			content = unpacked
-		}
 		var refused error // an error of reading is one that Helm will report
 		_, _ = io.Copy(historyWriter(func(text []byte) (int, error) {
 			if _, err := size.read.Write(text); err != nil {
@@ -266,12 +288,25 @@ func (s *historySecrets) check(size *historySize, secrets ...corev1.Secret) erro
 				refused = limits.hold(s.ctx)
 			}
 			return len(text), refused
-		}), content)
+		}), unpacked(&secrets[i]))
 		if refused != nil {
 			return refused
 		}
 	}
 	return nil
+}
+
+// unpacked decompresses the revision in a Secret as Helm does. Of one that Helm cannot decompress, it returns a part.
+func unpacked(secret *corev1.Secret) io.Reader {
+	stored := bufio.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(secret.Data["release"])))
+	if magic, _ := stored.Peek(3); bytes.Equal(magic, []byte{0x1f, 0x8b, 0x08}) {
+		content, err := gzip.NewReader(stored)
+		if err != nil {
+			return strings.NewReader("") // Helm will report it
+		}
+		return content
+	}
+	return stored
 }
 
 // historyWriter gets the decompressed text of a history.

@@ -280,24 +280,29 @@ func (c *Client) deleteOwned(
 // whether there were any.
 func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, options UninstallOptions) (forgotten bool, err error) {
 	client := c.core.CoreV1().Secrets(namespace)
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
+	page := metav1.ListOptions{Limit: (&historySecrets{limits: c.history}).pageSize(), LabelSelector: labels.Set{
 		helmOwnerLabel: "helm", helmNameLabel: name, AgentLabel: options.Agent, DeploymentLabel: options.Deployment,
-	}.String()})
-	if err != nil {
-		return false, fmt.Errorf("reading the history of Helm release %s/%s: %w", namespace, name, err)
-	}
-	for i := range list.Items {
-		secret := &list.Items[i]
-		if hasSignature(c.key, secret) {
-			continue
+	}.String()}
+	for {
+		list, err := client.List(ctx, page)
+		if err != nil {
+			return false, fmt.Errorf("reading the history of Helm release %s/%s: %w", namespace, name, err)
 		}
-		err := client.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("removing the history of Helm release %s/%s: %w", namespace, name, err)
+		for i := range list.Items {
+			secret := &list.Items[i]
+			if hasSignature(c.key, secret) {
+				continue
+			}
+			err := client.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return false, fmt.Errorf("removing the history of Helm release %s/%s: %w", namespace, name, err)
+			}
+			forgotten = true
 		}
-		forgotten = true
+		if page.Continue = list.Continue; page.Continue == "" {
+			return forgotten, nil
+		}
 	}
-	return forgotten, nil
 }
 
 // mayPass reports whether the same call may succeed later: the error comes from a request, or is ErrBusy. Other errors are caused by the content of

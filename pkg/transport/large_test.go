@@ -146,6 +146,24 @@ func TestLimitedLarge(t *testing.T) {
 		_, err = io.ReadAll(response.Body)
 		require.NoError(t, err)
 	})
+	t.Run("the answer of an error ends where it is no longer small", func(t *testing.T) {
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, strings.Repeat("x", testLimit))
+		})
+		connections := New(trusting(server), nil)
+		t.Cleanup(connections.CloseIdleConnections)
+		client := &http.Client{Transport: Limited{
+			Next: connections, Body: ResponseLimits{Bytes: testLimit}, Small: ResponseLimits{Bytes: small}, Large: &Turn{Of: semaphore.NewWeighted(0)},
+		}}
+		response, err := fetch(t.Context(), client, server.URL, "")
+		require.NoError(t, err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, len(body), small)
+		assert.Equal(t, http.StatusForbidden, response.StatusCode)
+	})
 	t.Run("a wait for a turn ends with the request", func(t *testing.T) {
 		client, url, _ := clientOf(t, Limited{Body: ResponseLimits{Bytes: testLimit}, Small: ResponseLimits{Bytes: small}, Large: &Turn{Of: large}}, "application/json", strings.Repeat("x", small+1))
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -33,7 +33,8 @@ type Limited struct {
 	// Watch limits a watch as a whole, and Event each of its events in JSON: client-go has a whole event in memory before it compares its size
 	// with a limit of its own. The answer of a server that does not begin the watch is a response as any other.
 	Watch, Event ResponseLimits
-	// Large, if not nil, limits how many responses that are larger than Small are in memory at the same time.
+	// Large, if not nil, limits how many responses that are larger than Small are in memory at the same time. Of the response of an error, the client
+	// then gets no more than Small: an error may be kept for longer than a turn, and its code and the beginning of its text suffice.
 	Small ResponseLimits
 	Large *Turn
 }
@@ -78,6 +79,7 @@ func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 		body.read.Limits, body.large = l.Watch, nil // a watch may last for hours, and its events are decoded one by one
 		body.event = SizeCounter{Limits: l.Event, EachObject: l.Event != ResponseLimits{}}
 	}
+	body.isError = l.Large != nil && response.StatusCode >= http.StatusBadRequest
 	response.Body = body
 	return response, nil
 }
@@ -105,6 +107,8 @@ type limitedBody struct {
 	event SizeCounter // without limits, unless the response is a watch
 	small ResponseLimits
 	large *Turn
+	// isError is whether the body ends where it exceeds small.
+	isError bool
 	// isLarge is set by Read, unless large is nil, when the response turns out to be larger than small.
 	isLarge bool
 	// exceeded is the error of the read that exceeded the limits, and of all later ones: client-go reads on after an error, to use the
@@ -125,6 +129,10 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 		if _, b.exceeded = counter.Write(into[:n]); b.exceeded != nil {
 			return 0, b.exceeded
 		}
+	}
+	if b.isError && b.read.Exceeds(b.small) {
+		b.exceeded = io.EOF
+		return 0, io.EOF
 	}
 	if b.large != nil && !b.isLarge && b.read.Exceeds(b.small) {
 		if err := b.large.beginBody(b.ctx); err != nil {

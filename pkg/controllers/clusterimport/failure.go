@@ -50,7 +50,6 @@ func diagnose(server, doing string, err error) *failure {
 	var denied *transport.AddressError
 	var tooLarge *transport.TooLargeError
 	var badYAML *release.YAMLError
-	var tooManyKinds *release.DiscoveryError
 	var status apierrors.APIStatus
 	answered := errors.As(err, &status)
 	switch {
@@ -76,9 +75,6 @@ func diagnose(server, doing string, err error) *failure {
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge)
 	case errors.As(err, &badYAML):
 		return failuref(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
-	case errors.As(err, &tooManyKinds):
-		return failuref(fleet.ReasonMemberError, "%s at %s: %s, so the hub cannot remove Helm releases there; remove them and the agent on the member",
-			doing, server, tooManyKinds)
 	case errors.Is(err, errPriorityClassInUse):
 		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errPriorityClassInUse)
 	case errors.Is(err, errNotKubernetes):

@@ -54,12 +54,12 @@ var (
 	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which
 	// each has some 25 values.
 	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
-	// historyLimits: Helm decompresses and decodes all revisions of a release, and parses the manifest of the last revision. The API server
-	// limits the Secret of a revision to 1 MiB, which is some 10 MiB of text. A manifest with a thousand objects has about 100,000 nodes.
-	historyLimits = release.HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}, Nodes: 200_000}
-	// discoveryLimits: a large API server serves some 700 versions of groups. With responseLimits, 4,000 kinds fit into its list of the resources.
-	discoveryLimits = release.DiscoveryLimits{GroupVersions: 1000, Kinds: 4000}
-	// smallHistory is larger than five revisions of a small release. All calls of a workspace may read such a history at the same time.
+	// historyLimits are those of all revisions of a release, reduced to what a removal needs, which is some 200 bytes and 12 nodes for each object. So
+	// they have room for ten revisions with a thousand objects each, whose charts and manifests have 16 MiB each.
+	historyLimits = release.HistoryLimits{
+		Reduces: true, Scanned: 160 << 20, ResponseLimits: transport.ResponseLimits{Bytes: 2 << 20, Values: 10_000}, Nodes: 20_000,
+	}
+	// smallHistory is larger than five revisions with fifty objects. All calls of a workspace may read such a history at the same time.
 	smallHistory = transport.ResponseLimits{Bytes: 128 << 10, Values: 1000}
 	// smallLimits are larger than each response of an import: the largest one is the agent's Deployment, of some 8 kB and 500 values.
 	smallLimits = transport.ResponseLimits{Bytes: 16 << 10, Values: 1000}

@@ -3,7 +3,6 @@ package clusterimport
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
@@ -182,7 +182,7 @@ func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 
 // helmReleases are the Helm releases on a member.
 type helmReleases interface {
-	List(ctx context.Context, selector labels.Selector) ([]release.Found, error)
+	ListAfter(ctx context.Context, selector labels.Selector, after release.Found, limit int) (found []release.Found, hasMore bool, err error)
 	Uninstall(ctx context.Context, namespace, name string, options release.UninstallOptions) error
 	Forget(ctx context.Context, namespace, name string) error
 }
@@ -194,7 +194,7 @@ func (m *memberClient) openReleases(ctx context.Context, c *rest.Config, agentNa
 	if err != nil {
 		return nil, err
 	}
-	if client, err = client.LimitDiscovery(ctx, discoveryLimits); err != nil {
+	if client, err = client.LookUpKinds(ctx); err != nil {
 		return nil, err
 	}
 	limits := historyLimits
@@ -244,8 +244,8 @@ func (u *removal) run(ctx context.Context) *failure {
 		if problem := u.member.stopAgent(ctx, namespace, u.stopTimeout); problem != nil {
 			return problem
 		}
-		if err := u.removeReleases(ctx, namespace); err != nil {
-			return diagnose(u.member.server, "removing what the agent deployed", err)
+		if problem := u.removeReleases(ctx, namespace); problem != nil {
+			return problem
 		}
 		// An import of another workspace, which this call did not wait for any longer, may have installed its agent meanwhile.
 		if agent, err = u.member.installedAgent(ctx, namespace); err != nil {
@@ -286,36 +286,51 @@ func hasUnlabelledReleases(status *fleet.ClusterStatus) bool {
 	return agentspec.IsOfFleet(status.Agent)
 }
 
+// releasesAtOnce is how many releases of a member are in memory while they are removed.
+const releasesAtOnce = 100
+
 // removeReleases uninstalls the Helm releases that the agent deployed for this Cluster, even if some fail. For the release of the agent itself,
 // it deletes only the history: removeAll deletes the objects of that release by name, except the objects that must stay, such as the namespace's
-// default ServiceAccount.
-func (u *removal) removeReleases(ctx context.Context, agentNamespace string) error {
+// default ServiceAccount. It returns one failure, if possible one for which a person has to act: a member may have any number of releases.
+func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (problem *failure) {
+	note := func(err error) {
+		if err == nil {
+			return
+		}
+		failed := diagnose(u.member.server, "removing what the agent deployed", err)
+		if problem == nil || problem.isTransient && !failed.isTransient {
+			problem = failed
+		}
+	}
 	member, err := u.member.asAgent(agentNamespace)
 	if err != nil {
-		return err
+		return diagnose(u.member.server, "removing what the agent deployed", err)
 	}
 	client, err := u.releases(ctx, member.config, agentNamespace)
 	if err != nil {
-		return err
+		return diagnose(u.member.server, "removing what the agent deployed", err)
 	}
 	owner := release.Owner{Namespace: agentNamespace, Workspace: u.cluster.Namespace, ClusterName: u.cluster.Name}
-	found, err := client.List(ctx, owner.Selector())
-	if err != nil {
-		return err
-	}
 	own := registration.LabelValue(registration.AgentBundleName(u.cluster.Name))
-	var errs []error
-	for _, r := range found {
-		if r.Labels[release.DeploymentLabel] == own {
-			errs = append(errs, client.Forget(ctx, r.Namespace, r.Name))
-		} else {
-			options := r.Options()
-			options.Scope = &u.cluster.Spec.AgentNamespace // as agentspec sets it
-			errs = append(errs, client.Uninstall(ctx, r.Namespace, r.Name, options))
+	for last, hasMore := (release.Found{}), true; hasMore; {
+		var found []release.Found
+		if found, hasMore, err = client.ListAfter(ctx, owner.Selector(), last, releasesAtOnce); err != nil {
+			note(err)
+			return problem
 		}
-		u.member.endHistory()
+		for _, r := range found {
+			if r.Labels[release.DeploymentLabel] == own {
+				note(client.Forget(ctx, r.Namespace, r.Name))
+			} else {
+				options := r.Options()
+				options.Scope = &u.cluster.Spec.AgentNamespace // as agentspec sets it
+				note(client.Uninstall(ctx, r.Namespace, r.Name, options))
+			}
+			u.member.endHistory()
+			last = r
+		}
 	}
-	return errors.Join(errs...)
+	return problem
 }
 
 // objects are the agent's objects in the order of their removal.
@@ -329,23 +344,26 @@ func (u *removal) objects(namespace string) (objects []agentmanifest.OwnedObject
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
 }
 
-// installedAgent has the contents of the objects of an agent on the member that show to which Cluster it belongs.
+// installedAgent has the contents of the objects of an agent on the member that show to which Cluster it belongs. It has only the fields that are
+// read, because a call keeps it until its end.
 type installedAgent struct {
-	bootstrap  map[string]string // the data of the bootstrap Secret, nil if it does not exist
-	credential map[string]string // the data of the credential Secret, nil if it does not exist
+	bootstrap  map[string]string // of the bootstrap Secret, nil if it does not exist
+	credential map[string]string // of the credential Secret, nil if it does not exist
 	clientID   string            // in the agent's configuration
 	exists     bool              // the namespace has a credential or a configuration of an agent
 }
 
 // installedAgent reads these contents from a namespace.
 func (m *memberClient) installedAgent(ctx context.Context, namespace string) (a installedAgent, err error) {
-	if a.bootstrap, err = m.data(ctx, "Secret", namespace, registration.BootstrapSecret); err != nil {
+	if a.bootstrap, err = m.data(ctx, "Secret", namespace, registration.BootstrapSecret,
+		registration.BootstrapWorkspace, registration.BootstrapTokenName, registration.BootstrapToken, registration.BootstrapRegistrationKey); err != nil {
 		return installedAgent{}, err
 	}
-	if a.credential, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret); err != nil {
+	if a.credential, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret,
+		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey); err != nil {
 		return installedAgent{}, err
 	}
-	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap)
+	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap, registration.ConfigKey)
 	if err != nil {
 		return installedAgent{}, err
 	}
@@ -448,8 +466,11 @@ func (a installedAgent) foreignToken(cluster *fleet.Cluster) credential.Token {
 	return ""
 }
 
-// data returns the data of a Secret or ConfigMap, nil if it does not exist.
-func (m *memberClient) data(ctx context.Context, kind, namespace, name string) (map[string]string, error) {
+// fieldsMax limits the fields of a Secret or ConfigMap that a call keeps. Those of an agent have a few kilobytes.
+const fieldsMax = 64 << 10
+
+// data returns fields of a Secret or ConfigMap, nil if it does not exist.
+func (m *memberClient) data(ctx context.Context, kind, namespace, name string, fields ...string) (map[string]string, error) {
 	client, err := m.resource(kind, namespace)
 	if err != nil {
 		return nil, err
@@ -460,19 +481,25 @@ func (m *memberClient) data(ctx context.Context, kind, namespace, name string) (
 	} else if err != nil {
 		return nil, err
 	}
-	content, _, err := unstructured.NestedStringMap(object.Object, "data")
-	if content == nil {
-		content = map[string]string{}
-	}
-	if kind != "Secret" {
-		return content, err
-	}
-	for key, value := range content {
-		plain, err := base64.StdEncoding.DecodeString(value)
+	content, size := map[string]string{}, 0
+	for _, field := range fields {
+		value, found, err := unstructured.NestedString(object.Object, "data", field)
 		if err != nil {
 			return nil, err
 		}
-		content[key] = string(plain)
+		if size += len(value); size > fieldsMax {
+			return nil, &transport.TooLargeError{Limits: transport.ResponseLimits{Bytes: fieldsMax}}
+		}
+		if kind == "Secret" {
+			plain, err := base64.StdEncoding.DecodeString(value)
+			if err != nil {
+				return nil, err
+			}
+			value = string(plain)
+		}
+		if found {
+			content[field] = value
+		}
 	}
-	return content, err
+	return content, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,10 +142,14 @@ type workloads struct {
 	hub      *fake.Clientset
 }
 
-func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release.Found, error) {
+// ListAfter returns the releases one by one.
+func (w *workloads) ListAfter(_ context.Context, selector labels.Selector, after release.Found, _ int) (found []release.Found, hasMore bool, err error) {
 	w.selector = selector.String()
-	_, w.agent = w.on.objects["/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent"]
-	return w.found, w.err
+	if after.Name == "" {
+		_, w.agent = w.on.objects["/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent"]
+	}
+	next := 1 + slices.IndexFunc(w.found, func(f release.Found) bool { return f.Namespace == after.Namespace && f.Name == after.Name })
+	return w.found[next : next+1], next+1 < len(w.found), w.err
 }
 
 func (w *workloads) Uninstall(_ context.Context, namespace, name string, options release.UninstallOptions) error {

@@ -1,0 +1,87 @@
+package release
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// reducing returns the client of a hub for the member: with its limits of responses, and a history that is reduced.
+func (m *member) reducing(config *rest.Config) *Client {
+	m.t.Helper()
+	limited := rest.CopyConfig(config)
+	limited.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return transport.Limited{Next: next, Body: transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}, Watch: transport.ResponseLimits{Bytes: 128 << 10, Values: 5000}}
+	})
+	client, err := New(limited)
+	require.NoError(m.t, err)
+	client, err = client.LookUpKinds(m.t.Context())
+	require.NoError(m.t, err)
+	return client.withKey(m.key).LimitHistory(HistoryLimits{
+		Reduces: true, Scanned: 160 << 20, ResponseLimits: transport.ResponseLimits{Bytes: 4 << 20, Values: 10_000}, Nodes: 20_000,
+	})
+}
+
+// A release as large as an API server stores one, with ten revisions, each of which has objects, hooks and a chart that cannot be compressed much.
+func TestUninstall_reduced(t *testing.T) {
+	const objects, revisions, large = 60, 5, 560 << 10 // Helm keeps five
+	for name, isSigned := range map[string]bool{"signed": true, "not signed": false} {
+		t.Run(name, func(t *testing.T) {
+			m, f := onMember(t), foreign(t)
+			m.withHistoryKey()
+			random := make([]byte, large)
+			for i := range random {
+				random[i] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.N(64)] //nolint:gosec // any text
+			}
+			var templates strings.Builder
+			for i := range objects {
+				templates.WriteString("---\n" + configMap(fmt.Sprint("a", i), "k", "'{{ .Release.Revision }} "+strings.Repeat("x", 2000)+"'"))
+			}
+			kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
+			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", templates.String(), "templates/kept.yaml", kept,
+				"templates/hook.yaml", hookIn(f.namespace, "pre-delete"), "files/large", string(random))
+			for range revisions {
+				r.Values = map[string]any{"force": fmt.Sprint(rand.Uint64())} //nolint:gosec // another value
+				m.deploy(r)
+			}
+			options := m.removal(m.namespace)
+			secrets, err := m.core.CoreV1().Secrets(m.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+			require.NoError(t, err)
+			size := 0
+			for i := range secrets.Items {
+				size += secrets.Items[i].Size()
+				if !isSigned {
+					secrets.Items[i].Annotations = nil
+					_, err := m.core.CoreV1().Secrets(m.namespace).Update(t.Context(), &secrets.Items[i], metav1.UpdateOptions{})
+					require.NoError(t, err)
+				}
+			}
+			t.Logf("%d revisions of %d kB", len(secrets.Items), size>>10)
+			require.Greater(t, size*4/3, 4<<20, "more than one response may have")
+
+			hub := m.reducing(m.config)
+			found, hasMore, err := hub.ListAfter(t.Context(), owner.Selector(), Found{Namespace: m.namespace}, 1)
+			require.NoError(t, err)
+			assert.False(t, hasMore)
+			require.Len(t, found, 1)
+			assert.Equal(t, m.mine()[0].String(), found[0].String())
+			require.NoError(t, hub.Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Equal(t, []string{"kept"}, m.configMaps())
+			assert.Empty(t, m.mine())
+			if isSigned {
+				assert.Equal(t, []string{"hook", "theirs"}, f.configMaps())
+			} else {
+				assert.Equal(t, []string{"theirs"}, f.configMaps(), "no hooks")
+			}
+		})
+	}
+}
