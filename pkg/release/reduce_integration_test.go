@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -83,5 +85,38 @@ func TestUninstall_reduced(t *testing.T) {
 				assert.Equal(t, []string{"theirs"}, f.configMaps(), "no hooks")
 			}
 		})
+	}
+}
+
+// A member may have any number of releases and revisions. They are listed in the order of their places, however the pages divide them.
+func TestListAfter(t *testing.T) {
+	m := onMember(t)
+	of := Owner{Namespace: m.namespace, Workspace: "ws", ClusterName: "c"}
+	var want []string
+	for release := range 5 {
+		name := string(rune('e' - release))
+		for version := range 11 - release {
+			secret := stored(t, secretName(name, version+1), "?", 1)
+			secret.Labels = labels.Merge(of.LabelsFor(name, "one"), labels.Set{"owner": "helm", "name": name, "version": strconv.Itoa(version + 1), "other": "x"})
+			m.store(secret)
+		}
+		want = append([]string{fmt.Sprintf("%s/%s:%d", m.namespace, name, 11-release)}, want...)
+	}
+	for _, limit := range []int{1, 2, 5, 100} {
+		var all []string
+		for last, hasMore := (Found{}), true; hasMore; {
+			var found []Found
+			var err error
+			found, hasMore, err = m.ListAfter(t.Context(), of.Selector(), last, limit)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, len(found), limit)
+			for _, f := range found {
+				all, last = append(all, f.String()), f
+				assert.NotContains(t, f.Labels, "other")
+			}
+			assert.Equal(t, len(all) < len(want), hasMore)
+			require.NotEmpty(t, found)
+		}
+		assert.Equal(t, want, all, "%d at a time", limit)
 	}
 }

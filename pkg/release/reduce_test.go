@@ -35,10 +35,14 @@ func TestReduce(t *testing.T) {
 		"nothing":            {"", ""},
 		"an object":          {"apiVersion: v1\ndata:\n  k: |\n    ---\n    kind: X\nkind: ConfigMap\nmetadata:\n  name: a\n", "---\n" + cm},
 		"without a line end": {"---\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n- b\napiVersion: v1", "---\n" + cm},
-		"several": {"# Source: x\n---\n# Source: y\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n---\n\n--- # c\n---apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---  \nx: y\n--",
-			"---\n" + cm + "---\n" + cm},
-		"the marks": {"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  annotations:\n    a: b\n    helm.sh/hook: test\n    helm.sh/resource-policy: keep\n  labels:\n    a: b\n    objectset.rio.cattle.io/hash: h\n  name: a\n  namespace: n\n",
-			`---` + "\n" + `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"n","labels":{"objectset.rio.cattle.io/hash":"h"},"annotations":{"helm.sh/hook":"test","helm.sh/resource-policy":"keep"}}}` + "\n"},
+		"several": {
+			"# Source: x\n---\n# Source: y\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n---\n\n--- # c\n---apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---  \nx: y\n--",
+			"---\n" + cm + "---\n" + cm,
+		},
+		"the marks": {
+			"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  annotations:\n    a: b\n    helm.sh/hook: test\n    helm.sh/resource-policy: keep\n  labels:\n    a: b\n    objectset.rio.cattle.io/hash: h\n  name: a\n  namespace: n\n",
+			`---` + "\n" + `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"n","labels":{"objectset.rio.cattle.io/hash":"h"},"annotations":{"helm.sh/hook":"test","helm.sh/resource-policy":"keep"}}}` + "\n",
+		},
 		"JSON":                     {`{"apiVersion": "v1", "kind": "ConfigMap",` + "\n" + `"metadata": {"name": "a"}, "data": {"kind": "X"}` + "\n}\n", "---\n" + cm},
 		"quoted fields":            {"data: {}\n\"kind\": ConfigMap\n'apiVersion': v1\n? metadata\n: name: a\n", "---\n" + cm},
 		"indented":                 {"\n  apiVersion: v1\n  kind: ConfigMap\n  data: {kind: x}\n  metadata: {name: a}\n", "---\n" + cm},
