@@ -55,7 +55,7 @@ var (
 	// each has some 25 values.
 	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
 	// historyLimits are those of all revisions of a release, reduced to what a removal needs, which is some 200 bytes and 12 nodes for each object. So
-	// they have room for ten revisions with a thousand objects each, whose charts and manifests have 16 MiB each.
+	// they have room for five revisions with more than a thousand objects each, and with charts of any size up to Scanned.
 	historyLimits = release.HistoryLimits{
 		Reduces: true, Scanned: 160 << 20, ResponseLimits: transport.ResponseLimits{Bytes: 2 << 20, Values: 10_000}, Nodes: 20_000,
 	}

@@ -50,7 +50,7 @@ type hostileWorkspace struct {
 	manyObjects string
 	manyKinds   string
 	large       string // more than 4 MiB with fewer values than the limit; a part of an answer
-	many        string // about as many values as the limit
+	many        string // about as many values as the limit, which counts the commas too
 }
 
 func newHostileWorkspace(t *testing.T) *hostileWorkspace {
@@ -78,7 +78,7 @@ func newHostileWorkspace(t *testing.T) *hostileWorkspace {
 		manyObjects: list(packedRelease(t, 1, objects(2200), "")),
 		manyKinds:   kinds.String(),
 		large:       strings.Repeat("x", 3<<20),
-		many:        strings.Repeat("[],", 45_000) + "[]",
+		many:        strings.Repeat("[],", 49_000) + "[]",
 	}
 }
 
