@@ -411,6 +411,9 @@ type headWriter struct {
 // headFields are the fields of an object that are kept. A list has items, which are kept as they are.
 var headFields = []string{"apiVersion", "kind", "metadata", "items"}
 
+// separator begins a document.
+const separator = "---"
+
 // longestField is longer than each of headFields with a colon.
 const longestField = 12
 
@@ -423,10 +426,10 @@ func (h *headWriter) WriteByte(c byte) error {
 		h.skipsSpace = false
 		h.line = append(h.line, c)
 		switch first := h.line[0]; {
-		case string(h.line) == "---":
+		case string(h.line) == separator:
 			h.line, h.skipsSpace = h.line[:0], true
 			return h.endDocument()
-		case len(h.line) < len("---") && strings.HasPrefix("---", string(h.line)):
+		case len(h.line) < len(separator) && string(h.line) == separator[:len(h.line)]:
 			return nil
 		case isNameCharacter(first) && first != '-' && c != ':' && c != '\n' && len(h.line) < longestField:
 			return nil
@@ -445,7 +448,6 @@ func (h *headWriter) decide() {
 	first, isField := h.line[0], h.isField || !h.hasBegun
 	switch {
 	case first == '#':
-		isField = false
 		h.isKept = false
 		return
 	case strings.IndexByte(" \t\r\n-}]", first) >= 0: // continues the field

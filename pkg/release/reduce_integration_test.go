@@ -42,7 +42,7 @@ func TestUninstall_reduced(t *testing.T) {
 			m.withHistoryKey()
 			random := make([]byte, large)
 			for i := range random {
-				random[i] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.N(64)] //nolint:gosec // any text
+				random[i] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.N(64)]
 			}
 			var templates strings.Builder
 			for i := range objects {
@@ -52,7 +52,7 @@ func TestUninstall_reduced(t *testing.T) {
 			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", templates.String(), "templates/kept.yaml", kept,
 				"templates/hook.yaml", hookIn(f.namespace, "pre-delete"), "files/large", string(random))
 			for range revisions {
-				r.Values = map[string]any{"force": fmt.Sprint(rand.Uint64())} //nolint:gosec // another value
+				r.Values = map[string]any{"force": fmt.Sprint(rand.Uint64())}
 				m.deploy(r)
 			}
 			options := m.removal(m.namespace)
