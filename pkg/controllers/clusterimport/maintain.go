@@ -267,6 +267,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		return result.Retry(fleet.ReasonError, err)
 	}
 	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
+	objects := (&removal{cluster: cluster}).objects(agentNamespace)
 	call := i.calls.reserve(key, "disable/"+member.fingerprint+"/"+agentNamespace)
 	i.calls.begin(key, func(ctx context.Context) *failure {
 		defer member.close()
@@ -276,7 +277,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		if problem := member.stopAgent(ctx, agentNamespace, stopTimeout); problem != nil {
 			return problem
 		}
-		return member.removeAll(ctx, agentID{namespace: agentNamespace}, agentmanifest.OwnedObjects(agentNamespace), "removing the agent's")
+		return member.removeAll(ctx, agentID{agentNamespace, cluster.Spec.AgentNamespace}, objects, "removing the agent's")
 	})
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out

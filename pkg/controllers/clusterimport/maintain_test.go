@@ -133,6 +133,12 @@ func disabled(t *testing.T) (*harness, *fakeMember, *fleet.Cluster) {
 
 func TestRemoveLocalAgent(t *testing.T) {
 	h, m, c := disabled(t)
+	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 5}}
+	marks, _, err := agentmanifest.ImportMarks(c.Spec.AgentNamespace)
+	require.NoError(t, err)
+	m.put(classPath, map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": map[string]any{
+		"name": agentmanifest.PriorityClassName, "uid": "class", "labels": marks,
+	}})
 	own := registration.ClusterNamespace("ns", "local") + "/fleet-agent-local"
 	deployments := fleet.SchemeGroupVersion.WithResource("bundledeployments")
 	require.NoError(t, h.fleet.Tracker().Create(deployments, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: registration.ClusterNamespace("ns", "local"), Name: "fleet-agent-local"}}, registration.ClusterNamespace("ns", "local")))
@@ -147,6 +153,7 @@ func TestRemoveLocalAgent(t *testing.T) {
 	assert.True(t, out.IsDone())
 	assert.Equal(t, fleet.ReasonLocalAgentDisabled, out.Reason)
 	assert.NotContains(t, m.paths(), agentDeployment)
+	assert.NotContains(t, m.paths(), classPath)
 	assert.Nil(t, c.Status.AgentDeployedGeneration)
 	assert.Nil(t, c.Status.Import)
 }
