@@ -1,6 +1,7 @@
 package privilege
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,10 +45,29 @@ func TestLocalAgentWithTheRightsOfTheChart(t *testing.T) {
 	}
 	requireRemoved := func() {
 		t.Helper()
+		testenv.RequireGone(t, hub.Kubernetes.SchedulingV1().PriorityClasses().Get, "PriorityClass", agentmanifest.PriorityClassName)
 		testenv.RequireGone(t, deployments.Get, "Deployment", registration.AgentName)
 		testenv.RequireGone(t, roles.Get, "ClusterRole", agentmanifest.ClusterRoleName(agentNamespace))
 	}
 	requireInstalled()
+
+	// Later imports delete scheduling objects that the Cluster no longer requires, and replace the PriorityClass.
+	local, classes := &testenv.Stage{Hub: hub, Namespace: "fleet-local"}, hub.Kubernetes.SchedulingV1().PriorityClasses()
+	for n, customization := range []string{`null`, `{"priorityClass":{"value":1}}`, `{"priorityClass":{"value":2}}`, `null`, `{"priorityClass":{"value":3}}`} {
+		generation := int64(n + 1)
+		local.PatchSpec(t, registration.LocalCluster, fmt.Sprintf(`{"agentSchedulingCustomization":%s,"redeployAgentGeneration":%d}`, customization, generation))
+		local.EventuallyCluster(t, registration.LocalCluster, func(c *fleet.Cluster) (bool, string) {
+			deployed := c.Status.AgentDeployedGeneration
+			return deployed != nil && *deployed == generation, fmt.Sprintf("import %d with %s: %s", generation, customization,
+				testenv.Condition(c.Status.Conditions, fleet.ConditionImported))
+		})
+		if customization == "null" {
+			testenv.RequireGone(t, classes.Get, "PriorityClass", agentmanifest.PriorityClassName)
+		} else {
+			assert.Contains(t, customization, fmt.Sprint(testenv.RequireThere(t, classes.Get, agentmanifest.PriorityClassName).Value))
+		}
+	}
+
 	hub.InstallChart(t, chartValues(hub, true))
 	hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True "+fleet.ReasonLocalAgentDisabled)
 	requireRemoved()
