@@ -136,6 +136,14 @@ func (c *memberCalls) state(key callKey) callState {
 	return absent
 }
 
+// hasSucceeded reports whether the last call with this key has ended without a failure.
+func (c *memberCalls) hasSucceeded(key callKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.byKey[key]
+	return call != nil && call.state == ended && call.failure == nil
+}
+
 // want returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if
 // the pass does not reserve it, endPass frees its slot. A call with other inputs is absent.
 func (c *memberCalls) want(key callKey, inputs string) memberCall {

@@ -118,8 +118,10 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Skip().In(delay)
 	}
 
-	// One namespace of a member has one agent: leave it to the Cluster that uses the kubeconfig already.
+	// One namespace of a member has one agent: leave it to the Cluster that uses the kubeconfig already. A call that began at the same time as
+	// the one of that Cluster must not write over its agent.
 	if out := i.checkUnclaimed(cluster, secret); !out.IsDone() {
+		i.calls.drop(callKey{nameOf(cluster), installing})
 		return out
 	}
 
@@ -176,29 +178,59 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return imported()
 }
 
-// checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret and has an agent in the same
-// namespace of the member. The imports of the two would take the agent from each other. A Cluster in the namespace of the Secret comes first, then
-// the one that was created earlier. A Cluster that is being deleted does not count: a management server moves a cluster by deleting
-// one Cluster and creating another.
+// checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret for an agent in the same
+// namespace of the member. The imports of the two would take the agent from each other. The Cluster that has the agent comes first, then one that
+// installs it. Among equals a Cluster in the namespace of the Secret comes first, then the one that was created earlier. A Cluster that neither
+// has the agent nor installs it does not count: its import may never succeed. A Cluster that is being deleted does not count either: a
+// management server moves a cluster by deleting one Cluster and creating another.
 func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret) result.Result {
 	users, err := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	first := cluster
+	first, firstClaim := cluster, i.claimOf(cluster)
 	for _, other := range users {
-		if other.UID != cluster.UID && other.Status.AgentDeployedGeneration != nil && other.DeletionTimestamp == nil && other.Labels[fleet.ClusterManagementLabel] == "" &&
-			agentspec.Namespace(i.Context, other) == agentspec.Namespace(i.Context, cluster) &&
-			access.MayUse(other, secret) && claimsBefore(other, first, secret.Namespace) {
-			first = other
+		if other.UID == cluster.UID || other.DeletionTimestamp != nil || other.Labels[fleet.ClusterManagementLabel] != "" ||
+			agentspec.Namespace(i.Context, other) != agentspec.Namespace(i.Context, cluster) || !access.MayUse(other, secret) {
+			continue
+		}
+		claim := i.claimOf(other)
+		if claim > firstClaim || claim == firstClaim && claim != noAgent && claimsBefore(other, first, secret.Namespace) {
+			first, firstClaim = other, claim
 		}
 	}
 	if first == cluster {
 		return result.Done("", "")
 	}
+	does := "has"
+	if firstClaim == installsAgent {
+		does = "installs"
+	}
 	return result.Stalled(fleet.ReasonKubeconfigInUse, fmt.Sprintf(
-		"Cluster %s/%s uses the same kubeconfig Secret and has its agent in the same namespace of the member; delete one of the two, or set another spec.agentNamespace",
-		first.Namespace, first.Name)).In(i.RecheckDelay())
+		"Cluster %s/%s uses the same kubeconfig Secret and %s its agent in the same namespace of the member; delete one of the two, or set another spec.agentNamespace",
+		first.Namespace, first.Name, does)).In(i.RecheckDelay())
+}
+
+// agentClaim says how far a Cluster is with the import of an agent. Of two Clusters, the greater one has the agent.
+type agentClaim int
+
+const (
+	noAgent agentClaim = iota
+	installsAgent
+	hasAgent
+)
+
+// claimOf returns the claim to the agent in the namespace that the Cluster names now; its last import may have used another one.
+func (i *Importer) claimOf(cluster *fleet.Cluster) agentClaim {
+	status, key := cluster.Status, callKey{nameOf(cluster), installing}
+	isImported := status.AgentDeployedGeneration != nil
+	switch {
+	case isImported && (status.Import == nil || status.Import.AgentNamespace == agentspec.Namespace(i.Context, cluster)):
+		return hasAgent
+	case i.calls.state(key).isPending() || !isImported && i.calls.hasSucceeded(key): // the status does not record the call yet
+		return installsAgent
+	}
+	return noAgent
 }
 
 // claimsBefore reports whether Cluster a comes before b for an agent that both claim with a kubeconfig Secret in secretNamespace.

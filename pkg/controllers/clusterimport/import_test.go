@@ -2,6 +2,7 @@ package clusterimport
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -466,6 +467,108 @@ func TestCheckUnclaimed_noAgentYet(t *testing.T) {
 	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this"}}
 	h.users = []*fleet.Cluster{c, older}
 	assert.True(t, h.checkUnclaimed(c, kubeconfigSecret(nil)).IsDone())
+}
+
+func TestCheckUnclaimed_onlyOneHasTheAgent(t *testing.T) {
+	imported := func(name, agentNamespace string, age time.Duration) *fleet.Cluster {
+		c := installed()
+		c.Name, c.UID, c.CreationTimestamp = name, types.UID(name), metav1.NewTime(start.Add(-age))
+		c.Status.Import.AgentNamespace = agentNamespace
+		return c
+	}
+	younger, moved := imported("younger", system, time.Minute), imported("moved", "elsewhere", time.Hour)
+	never := fresh()
+	never.CreationTimestamp = metav1.NewTime(start.Add(-time.Hour))
+	for _, row := range []struct {
+		name    string
+		cluster *fleet.Cluster
+	}{
+		{"an older one that was never imported", never},
+		{"an older one whose agent was in another namespace", moved},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h := newHarness(t)
+			h.users = []*fleet.Cluster{row.cluster, younger}
+			out := h.checkUnclaimed(row.cluster, kubeconfigSecret(nil))
+			assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
+			assert.Contains(t, out.Message, "Cluster ns/younger uses the same kubeconfig Secret and has its agent")
+			assert.True(t, h.checkUnclaimed(younger, kubeconfigSecret(nil)).IsDone())
+		})
+	}
+}
+
+// Two new Clusters with one kubeconfig are imported at the same time. Only one of them may write to the member.
+func TestImport_twoNewClusters(t *testing.T) {
+	setup := func() (h *harness, m *fakeMember, first, second *fleet.Cluster) {
+		first, second = fresh(), fresh()
+		first.CreationTimestamp = metav1.NewTime(start)
+		second.Name, second.UID, second.CreationTimestamp = "older", "older", metav1.NewTime(start.Add(-time.Hour))
+		h, m = importable(t, first)
+		h.giveToken(t, second)
+		h.users = []*fleet.Cluster{first, second}
+		return h, m, first, second
+	}
+	refused := func(h *harness, c *fleet.Cluster, says string) {
+		t.Helper()
+		out := h.Reconcile(t.Context(), c)
+		assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason, out.Message)
+		assert.Contains(t, out.Message, says)
+		h.Wait()
+		assert.Equal(t, absent, h.calls.state(callKey{nameOf(c), installing}))
+	}
+
+	t.Run("one begins before the other", func(t *testing.T) {
+		h, m, first, second := setup()
+		answer := make(chan struct{})
+		m.fault = func(int, http.ResponseWriter, *http.Request) bool {
+			<-answer
+			return false
+		}
+		assert.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), first).Reason)
+		out := h.Reconcile(t.Context(), second)
+		assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason, out.Message)
+		close(answer)
+		h.Wait()
+		refused(h, second, "Cluster ns/c uses the same kubeconfig Secret and installs its agent") // its status does not record the import yet
+		h.requireImported(t, first)
+		refused(h, second, "Cluster ns/c uses the same kubeconfig Secret and has its agent")
+	})
+	t.Run("both begin", func(t *testing.T) {
+		h, _, first, second := setup() // both passes have checked before either had a call
+		key := callKey{nameOf(first), installing}
+		answer, begun, canceled := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		require.Equal(t, preparing, h.calls.reserve(key, "inputs").state)
+		h.calls.begin(key, func(ctx context.Context) *failure {
+			close(begun)
+			<-ctx.Done()
+			close(canceled)
+			return nil
+		})
+		<-begun
+		other := callKey{nameOf(second), installing}
+		require.Equal(t, preparing, h.calls.reserve(other, "inputs").state)
+		h.calls.begin(other, func(context.Context) *failure {
+			<-answer
+			return nil
+		})
+		out := h.Reconcile(t.Context(), first)
+		assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason, out.Message)
+		assert.Contains(t, out.Message, "Cluster ns/older uses the same kubeconfig Secret and installs its agent")
+		<-canceled
+		close(answer)
+		h.Wait()
+		assert.Equal(t, absent, h.calls.state(key))
+	})
+	t.Run("the other one fails", func(t *testing.T) {
+		h, m, first, second := setup()
+		m.fault = failAt(1, "500")
+		h.Reconcile(t.Context(), second)
+		h.Wait()
+		assert.Equal(t, fleet.ReasonMemberError, h.Reconcile(t.Context(), second).Reason)
+		h.requireImported(t, first)
+		h.clock.Step(time.Hour)
+		refused(h, second, "Cluster ns/c uses the same kubeconfig Secret and has its agent")
+	})
 }
 
 func TestWaitingForKubeconfigOf(t *testing.T) {
