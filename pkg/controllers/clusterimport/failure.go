@@ -76,7 +76,7 @@ func diagnose(server, doing string, err error) *failure {
 	case errors.As(err, &badYAML):
 		return failuref(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
 	case errors.Is(err, errPriorityClassInUse):
-		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errPriorityClassInUse)
+		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, err)
 	case errors.Is(err, errNotKubernetes):
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errNotKubernetes)
 	case isNetwork(err):

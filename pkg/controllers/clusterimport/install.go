@@ -38,6 +38,7 @@ type installPlan struct {
 	manifestHash    string
 	pullSecrets     pullSecrets
 	leftovers       []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
+	earlier         []string                    // namespaces in which earlier agents of the Cluster may still run
 }
 
 // plan decides what an import installs on the member.
@@ -71,6 +72,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		generation:      generation,
 		manifestHash:    f.manifestHash,
 		pullSecrets:     pull,
+		earlier:         staleNamespaces(&cluster.Status, f.agentNamespace),
 		leftovers:       append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
 	}, err
 }
@@ -235,7 +237,7 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
 		if _, isClass := object.(*schedulingv1.PriorityClass); isClass && apierrors.IsInvalid(err) {
-			err = m.replacePriorityClass(ctx, agent, object)
+			err = m.replacePriorityClass(ctx, append([]string{agent.namespace}, plan.earlier...), object)
 		}
 		if err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)
@@ -318,7 +320,7 @@ func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) e
 	if owned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, agent.scope); err != nil || !owned {
 		return err
 	}
-	if isUsed, err := m.isPriorityClassOfOthers(ctx, agent); err != nil || isUsed {
+	if isUsed, err := m.isPriorityClassOfOthers(ctx, []string{agent.namespace}); err != nil || isUsed {
 		return err
 	}
 	uid := class.GetUID()
@@ -329,8 +331,8 @@ func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) e
 	return err
 }
 
-// isPriorityClassOfOthers reports whether the Deployment of another agent names the PriorityClass.
-func (m *memberClient) isPriorityClassOfOthers(ctx context.Context, agent agentID) (bool, error) {
+// isPriorityClassOfOthers reports whether the Deployment of an agent in another namespace than these names the PriorityClass.
+func (m *memberClient) isPriorityClassOfOthers(ctx context.Context, own []string) (bool, error) {
 	deployments, err := m.resource("Deployment", metav1.NamespaceAll)
 	if err != nil {
 		return false, err
@@ -341,23 +343,38 @@ func (m *memberClient) isPriorityClassOfOthers(ctx context.Context, agent agentI
 	}
 	return slices.ContainsFunc(agents.Items, func(d unstructured.Unstructured) bool {
 		class, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "priorityClassName")
-		return class == agentmanifest.PriorityClassName && d.GetNamespace() != agent.namespace
+		return class == agentmanifest.PriorityClassName && !slices.Contains(own, d.GetNamespace())
 	}), nil
 }
 
-var errPriorityClassInUse = errors.New(
-	"another agent of this member uses it with another value; set the same spec.agentSchedulingCustomization.priorityClass for both Clusters")
+var errPriorityClassInUse = errors.New("another agent of this member uses it")
 
-// replacePriorityClass deletes the PriorityClass and creates the wanted one: its value is immutable.
-func (m *memberClient) replacePriorityClass(ctx context.Context, agent agentID, wanted runtime.Object) error {
-	if isUsed, err := m.isPriorityClassOfOthers(ctx, agent); err != nil {
+// replacePriorityClass deletes the PriorityClass and creates the wanted one: its value is immutable. Agents of this Cluster run in the namespaces own.
+func (m *memberClient) replacePriorityClass(ctx context.Context, own []string, wanted runtime.Object) error {
+	isUsed, err := m.isPriorityClassOfOthers(ctx, own)
+	if err != nil {
 		return err
-	} else if isUsed {
-		return errPriorityClassInUse
+	}
+	if isUsed {
+		classes, err := m.resource("PriorityClass", "")
+		if err != nil {
+			return err
+		}
+		class, err := classes.Get(ctx, agentmanifest.PriorityClassName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		value, _, _ := unstructured.NestedInt64(class.Object, "value")
+		policy := corev1.PreemptLowerPriority
+		if text, _, _ := unstructured.NestedString(class.Object, "preemptionPolicy"); text == string(corev1.PreemptNever) {
+			policy = corev1.PreemptNever
+		}
+		return fmt.Errorf("%w with value %d and preemptionPolicy %s; set the same here, or, to change it, remove "+
+			"spec.agentSchedulingCustomization.priorityClass from the other Cluster until this one is imported", errPriorityClassInUse, value, policy)
 	}
 	if err := m.remove(ctx, "PriorityClass", "", agentmanifest.PriorityClassName); err != nil {
 		return err
 	}
-	_, err := m.apply(ctx, wanted)
+	_, err = m.apply(ctx, wanted)
 	return err
 }

@@ -161,7 +161,8 @@ func TestInstall_immutablePriorityClass(t *testing.T) {
 	}{
 		{"of no other agent", nil, []string{"PATCH", "DELETE", "PATCH"}},
 		{"of this agent", []any{agentWithClass(system)}, []string{"PATCH", "DELETE", "PATCH"}},
-		{"of another agent", []any{agentWithClass("theirs")}, []string{"PATCH"}},
+		{"of an earlier agent of the Cluster", []any{agentWithClass("earlier")}, []string{"PATCH", "DELETE", "PATCH"}},
+		{"of another agent", []any{agentWithClass("theirs")}, []string{"PATCH", "GET"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			m := newFakeMember(t)
@@ -177,10 +178,17 @@ func TestInstall_immutablePriorityClass(t *testing.T) {
 				})
 				return true
 			}
-			problem := wholePlan(t).run(t, m)
-			if len(row.methods) == 1 {
+			m.put(classPath, map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 100})
+			made := planned(t, func(in *planInput) {
+				in.cluster.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 5}}
+				in.cluster.Status.AgentDeployedGeneration = ptr.To(int64(0))
+				in.cluster.Status.Import.AgentNamespace = "earlier"
+			})
+			problem := made.run(t, m)
+			if len(row.methods) == 2 {
 				require.NotNil(t, problem)
-				assert.Contains(t, problem.message, "set the same spec.agentSchedulingCustomization.priorityClass for both Clusters")
+				assert.Contains(t, problem.message, "uses it with value 100 and preemptionPolicy PreemptLowerPriority; set the same here, or, to change it, "+
+					"remove spec.agentSchedulingCustomization.priorityClass from the other Cluster until this one is imported")
 			} else {
 				require.Nil(t, problem)
 			}
