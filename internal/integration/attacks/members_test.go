@@ -45,7 +45,8 @@ func TestHostileMembers(t *testing.T) {
 
 	grown := heap.Growth(func() {
 		for n := range members {
-			s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-", n)}, Spec: fleet.ClusterSpec{KubeConfigSecret: "hostile"}})
+			spec := fleet.ClusterSpec{KubeConfigSecret: "hostile", AgentNamespace: fmt.Sprint("agent-", n)}
+			s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-", n)}, Spec: spec})
 		}
 		for n := range members {
 			s.Hub.ClusterCondition(t, s.Namespace, fmt.Sprint("hostile-", n), fleet.ConditionImported, "False MemberError")

@@ -23,7 +23,7 @@ func TestStopDuringCalls(t *testing.T) {
 	running := hub.Hub(t)
 	const calls = 10
 	for i := range calls {
-		createCluster(t, hub, ns, fmt.Sprintf("silent-%d", i), "silent", "")
+		createCluster(t, hub, ns, fmt.Sprintf("silent-%d", i), "silent", fmt.Sprintf("agent-%d", i))
 	}
 	imported := func(condition string) {
 		for i := range calls {

@@ -35,7 +35,7 @@ func TestSilentMembersDoNotDelayOthers(t *testing.T) {
 		registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), testenv.SilentServer(t)),
 	})
 	for i := range silentNeighbours {
-		createCluster(t, hub, silent, fmt.Sprintf("silent-%d", i), "silent", "")
+		createCluster(t, hub, silent, fmt.Sprintf("silent-%d", i), "silent", fmt.Sprintf("agent-%d", i))
 	}
 	limit := 3*alone + aCall
 	fresh := importWithin(t, limit, hub, member)

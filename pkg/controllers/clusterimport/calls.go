@@ -136,12 +136,14 @@ func (c *memberCalls) state(key callKey) callState {
 	return absent
 }
 
-// hasSucceeded reports whether the last call with this key has ended without a failure.
-func (c *memberCalls) hasSucceeded(key callKey) bool {
+// stateUnlessFailed returns the state of the last call with this key; absent if its last try has failed, also while it is retried.
+func (c *memberCalls) stateUnlessFailed(key callKey) callState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	call := c.byKey[key]
-	return call != nil && call.state == ended && call.failure == nil
+	if call := c.byKey[key]; call != nil && call.failure == nil {
+		return call.state
+	}
+	return absent
 }
 
 // want returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if

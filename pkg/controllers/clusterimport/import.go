@@ -181,8 +181,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 // checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret for an agent in the same
 // namespace of the member. The imports of the two would take the agent from each other. The Cluster that has the agent comes first, then one that
 // installs it. Among equals a Cluster in the namespace of the Secret comes first, then the one that was created earlier. A Cluster that neither
-// has the agent nor installs it does not count: its import may never succeed. A Cluster that is being deleted does not count either: a
-// management server moves a cluster by deleting one Cluster and creating another.
+// has the agent nor installs it does not count, nor does one whose import has failed: it may never succeed. A Cluster that is being deleted
+// does not count either: a management server moves a cluster by deleting one Cluster and creating another.
 func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret) result.Result {
 	users, err := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 	if err != nil {
@@ -222,12 +222,12 @@ const (
 
 // claimOf returns the claim to the agent in the namespace that the Cluster names now; its last import may have used another one.
 func (i *Importer) claimOf(cluster *fleet.Cluster) agentClaim {
-	status, key := cluster.Status, callKey{nameOf(cluster), installing}
+	status, call := cluster.Status, i.calls.stateUnlessFailed(callKey{nameOf(cluster), installing})
 	isImported := status.AgentDeployedGeneration != nil
 	switch {
 	case isImported && (status.Import == nil || status.Import.AgentNamespace == agentspec.Namespace(i.Context, cluster)):
 		return hasAgent
-	case i.calls.state(key).isPending() || !isImported && i.calls.hasSucceeded(key): // the status does not record the call yet
+	case call.isPending() || call == ended && !isImported: // the status does not record the call yet
 		return installsAgent
 	}
 	return noAgent
