@@ -58,6 +58,8 @@ type Sizes struct {
 	Takeovers int
 	// Bundles is the number of Bundles that are deployed to one member.
 	Bundles int
+	// Flood is the number of requests that are sent with a stolen token.
+	Flood int
 }
 
 // Whole returns the sizes of a whole run that ends with the given number of clusters. Agents come back over the longest pause between two attempts
@@ -65,7 +67,7 @@ type Sizes struct {
 func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
-		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3, Bundles: 200,
+		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3, Bundles: 200, Flood: 10_000,
 	}
 }
 
@@ -73,7 +75,7 @@ func Whole(clusters int) Sizes {
 func Small() Sizes {
 	return Sizes{
 		Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100},
-		Window: 3 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 1, Bundles: 20,
+		Window: 3 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 1, Bundles: 20, Flood: 1000,
 	}
 }
 
@@ -128,6 +130,7 @@ var parts = []part{
 	{name: "deployments", measure: deployments, whole: true},
 	{name: "growth", measure: growth, whole: true},
 	{name: "takeover", measure: takeover, whole: true},
+	{name: "flood", measure: flood},
 	{name: "small", measure: small},
 	{name: "day", measure: day},
 	{name: "fleet-lease", measure: fleetOf(true)},

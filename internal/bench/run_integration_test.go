@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 var tiny = Sizes{
 	Storm: 10, InFlight: 5, Idle: 2, Imports: 2, Clusters: []int{10}, Window: time.Second,
-	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1,
+	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20,
 }
 
 func TestRun(t *testing.T) {
@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
 	t.Run("floor: the plain client without a hub", testFloor)
-	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet}) {
+	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet, testFlood}) {
 		part(t, hub)
 	}
 }
@@ -82,6 +82,16 @@ func testDay(t *testing.T, hub string) {
 	for _, row := range []string{"growth/10/cpu", "growth/10/apiserver-cpu", "day/hour-p99", "day/outage-p99", "day/outage-back", "day/memory", "deletion/requests"} {
 		assert.Positive(t, all[row], row)
 	}
+}
+
+func testFlood(t *testing.T, hub string) {
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"flood"}, Sizes: tiny, Log: t.Output()})
+	require.NoError(t, err)
+	all := values(measured)
+	assert.EqualValues(t, tiny.Flood, all["flood/clusters"], "the limits of the hub are higher")
+	assert.EqualValues(t, tiny.Flood, all["flood/requests"])
+	assert.Zero(t, all["flood/reported"])
+	assert.Positive(t, all["flood/cpu"])
 }
 
 func testFleet(t *testing.T, hub string) {

@@ -83,6 +83,9 @@ func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 // Token is the registration token of the agents.
 func (a *Agents) Token() string { return a.values.Token }
 
+// TokenName is the name of the ClusterRegistrationToken of the agents.
+func (a *Agents) TokenName() string { return a.values.TokenName }
+
 // Identity returns what identifies the agent with a number. The names of all agents are equally long.
 func (a *Agents) Identity(n int) (clientID, clientRandom string) {
 	clientID = fmt.Sprintf("%s-%07d", a.run, n)
@@ -139,7 +142,17 @@ func (a *Agents) more(count, limit int, do func(n int) (Agent, error)) (figures.
 	return took, err
 }
 
-func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
+// Request sends the requests of further agents, which do not wait for an answer, and never connect.
+func (a *Agents) Request(ctx context.Context, count, limit int) error {
+	_, err := a.more(count, limit, func(n int) (Agent, error) {
+		request, err := a.request(ctx, n)
+		return Agent{Request: request}, err
+	})
+	return err
+}
+
+// request sends the request of an agent and returns its name.
+func (a *Agents) request(ctx context.Context, n int) (name string, err error) {
 	id, random := a.Identity(n)
 	request := &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: registration.RequestPrefix, Labels: map[string]string{fleet.RegistrationTokenLabel: a.values.TokenName}},
@@ -151,7 +164,16 @@ func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
 	}
 	request, err = a.fleet.ClusterRegistrations(a.api.Workspace).Create(ctx, request, metav1.CreateOptions{})
 	if err != nil {
-		return agent, fmt.Errorf("agent %s: %w", id, err)
+		return "", fmt.Errorf("agent %s: %w", id, err)
+	}
+	return request.Name, nil
+}
+
+func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
+	id, random := a.Identity(n)
+	request, err := a.request(ctx, n)
+	if err != nil {
+		return agent, err
 	}
 	name := registration.AnswerSecretName(id, random)
 	if err := a.issued.wait(ctx, name); err != nil {
@@ -166,7 +188,7 @@ func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
 			return false, err
 		}
 		agent = Agent{
-			Cluster: string(secret.Data[registration.CredentialClusterName]), Request: request.Name,
+			Cluster: string(secret.Data[registration.CredentialClusterName]), Request: request,
 			Account: string(secret.Data[registration.CredentialLease]), token: string(secret.Data[registration.CredentialToken]),
 		}
 		return agent.token != "", nil
