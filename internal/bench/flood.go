@@ -50,7 +50,9 @@ func flood(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	limits := fleetstatus.Condition(token.Status.Conditions, fleet.ConditionWithinLimits)
 	e.logf("flood: %d Clusters, %d requests left; condition WithinLimits of the token: %s %s", clusters, len(left.Items), limits.Status, limits.Message)
-	title := func(what string) string { return fmt.Sprintf("%d requests from one token, of agents that never connect: %s", o.Flood, what) }
+	title := func(what string) string {
+		return fmt.Sprintf("%d requests from one token, of agents that never connect: %s", o.Flood, what)
+	}
 	return []figures.Figure{
 		figures.Bytes("flood/memory", title("growth of the hub's peak memory"), used.peakMemory-memory),
 		figures.Bytes("flood/etcd", title("growth of etcd before it compacts its history"), grown-database),

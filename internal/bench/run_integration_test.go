@@ -88,8 +88,8 @@ func testFlood(t *testing.T, hub string) {
 	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"flood"}, Sizes: tiny, Log: t.Output()})
 	require.NoError(t, err)
 	all := values(measured)
-	assert.EqualValues(t, tiny.Flood, all["flood/clusters"], "the limits of the hub are higher")
-	assert.EqualValues(t, tiny.Flood, all["flood/requests"])
+	assert.InDelta(t, tiny.Flood, all["flood/clusters"], 0, "the limits of the hub are higher")
+	assert.InDelta(t, tiny.Flood, all["flood/requests"], 0)
 	assert.Zero(t, all["flood/reported"])
 	assert.Positive(t, all["flood/cpu"])
 }
