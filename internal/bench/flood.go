@@ -13,9 +13,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// flood measures what the holder of a stolen token can store with requests of agents that never connect.
+// flood measures what the holder of a stolen token can store with requests of agents that never connect, with the default limits of the hub.
 func flood(ctx context.Context, o Options) ([]figures.Figure, error) {
-	e, err := withHub(ctx, o, extraArgs{})
+	e, err := withHub(ctx, o, extraArgs{config: map[string]any{"registration": nil}})
 	if err != nil {
 		return nil, err
 	}
