@@ -39,6 +39,11 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	var unconfirmed error
 	if decideRemoval(f) == askHub {
 		f, unconfirmed = d.confirmGone(ctx, key, state, f)
+		// While the hub was asked, another worker may have recorded that it has created its objects anew, and which releases stay.
+		changed := false
+		if f.Kept, changed = d.keptOrChanged(key); changed && unconfirmed == nil {
+			f.Confirmed, unconfirmed = false, errors.New("the hub has changed while it was asked")
+		}
 	}
 
 	switch decideRemoval(f) {
