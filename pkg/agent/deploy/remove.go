@@ -40,7 +40,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	if decideRemoval(f) == askHub {
 		f, unconfirmed = d.confirmGone(ctx, key, state, f)
 		// While the hub was asked, another worker may have recorded that it has created its objects anew, and which releases stay.
-		changed := false
+		var changed bool
 		if f.Kept, changed = d.keptOrChanged(key); changed && unconfirmed == nil {
 			f.Confirmed, unconfirmed = false, errors.New("the hub has changed while it was asked")
 		}
