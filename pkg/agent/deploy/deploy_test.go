@@ -12,10 +12,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
@@ -129,6 +131,28 @@ func TestRecordOwnGone_anotherHub(t *testing.T) {
 		require.NoError(t, p.recordOwnGone(t.Context(), p.clock.Now()))
 		assert.Len(t, member.Actions(), patches, "recorded hub %s", hub)
 	}
+}
+
+// While the hub is asked about a BundleDeployment, another worker records that it has created the agent's own one anew, and which releases stay.
+func TestConfirmGone_recordedMeanwhile(t *testing.T) {
+	p := newStoppedReconciler()
+	p.HubID, p.seenVersion, p.CheckRejection = "hub", func() string { return "7" }, func(error) error { return nil }
+	p.ownKey = "own"
+	p.record.hub, p.record.version, p.record.own, p.record.kept = "hub", 5, "old", sets.New[string]()
+	p.hub.PrependReactor("get", "bundledeployments", func(a kubetesting.Action) (bool, runtime.Object, error) {
+		name := a.(kubetesting.GetAction).GetName()
+		if name == p.ownKey {
+			return true, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "new"}}, nil
+		}
+		p.record.Lock()
+		defer p.record.Unlock()
+		p.record.own, p.record.kept = "new", sets.New(name)
+		return true, nil, apierrors.NewNotFound(fleet.Resource("bundledeployments"), name)
+	})
+	f, err := p.confirmGone(t.Context(), "gone", p.states.get("gone"), removalFacts{Installed: true})
+	require.NoError(t, err)
+	assert.True(t, f.Confirmed)
+	assert.Equal(t, keep, decideRemoval(f))
 }
 
 func TestDrift_failed(t *testing.T) {

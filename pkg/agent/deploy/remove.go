@@ -39,11 +39,6 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	var unconfirmed error
 	if decideRemoval(f) == askHub {
 		f, unconfirmed = d.confirmGone(ctx, key, state, f)
-		// While the hub was asked, another worker may have recorded that it has created its objects anew, and which releases stay.
-		var changed bool
-		if f.Kept, changed = d.keptOrChanged(key); changed && unconfirmed == nil {
-			f.Confirmed, unconfirmed = false, errors.New("the hub has changed while it was asked")
-		}
 	}
 
 	switch decideRemoval(f) {
@@ -132,9 +127,14 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 			err = errors.New("the hub has created the agent's own BundleDeployment anew, and the watch does not show it yet")
 		}
 	}
+	// Read the record and the cache after the answers: another worker may have recorded meanwhile that the hub has created its objects anew, and which
+	// releases stay, and further deletions may have arrived.
+	kept, hasChanged := d.keptOrChanged(key)
+	if f.Kept = kept; hasChanged && err == nil {
+		err = errors.New("the hub has changed while it was asked")
+	}
 	f.Confirmed, f.Rejected = err == nil, apierrors.IsUnauthorized(err)
 
-	// Read the cache after the answers: further deletions may have arrived meanwhile.
 	cached := d.bundleDeployments()
 	f.NoneCached = len(cached) == 0
 	f.Others = slices.ContainsFunc(cached, func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
