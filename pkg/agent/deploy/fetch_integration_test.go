@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -286,16 +285,9 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 	} {
 		t.Run("unconfirmed: "+name, func(t *testing.T) {
 			s := start(t, run)
-			s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-				if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments/app") {
-					return reply(req)
-				}
-				return send()
-			})
+			s.answerAsks(reply)
 			s.remove("app")
-			testenv.Eventually(t, func() (bool, string) {
-				return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
-			})
+			s.asksAgain()
 			s.requireCopy()
 			s.hubWire.Inject(nil)
 			s.copyGone()
@@ -304,9 +296,7 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 	t.Run("the hub has lost its objects", func(t *testing.T) {
 		s := start(t, run)
 		s.removeAll()
-		testenv.Eventually(t, func() (bool, string) {
-			return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
-		})
+		s.asksAgain()
 		s.requireCopy()
 		s.put(s.ownBundle(), configMap("agent", "two"))
 		s.state(s.ownBundle(), fleet.Ready)

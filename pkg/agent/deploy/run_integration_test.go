@@ -309,6 +309,24 @@ func answer(status int, body string) func(*http.Request) (*http.Response, error)
 // notFound is how a proxy looks that has lost its way to the API server.
 const notFound = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
 
+// answerAsks answers the agent's questions whether app is gone in place of the hub.
+func (s *stage) answerAsks(reply func(*http.Request) (*http.Response, error)) {
+	s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments/app") {
+			return reply(req)
+		}
+		return send()
+	})
+}
+
+// asksAgain waits until the agent has asked several times whether app is gone.
+func (s *stage) asksAgain() {
+	s.t.Helper()
+	testenv.Eventually(s.t, func() (bool, string) {
+		return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
+	})
+}
+
 func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
 	for name, reply := range map[string]func(*http.Request) (*http.Response, error){
 		"no answer":                func(*http.Request) (*http.Response, error) { return nil, errors.New("away") },
@@ -322,16 +340,9 @@ func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
 			s.run()
 			s.put("app", configMap("a", "one"))
 			s.state("app", fleet.Ready)
-			s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-				if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments/app") {
-					return reply(req)
-				}
-				return send()
-			})
+			s.answerAsks(reply)
 			s.remove("app")
-			testenv.Eventually(t, func() (bool, string) {
-				return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
-			})
+			s.asksAgain()
 			_, err := s.configMap("a")
 			require.NoError(t, err)
 			assert.Empty(t, s.member.Requests("DELETE"))
