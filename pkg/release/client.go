@@ -111,8 +111,8 @@ type helmAction struct {
 // ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
 func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {
 	op := &helmAction{client: c, namespace: namespace, manager: objectManager}
-	if lookup, ok := c.schema.mapper.(*kindLookup); ok {
-		lookup.Reset()
+	if c.schema.lookup != nil {
+		c.schema.lookup.Reset()
 	}
 	config := rest.CopyConfig(c.config)
 	config.Wrap(transport.Sender(op.setFieldManager).Wrap)

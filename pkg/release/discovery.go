@@ -18,6 +18,7 @@ import (
 type schemaCache struct {
 	discovery discovery.CachedDiscoveryInterface
 	mapper    meta.ResettableRESTMapper
+	lookup    *kindLookup // the mapper, if the client looks up kinds; nil otherwise
 }
 
 func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
@@ -27,13 +28,12 @@ func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
 
 // failure returns an error of reading the kinds, nil if there is none. The library that reads manifests does not wrap it.
 func (s *schemaCache) failure() error {
-	lookup, ok := s.mapper.(*kindLookup)
-	if !ok {
+	if s.lookup == nil {
 		return nil
 	}
-	lookup.mu.Lock()
-	defer lookup.mu.Unlock()
-	for _, err := range lookup.failed {
+	s.lookup.mu.Lock()
+	defer s.lookup.mu.Unlock()
+	for _, err := range s.lookup.failed {
 		return err
 	}
 	return nil
@@ -48,11 +48,12 @@ func (c *Client) LookUpKinds(ctx context.Context) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	looking := *c
-	looking.schema = &schemaCache{discovery: memory.NewMemCacheClient(client), mapper: &kindLookup{
+	lookup := &kindLookup{
 		RESTMapper: meta.NewDefaultRESTMapper(nil), client: client,
 		known: map[schema.GroupVersionKind]*meta.RESTMapping{}, failed: map[schema.GroupVersion]error{},
-	}}
+	}
+	looking := *c
+	looking.schema = &schemaCache{discovery: memory.NewMemCacheClient(client), mapper: lookup, lookup: lookup}
 	return &looking, nil
 }
 
