@@ -267,7 +267,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		return result.Retry(fleet.ReasonError, err)
 	}
 	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
-	objects := (&removal{cluster: cluster}).objects(agentNamespace)
+	objects := agentObjects(cluster, agentNamespace)
 	call := i.calls.reserve(key, "disable/"+member.fingerprint+"/"+agentNamespace)
 	i.calls.begin(key, func(ctx context.Context) *failure {
 		defer member.close()

@@ -256,7 +256,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		} else if !isRemoved {
 			continue
 		}
-		if problem := u.member.removeAll(ctx, agentID{namespace, u.cluster.Spec.AgentNamespace}, u.objects(namespace), "removing the agent's"); problem != nil {
+		if problem := u.member.removeAll(ctx, agentID{namespace, u.cluster.Spec.AgentNamespace}, agentObjects(u.cluster, namespace, u.pullSecrets...), "removing the agent's"); problem != nil {
 			return problem
 		}
 	}
@@ -304,11 +304,13 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 	}
 	member, err := u.member.asAgent(agentNamespace)
 	if err != nil {
-		return diagnose(u.member.server, "removing what the agent deployed", err)
+		note(err)
+		return problem
 	}
 	client, err := u.releases(ctx, member.config, agentNamespace)
 	if err != nil {
-		return diagnose(u.member.server, "removing what the agent deployed", err)
+		note(err)
+		return problem
 	}
 	owner := release.Owner{Namespace: agentNamespace, Workspace: u.cluster.Namespace, ClusterName: u.cluster.Name}
 	own := registration.LabelValue(registration.AgentBundleName(u.cluster.Name))
@@ -333,12 +335,12 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 	return problem
 }
 
-// objects are the agent's objects in the order of their removal.
-func (u *removal) objects(namespace string) (objects []agentmanifest.OwnedObject) {
-	for _, name := range u.pullSecrets {
+// agentObjects are the objects of a Cluster's agent in the order of their removal.
+func agentObjects(cluster *fleet.Cluster, namespace string, pullSecrets ...string) (objects []agentmanifest.OwnedObject) {
+	for _, name := range pullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
-	if wanted := u.cluster.Spec.AgentSchedulingCustomization; wanted != nil && wanted.PriorityClass != nil {
+	if wanted := cluster.Spec.AgentSchedulingCustomization; wanted != nil && wanted.PriorityClass != nil {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
 	}
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
