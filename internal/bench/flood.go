@@ -50,6 +50,10 @@ func flood(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	limits := fleetstatus.Condition(token.Status.Conditions, fleet.ConditionWithinLimits)
 	e.logf("flood: %d Clusters, %d requests left; condition WithinLimits of the token: %s %s", clusters, len(left.Items), limits.Status, limits.Message)
+	reported := 0.
+	if limits.Status == "False" {
+		reported = 1
+	}
 	title := func(what string) string {
 		return fmt.Sprintf("%d requests from one token, of agents that never connect: %s", o.Flood, what)
 	}
@@ -58,7 +62,7 @@ func flood(ctx context.Context, o Options) ([]figures.Figure, error) {
 		figures.Bytes("flood/etcd", title("growth of etcd before it compacts its history"), grown-database),
 		figures.Counted("flood/clusters", title("Clusters"), float64(clusters)),
 		figures.Counted("flood/requests", title("requests that are left"), float64(len(left.Items))),
-		figures.Counted("flood/reported", title("whether the condition WithinLimits of the token is False"), map[bool]float64{true: 1}[limits.Status == "False"]),
+		figures.Counted("flood/reported", title("whether the condition WithinLimits of the token is False"), reported),
 		figures.Processor("flood/cpu", title("CPU of the hub for each"), c.hubCPU, o.Flood),
 	}, nil
 }
