@@ -3,7 +3,7 @@ package testenv
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"path"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/withpolicies"
 	"github.com/muster-fleet/muster/pkg/admission"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -71,16 +72,20 @@ func (c *Cluster) WithoutAdmission(t testing.TB) func(*muster.Options) {
 	require.NoError(t, err)
 	policies, err := policiesFor(c.RESTConfig())
 	require.NoError(t, err)
-	for _, policy := range policies {
+	for _, policy := range slices.Backward(policies) { // the policies of which the outcome is awaited are the first
 		err := client.Resource(admission.Resource(policy)).Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
 		}
 	}
 	requests := c.Fleet.ClusterRegistrations(metav1.NamespaceDefault)
+	const claimed = "claimed"
 	Eventually(t, func() (bool, string) {
-		err := admission.Probe(t.Context(), requests)
-		return errors.Is(err, admission.ErrNotApplied), "the API server still applies the admission policies"
+		stored, err := requests.Create(t.Context(), &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "without-admission-", Annotations: map[string]string{fleet.CreatorAnnotation: claimed}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && stored.Annotations[fleet.CreatorAnnotation] == claimed,
+			fmt.Sprintf("the API server still applies the admission policies: %v", err)
 	})
 	return func(o *muster.Options) { o.LeaveAdmission = true }
 }
