@@ -16,9 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestUninstallKeepsTheKinds(t *testing.T) {
+	sample.Long(t)
 	s := freshScene(t)
 	before := s.inventory()
 	s.install(t, charts.CRD, nil)
@@ -39,6 +41,7 @@ func TestUninstallKeepsTheKinds(t *testing.T) {
 }
 
 func TestKindsOfAManagementServerAreTakenOver(t *testing.T) {
+	sample.Long(t)
 	s := freshScene(t)
 	before := s.inventory()
 	for plural, kind := range map[string]string{"bundles": "Bundle", "clusters": "Cluster", "clustergroups": "ClusterGroup", "helmops": "HelmOp"} {
@@ -81,6 +84,7 @@ func TestKindsWithoutAReleaseNeedTakeOwnership(t *testing.T) {
 // Helm deletes the kinds that a new version of a release does not contain, with all their objects. Fleet's chart of this name has kinds that
 // Muster does not use. The README describes how to keep the kinds that are not in this chart.
 func TestKindsOfOtherComponentsStay(t *testing.T) {
+	sample.Long(t)
 	s := freshScene(t)
 	s.installWith(t, looseKind("gitrepos", "GitRepo", nil), looseKind("imagescans", "ImageScan", nil), looseKind("unknowns", "Unknown", nil), looseKind("kepts", "Kept", nil))
 	keep := []byte(`{"metadata":{"annotations":{"helm.sh/resource-policy":"keep"}}}`)

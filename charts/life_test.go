@@ -13,9 +13,11 @@ import (
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/inventory"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestHubReleaseFromInstallToUninstall(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.install(t, charts.CRD, nil)
 	defer s.uninstall(t, charts.CRD)

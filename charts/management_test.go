@@ -9,11 +9,13 @@ import (
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/inventory"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 // A management server installs the kinds and then the hub, and upgrades the hub whenever its own settings change. The values that a
 // person has set stay.
 func TestManagementServerInstallsAndUpgradesTheHub(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	before := s.inventory()
 	s.serverUpgrade(t, charts.CRD, nil)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 const systemNamespace = "cattle-fleet-system"
@@ -47,6 +48,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 
 // A dry run checks everything but the storage: admission, validation and field names.
 func TestAPIServerAcceptsEveryObject(t *testing.T) {
+	sample.Long(t)
 	plane := controlplane.Shared(t, "member")
 	ensureNamespace(t, plane.RESTConfig())
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -44,6 +45,7 @@ func (h *Hub) ask(t *testing.T, namespace, name, clientID string, status corev1.
 }
 
 func TestFindRequest(t *testing.T) {
+	sample.Long(t)
 	hub, namespace := quietHub(t)
 	const no, unknown = corev1.ConditionFalse, corev1.ConditionUnknown
 	hub.ask(t, namespace, "waiting", "a", unknown, fleet.ReasonWaitingForApproval)

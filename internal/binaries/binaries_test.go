@@ -7,9 +7,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestBuild(t *testing.T) {
+	sample.Long(t)
 	script, err := os.ReadFile("../../scripts/build")
 	require.NoError(t, err)
 	require.Contains(t, string(script), "CGO_ENABLED=0 go build -trimpath -buildvcs=false", "one build more of all libraries otherwise")

@@ -28,6 +28,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -439,6 +440,7 @@ func (h *hall) withoutRights(t *testing.T, namespace, role string) {
 
 // Every check has a set-up in which it fails, and it is the only one: otherwise the first line would name another cause.
 func TestChecksFailAlone(t *testing.T) {
+	sample.Long(t)
 	h := newHall(t)
 	h.versionOf(t, "west", "v1.2.3")
 

@@ -31,6 +31,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -366,6 +367,7 @@ func TestFromHere(t *testing.T) {
 
 // A server that accepts connections and ends each before the handshake.
 func TestWayTLS_noHandshake(t *testing.T) {
+	sample.Long(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()

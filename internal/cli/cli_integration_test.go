@@ -32,6 +32,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -91,6 +92,7 @@ func memberConfig(t *testing.T, member *testenv.Cluster) string {
 type items[T any] struct{ Items []T }
 
 func TestImport(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
 	agent := registration.DefaultSystemNamespace
@@ -137,6 +139,7 @@ func TestImport(t *testing.T) {
 
 // The kubeconfig of a cloud names a program that obtains a credential. The command runs it, and gives the hub the token of a ServiceAccount.
 func TestImportWithServiceAccount(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
 	namespaces := member.Kubernetes.CoreV1().Namespaces()

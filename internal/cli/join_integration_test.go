@@ -15,6 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -45,6 +46,7 @@ func (p person) valuesFile(token string, flags ...string) (file, values string) 
 
 // A member is joined with one command. After any failure, the same command with valid values continues.
 func TestJoin(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member := testenv.BorrowedCluster(t, "member")
 	kubeconfig, namespace := memberConfig(t, member), registration.DefaultSystemNamespace

@@ -16,11 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // Each list of 10,000 objects is read in pages, with one request for each page and no others.
 func TestListsInPages(t *testing.T) {
+	sample.Long(t)
 	const objects, size = 10_000, 500
 	seen := metav1.Now()
 	object := func(kind string, i int) any {

@@ -12,11 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestRemove(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member, _ := p.importsEast()
 	p.hub.AwaitOwnBundle(t, p.namespace, "east")
@@ -87,12 +89,14 @@ func TestRemoveWithoutAgent(t *testing.T) {
 }
 
 func TestRotateAnImport(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	p.importsEast()
 	p.rotates("east")
 }
 
 func TestRotateWithTheMember(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
 	namespace := member.Namespace(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/report"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -40,6 +41,7 @@ func unzip(t *testing.T, file string) (files map[string]string, overview report.
 }
 
 func TestReport(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	member, _ := p.importsEast()
 	p.token(registration.ImportTokenName("east"))

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/process"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestMain(m *testing.M) { os.Exit(RunTests(m)) }
@@ -66,6 +67,7 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestStartAndStop(t *testing.T) {
+	sample.Long(t)
 	name := fmt.Sprintf("stop%d", os.Getpid()) // no other process has this name
 	c := own(t, Options{
 		Name: name, APIServerArgs: []string{"--service-account-max-token-expiration=2h"},

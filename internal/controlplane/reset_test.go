@@ -20,9 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestReset(t *testing.T) {
+	sample.Long(t)
 	c := own(t, Options{Name: "reset"})
 	client := clientFor(t, c.RESTConfig())
 	require.ErrorContains(t, c.Reset(t.Context()), "no checkpoint")

@@ -119,6 +119,7 @@ func blocked() step {
 }
 
 func TestInterrupt(t *testing.T) {
+	sample.Long(t)
 	type row struct {
 		name, until string
 		steps       []step
@@ -152,6 +153,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestFailureKeepsOnlyTheLogs(t *testing.T) {
+	sample.Long(t)
 	o, out, temporary := stage(t)
 	broken := errors.New("out of range")
 	all := append(wholeHub(t, hubOnly()), step{title: "divide", run: func(ctx context.Context, d *demo) (string, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -40,6 +41,7 @@ func runSteps(t *testing.T, way string, steps ...step) {
 }
 
 func TestImportedAgent(t *testing.T) {
+	sample.Long(t)
 	runSteps(
 		t, imported,
 		step{"it deploys its own Bundle and applies every setting without registering again", (*scene).takesEverySetting},
@@ -51,6 +53,7 @@ func TestImportedAgent(t *testing.T) {
 }
 
 func TestInstalledAgent(t *testing.T) {
+	sample.Long(t)
 	runSteps(
 		t, installed,
 		step{"it deploys its own Bundle and keeps the values of its chart", (*scene).isAdopted},
@@ -131,6 +134,7 @@ func (s *scene) isAdopted(t *testing.T, _ *fleet.Cluster) {
 }
 
 func TestAgentThatIsKilledRepeatedly(t *testing.T) {
+	sample.Long(t)
 	t.Parallel()
 	s := newScene(t)
 	killed, stop := s.killAgents(t, 700*time.Millisecond)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -216,6 +217,7 @@ func draw(t *testing.T, b *tab, directory string) {
 
 // In a browser, the page works with its content security policy, escapes the texts of members, follows the hub, and fits on a phone.
 func TestChromium(t *testing.T) {
+	sample.Long(t)
 	b := openTab(t)
 	if *screenshots != "" {
 		draw(t, b, *screenshots)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
@@ -67,6 +68,7 @@ func (p person) get(t *testing.T, path string) string {
 }
 
 func TestPageFollowsTheHub(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t, testenv.Ahead(31*time.Second)) // the hub delays the first status of a Cluster until it is that old
 	p := opened(t, s.Hub.RESTConfig(), "")
 	require.Contains(t, p.get(t, "/"), "No cluster is registered yet")

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -37,6 +38,7 @@ func (s *scene) cluster(name string) *fleet.Cluster {
 var clusterNames = []string{"short", strings.Repeat("long", 15), strings.Repeat("x", 29) + "." + strings.Repeat("y", 29)}
 
 func TestAgentPolicies(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	s.run("an agent writes status.agent", func(t *testing.T, s *scene) {
 		for _, name := range clusterNames {

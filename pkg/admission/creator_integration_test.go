@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -25,6 +26,7 @@ const other = "example.com/other"
 var requestsResource = fleet.SchemeGroupVersion.WithResource("clusterregistrations")
 
 func TestCreatorPolicy(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	s.needsMutating()
 	s.run("the API server records the creator, whatever the request claims", func(t *testing.T, s *scene) {
@@ -165,6 +167,7 @@ func TestCreatorPolicy(t *testing.T) {
 
 // Without the mutating policy the API server would store the creator that the request claims.
 func TestRequestWhileTheCreatorIsNotRecorded(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.inForce()

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -116,6 +117,7 @@ func TestDeploymentStatusWithoutThePolicies(t *testing.T) {
 }
 
 func TestDeploymentStatusPolicy(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	agent, write := s.agent("first"), s.deployment("first")
 	s.eventuallyRefused(func() error { return write(agent, tooLarge()["release"].status) }, admission.DeploymentStatusPolicy)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -104,6 +105,7 @@ func TestManagedFieldsOfAgents(t *testing.T) {
 
 // The holder of a registration token writes the metadata of its requests, and the hub keeps hundreds of them.
 func TestManagedFieldsOfRequests(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	requests := s.importer().fleet.ClusterRegistrations(s.namespace)
 	entry := func(manager, fields string) metav1.ManagedFieldsEntry {

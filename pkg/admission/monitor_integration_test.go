@@ -25,6 +25,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -130,6 +131,7 @@ func TestMonitor_startLogsNoPassingState(t *testing.T) {
 }
 
 func TestMonitorThatInstalls(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.remove()
@@ -176,6 +178,7 @@ func TestInstall(t *testing.T) {
 // The objects alone prove little: an API server may not apply them yet. It may also apply the validating policy before the mutating one; that
 // refusal does not mean that the hub lacks a right.
 func TestProbe_whileOnlyTheValidatingPolicyIsApplied(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.inForce()
@@ -385,6 +388,7 @@ func TestMonitorOfAPIServerWithoutPolicies(t *testing.T) {
 }
 
 func TestMonitorOfAPIServerThatServesOnlyTheBeta(t *testing.T) {
+	sample.Long(t)
 	t.Parallel()
 	newScene(t).needsMutating()
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{

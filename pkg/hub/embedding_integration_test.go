@@ -24,6 +24,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -35,6 +36,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 const soon = 2 * time.Minute
 
 func TestRunInsideAnotherProgram(t *testing.T) {
+	sample.Long(t)
 	hub := testenv.SharedCluster(t, "hub")
 	namespace := hub.Namespace(t)
 	cfg := hub.RESTConfig()
@@ -184,6 +186,7 @@ func TestRunRefusesAUsedFactory(t *testing.T) {
 }
 
 func TestRunMetrics(t *testing.T) {
+	sample.Long(t)
 	hub, registry := testenv.SharedCluster(t, "hub"), prometheus.NewRegistry()
 	measured := func(o *muster.Options) { o.Metrics = registry }
 	series := func() int {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -337,6 +338,7 @@ func TestTransform_digests(t *testing.T) {
 }
 
 func TestInternSize(t *testing.T) {
+	sample.Long(t)
 	text := strings.Repeat("x", internSize/8)
 	for name, add := range map[string]func(w *interner, s string){
 		"strings": func(w *interner, s string) { w.string(s) },

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -53,6 +54,7 @@ func largeBundle(n int) *fleet.Bundle {
 // Tenants and, without the admission policies, agents write as much as the API server permits. The caches keep a small part, of the first
 // list and of each event.
 func TestCachesOfLargeReports(t *testing.T) {
+	sample.Long(t)
 	const reports, limit = 8, 14 << 20 // of 21 MiB; the clients, connections and their buffers take 10 MiB
 	plane := withkinds.Shared(t)
 	clients, err := versioned.NewForConfig(plane.RESTConfig())

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -31,6 +32,7 @@ func list(element string) string {
 }
 
 func TestWithoutResources_dropsWhatTakesTooMuchMemory(t *testing.T) {
+	sample.Long(t)
 	for name, spec := range map[string]string{
 		"empty targets":        `{"targets":` + list("{}") + `}`,
 		"empty restrictions":   `{"targets":[{"clusterName":"a"}],"targetRestrictions":` + list("{}") + `}`,
@@ -66,6 +68,7 @@ func TestWithoutResources_dropsWhatTakesTooMuchMemory(t *testing.T) {
 }
 
 func TestWithSmallSpec(t *testing.T) {
+	sample.Long(t)
 	reduce := withSmallSpec(restoreCluster)
 	const priority = `"agentSchedulingCustomization":{"priorityClass":{"value":5}}`
 	for name, row := range map[string]struct {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
@@ -72,6 +73,7 @@ func await(t *testing.T, what string, happens <-chan struct{}) {
 
 // The leader stops in order, and a standby takes over. Then the new leader is cut off from the API server, and another standby takes over.
 func TestRunWithElection(t *testing.T) {
+	sample.Long(t)
 	cluster := testenv.SharedCluster(t, "hub")
 	namespace := cluster.Namespace(t)
 	first := startReplica(t, cluster, namespace, "first")

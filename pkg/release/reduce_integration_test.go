@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -35,6 +36,7 @@ func (m *member) reducing(config *rest.Config) *Client {
 
 // A release as large as an API server stores one, with ten revisions, each of which has objects, hooks and a chart that cannot be compressed much.
 func TestUninstall_reduced(t *testing.T) {
+	sample.Long(t)
 	const objects, revisions, large = 60, 5, 560 << 10 // Helm keeps five
 	for name, isSigned := range map[string]bool{"signed": true, "not signed": false} {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -407,6 +408,7 @@ func (m *member) rewrite(change func(*helm.Release)) {
 
 // The last revision is what the agent would deploy: another agent has deployed it, or this agent has, for another Cluster.
 func TestDeploy_sameRevision(t *testing.T) {
+	sample.Long(t)
 	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}", 1)
 	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
 	setUp := func(t *testing.T) (*member, Request, func() []string) {
@@ -771,6 +773,7 @@ func TestDeploy_undecodedRevision(t *testing.T) {
 
 // A later revision, or what looks like one, must not decide what is removed: a signed revision of the owner exists.
 func TestUninstall_forgedOptions(t *testing.T) {
+	sample.Long(t)
 	scope := "blue"
 	empty := func(m *member) string {
 		return `{"name":"app","namespace":"` + m.namespace + `","version":9,"info":{"status":"failed"}}`

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -221,6 +222,7 @@ func TestCorrect_fails(t *testing.T) {
 
 // The last revision is a failed correction that is kept. It has no labels, and the options of the removal are in those of the revision before.
 func TestUninstall_failedCorrection(t *testing.T) {
+	sample.Long(t)
 	setUp := func(t *testing.T, files ...string) (*member, Request) {
 		m := onMember(t)
 		m.withHistoryKey()

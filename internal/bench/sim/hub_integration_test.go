@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -24,6 +25,7 @@ func connected(t *testing.T, hub *testenv.Cluster) *API {
 
 // TestAgents tests methods that scripts/bench-small does not use.
 func TestAgents(t *testing.T) {
+	sample.Long(t)
 	hub, _ := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -17,6 +18,7 @@ import (
 // A user of a workspace writes a Bundle, or a Secret, once, and the hub stores it for each Cluster. The database of the API server is for all
 // workspaces.
 func TestAmplification(t *testing.T) {
+	sample.Long(t)
 	const clusters, size, limit = 12, 300 << 10, 1 << 20
 	s := testenv.EmptyStage(t)
 	s.Hub.Configure(t, map[string]any{"bundles": map[string]any{"workspaceLimitMiB": 1}})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -20,6 +21,7 @@ const longest = 253
 
 // Names as long as Kubernetes allows do not fit into namespaces, labels and ServiceAccounts as they are.
 func TestLongestNames(t *testing.T) {
+	sample.Long(t)
 	shared := testenv.ParallelStage(t)
 	hub, member := shared.Hub, shared.Member
 	for name, long := range map[string]string{
@@ -63,6 +65,7 @@ func requireGrantedUnder(t *testing.T, hub *testenv.Cluster, values registration
 }
 
 func TestUnusualClientIDs(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	hub, ns := s.Hub, s.Namespace
 	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})

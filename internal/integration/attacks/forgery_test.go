@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -39,6 +40,7 @@ func TestForgedLabels(t *testing.T) {
 // Labels and annotations of the hub's own objects have no effect on a request. A request with an owner reference to a Cluster that does
 // not exist is not granted: the hub treats it as one that Kubernetes will delete with its Cluster.
 func TestForgedMetadata(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -76,6 +78,7 @@ func TestForgedMetadata(t *testing.T) {
 
 // Pairs of strings that give the same text when they are concatenated must have different hashes.
 func TestConcatenationsThatCollide(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "ab")
@@ -94,6 +97,7 @@ const roleOfToken, bindingOfToken = "the Role of the token", "the RoleBinding of
 
 // A request has the name of an object of the hub.
 func TestRequestNamedAfterAnotherObject(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -147,6 +151,7 @@ func everything(t *testing.T, s *testenv.Stage) map[string]string {
 
 // A request that is too large is refused by the API server, whoever sends it, or costs no more than a small one.
 func TestOversizedRequests(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")

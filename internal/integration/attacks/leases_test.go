@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -23,6 +24,7 @@ import (
 // Agents attack with the Leases to which they send heartbeats. Without the policies the API server stores what an agent writes into its own
 // Lease; the hub reads little of it, and no attack goes beyond the agent's own Cluster.
 func TestHostileLease(t *testing.T) {
+	sample.Long(t)
 	for name, withoutPolicies := range map[string]bool{"with the policies": false, "without the policies": true} {
 		t.Run(name, func(t *testing.T) {
 			s := testenv.EmptyStage(t)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -48,6 +49,7 @@ var oddClusters = []string{
 
 // A user of a workspace may write such objects. The hub must come to rest.
 func TestOddObjects(t *testing.T) {
+	sample.Long(t)
 	var sent testenv.Recorder
 	s := testenv.NewStage(t, testenv.DefaultDelays, sent.Wrap)
 	client, err := dynamic.NewForConfig(s.Hub.RESTConfig())

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -24,6 +25,7 @@ import (
 // A tenant has as many concurrent imports as the hub permits, of members whose answers are as large as the hub accepts. A decoded answer
 // takes twenty times its size. The hub reports why each import fails, imports the member of another tenant, and does not grow.
 func TestHostileMembers(t *testing.T) {
+	sample.Long(t)
 	const members, growth = 64, 50 << 20
 	s := testenv.NewStage(t)
 	answer := []byte(`{"kind":"List","apiVersion":"v1","items":[` + strings.Repeat("[],", 1<<20) + `[]]}`)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
@@ -19,6 +20,7 @@ import (
 // A user of one workspace creates many more objects of each kind than the hub has workers, and each pass over such an object takes as long as
 // a pass can. A cluster of another workspace registers, and one is imported, much earlier than if all objects waited in one queue.
 func TestObjectsOfOneWorkspace(t *testing.T) {
+	sample.Long(t)
 	const many, workers = 60, 4
 	var sent testenv.Recorder
 	s := testenv.NewStage(t, sent.Wrap, func(o *muster.Options) { o.Workers = workers })

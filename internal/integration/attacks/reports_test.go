@@ -10,12 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // Without the policies, the API server stores a large report of a compromised agent, and the hub copies a small part of it: otherwise the status of the
 // Bundle and of the Cluster would be too large to be written. With the policies the API server refuses it.
 func TestLargeReportWithoutThePolicies(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	hub := s.Hub
 	s.Running = hub.Hub(t, hub.WithoutAdmission(t))

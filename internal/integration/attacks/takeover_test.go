@@ -12,11 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestHeldIdentity(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	shared, other := s.Token(t, "shared"), s.Token(t, "other")
 	v := newVictim(t, s, shared, "victim")
@@ -58,6 +60,7 @@ func TestHeldIdentity(t *testing.T) {
 // A request is created with the annotation of another creator and with the status of a granted request. The API server replaces both, or refuses
 // the request if it cannot record creators.
 func TestForgedCreatorAndStatus(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
@@ -85,6 +88,7 @@ func TestForgedCreatorAndStatus(t *testing.T) {
 
 // An agent at work proves possession for its next request, by name. Another client that knows the name cannot use it again.
 func TestReplayedPossessionProof(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
@@ -124,6 +128,7 @@ func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 // Fifty requests with the same new clientID are created at the same time. The hub grants exactly one, and refuses the others or deletes
 // them: a grant deletes the requests that were created in an earlier second, because the same agent may have sent them.
 func TestRaceForOneIdentity(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	const many = 50

@@ -15,11 +15,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestStolenImportToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -73,6 +75,7 @@ func TestStolenImportToken(t *testing.T) {
 }
 
 func TestStolenRequestToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
@@ -148,6 +151,7 @@ func TestStolenRequestToken(t *testing.T) {
 
 // The API server rejects the token of a request that was deleted.
 func TestRevokedToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v, stolen := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
@@ -184,6 +188,7 @@ func admin(account, namespace string) *rbacv1.RoleBinding {
 
 // The holder of a token can list the names of the Secrets that it may read. The hub has deleted those whose credential is in use.
 func TestReadCredentialsOfOthers(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	v := &victim{Registered: s.RegisterRenewing(t, values, "victim", "v"), stage: s}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -20,6 +21,7 @@ const password = "hunter2"
 
 // The thief of a shared token registers a cluster with the label that a Bundle selects, to read the Secret in the Bundle.
 func TestLabelsOfAStolenToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	for name, label := range map[string]string{"app": "env", "public": "zone"} {
 		testenv.Create(t, s.Hub.Fleet.Bundles(s.Namespace).Create, &fleet.Bundle{
@@ -96,6 +98,7 @@ func TestLabelsOfAStolenToken(t *testing.T) {
 // A thief requests another credential, with the credential of an agent or with an import token, and without the annotation of agents that
 // renew: the new credential would be valid years longer than the stolen one.
 func TestShortCredential(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"renewing"}})
 	renewing := with("own", "renewing", "r"+s.Namespace)
@@ -133,6 +136,7 @@ func TestShortCredential(t *testing.T) {
 // The thief of a token requests very many clusters. The number of objects that the hub creates and keeps is limited, the hub reports it to
 // the owner of the token, and it grants requests with other tokens.
 func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
+	sample.Long(t)
 	hub := testenv.SharedCluster(t, "hub")
 	const limit, many = 4, 60
 	settings := hub.Reachable()
@@ -209,6 +213,7 @@ func TestRequestsThatNameTheTokenOfOthers(t *testing.T) {
 
 // The holder of a token for one Cluster gets any number of grants for it, as long as no agent uses one: the oldest are deleted.
 func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"one"}})
 	var last *fleet.ClusterRegistration
@@ -226,6 +231,7 @@ func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
 
 // A user who may create Clusters gives many of them one clientID. The answers to requests for that clientID stay small.
 func TestVeryManyClustersOfOneIdentity(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	for n := range 50 {

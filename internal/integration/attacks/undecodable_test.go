@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -48,6 +49,7 @@ func restoreSchemas(t *testing.T, hub *testenv.Cluster) {
 // The CustomResourceDefinitions of Fleet admit any text as the ttl of a token, and quantities in a Cluster that take minutes and gigabytes to
 // decode. Such an object must not stop the hub for the others. A clientID can be longer than this project allows.
 func TestUndecodable(t *testing.T) {
+	sample.Long(t)
 	hub := testenv.BorrowedCluster(t, "hub")
 	restoreSchemas(t, hub)
 	hub.Configure(t, hub.Reachable())

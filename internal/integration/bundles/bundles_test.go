@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -36,6 +37,7 @@ func parallelShop(t *testing.T) shop {
 }
 
 func TestTargets(t *testing.T) {
+	sample.Long(t)
 	s := parallelShop(t)
 	all := []string{"a", "b", "c"}
 	s.cluster(t, "a", map[string]string{"env": "prod"})
@@ -187,6 +189,7 @@ func TestPause(t *testing.T) {
 
 // A version reaches the partition of the canary first, and the others when the canary is ready, one at a time.
 func TestRollout(t *testing.T) {
+	sample.Long(t)
 	s, running := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
 	all := []string{"a", "b", "c"}
 	for _, name := range all {
@@ -252,6 +255,7 @@ func (s shop) change(t *testing.T, bundle, text string) {
 }
 
 func TestSharedContent(t *testing.T) {
+	sample.Long(t)
 	s := parallelShop(t)
 	text := "shared-" + s.ns
 	s.cluster(t, "a", nil)

@@ -10,12 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // A fault is injected at each write of the hub in turn. The result must be the same as without a fault.
 func TestBundlesUnderFaults(t *testing.T) {
+	sample.Long(t)
 	sweep := testenv.Sweep{Least: 20, Hub: []func(*muster.Options){soonCollected}}
 	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		s := shop{hub: hub, ns: hub.Namespace(t)}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
@@ -20,6 +21,7 @@ import (
 // Somebody deletes the kinds of ClusterGroups and Bundles, and the API server answers that it does not know them. A hub that starts then creates them
 // again, empty.
 func TestDeletedKinds(t *testing.T) {
+	sample.Long(t)
 	s, running := newShop(t)
 	extensions, err := clientset.NewForConfig(s.hub.RESTConfig())
 	require.NoError(t, err)

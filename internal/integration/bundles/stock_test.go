@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -97,6 +98,7 @@ func (s shop) deploy(t *testing.T, cluster, bundle, namespace string) {
 }
 
 func TestFleetsClusterController(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	stage := testenv.NewStage(t, testenv.WithoutBundles, r.Wrap)
 	s := shop{hub: stage.Hub, ns: stage.Namespace}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/recording"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -496,6 +497,7 @@ func (s *switching) runOurAgent(t *testing.T) {
 // release keeps its revision, every object its version, and every BundleDeployment its deployment ID, and where this hub runs, the status of
 // the Cluster sums them up. The page cannot be run itself: it needs the images of Fleet.
 func TestSwitch(t *testing.T) {
+	sample.Long(t)
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "switching.md"))
 	require.NoError(t, err)
 	stage := testenv.NewStage(t, testenv.WithoutBundles)

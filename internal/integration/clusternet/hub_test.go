@@ -10,12 +10,14 @@ import (
 
 	"github.com/muster-fleet/muster/internal/clusternetagent"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // TestHub tests the configuration, the writes and the restart of a hub.
 func TestHub(t *testing.T) {
+	sample.Long(t)
 	recorder := &testenv.Recorder{}
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.Hub.NeedsMutatingPolicies(t)

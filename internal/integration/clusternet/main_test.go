@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -32,6 +33,7 @@ type stage struct {
 
 // TestRegistration runs the tests that share a hub, each in a workspace of its own. The hub has the rights that the chart gives it.
 func TestRegistration(t *testing.T) {
+	sample.Long(t)
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.Hub.NeedsMutatingPolicies(t)
 	s.start(t, s.Hub.InstallChart(t, map[string]any{"clusternet": map[string]any{"enabled": true}, "bootstrap": map[string]any{"enabled": false}}))

@@ -231,6 +231,7 @@ func TestClosed(t *testing.T) {
 
 // If the API server does not record the creator of a request, the hub registers no agent, and the request has the reason.
 func TestCreatorNotRecorded(t *testing.T) {
+	sample.Long(t)
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.startHub(t, s.Hub.WithoutMutatingPolicies(t))
 	id := newID()
@@ -242,6 +243,7 @@ func TestCreatorNotRecorded(t *testing.T) {
 
 // The holder of a token could create any number of requests. No limit of registrations applies to those for which the hub creates none.
 func TestVeryManyRequests(t *testing.T) {
+	sample.Long(t)
 	for _, row := range sample.Some(t, 1, []struct {
 		name       string
 		registered bool

@@ -14,10 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 func TestRestartWritesNothing(t *testing.T) {
+	sample.Long(t)
 	s := &stage{testenv.EmptyStage(t)}
 	hub, member := s.Hub, s.Member
 	settings := hub.Reachable()

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -98,6 +99,7 @@ func (d *fleetDay) hours(t *testing.T, hours int, beating ...string) {
 }
 
 func TestDayOfHeartbeats(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	d := newFleetDay(t, r, 3)
 	silent, others := d.clusters[0], d.clusters[1:]

@@ -9,12 +9,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // A server that embeds the hub continues after the hub has stopped: goroutines that still ran would accumulate.
 func TestStopDuringCalls(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	ns, silent := hub.Namespace(t), testenv.SilentServer(t)

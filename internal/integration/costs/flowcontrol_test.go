@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -31,6 +32,7 @@ const (
 )
 
 func TestStormsStarveNobody(t *testing.T) {
+	sample.Long(t)
 	s := &flowStage{Stage: testenv.EmptyStage(t)}
 	s.Running = s.Hub.Hub(t, s.Hub.InstallChart(t, map[string]any{"bootstrap": map[string]any{"enabled": false}}))
 	values := s.Token(t, "tok")

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -24,6 +25,7 @@ const (
 
 // A member that accepts connections and never answers occupies a call until it times out.
 func TestSilentMembersDoNotDelayOthers(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -24,6 +25,7 @@ const kubeconfigs = "fleet-default"
 // A fault is injected at each write of the hub in turn, until two whole registrations need fewer writes. The result must be the same as
 // without a fault.
 func TestRegistrationsUnderFaults(t *testing.T) {
+	sample.Long(t)
 	_, member := testenv.Clusters(t)
 	testenv.Sweep{Least: 40}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		testenv.Create(t, hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}})

@@ -45,6 +45,7 @@ var outages = []outage{
 }
 
 func TestRegistrationsUnderOutages(t *testing.T) {
+	sample.Long(t)
 	_, member := testenv.Clusters(t)
 	for _, o := range sample.Some(t, 1, outages) {
 		t.Run(o.name, func(t *testing.T) {

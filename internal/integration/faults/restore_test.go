@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
@@ -20,6 +21,7 @@ import (
 
 // TestHubRestoredFromABackup restores etcd with the command of docs/operations.md, while the hub and the agents run.
 func TestHubRestoredFromABackup(t *testing.T) {
+	sample.Long(t)
 	member, hub := testenv.SharedCluster(t, "member"), testenv.OwnCluster(t)
 	hub.Configure(t, hub.Reachable())
 	options := muster.Options{RESTConfig: hub.RESTConfig(), DisableBootstrap: true, Election: &leader.Config{

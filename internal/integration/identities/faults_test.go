@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -14,6 +15,7 @@ import (
 // A request waits, is denied, and is approved later, with a fault at any write of the hub. In the end the agent has read each answer, and
 // the approval is as the person wrote it.
 func TestAnswersUnderFaults(t *testing.T) {
+	sample.Long(t)
 	testenv.Sweep{Least: 12}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		return func(_ int, strike func()) {
 			values := hub.Token(t, hub.Namespace(t), "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
@@ -37,6 +39,7 @@ func TestAnswersUnderFaults(t *testing.T) {
 
 // Three agents register with a token for two uses, with a fault at any write of the hub: two are granted, and two uses are counted.
 func TestUsesUnderFaults(t *testing.T) {
+	sample.Long(t)
 	testenv.Sweep{Least: 15}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		return func(_ int, strike func()) {
 			namespace := hub.Namespace(t)

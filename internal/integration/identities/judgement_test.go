@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -71,6 +72,7 @@ func TestTokenForOneCluster(t *testing.T) {
 // Kubernetes deletes the requests of a Cluster that the hub does not finalize. A request that was refused because of that Cluster would otherwise
 // create the Cluster again.
 func TestDeletionWithoutTheHub(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	granted := s.Register(t, values, "edge", "1").Request
@@ -88,6 +90,7 @@ func TestDeletionWithoutTheHub(t *testing.T) {
 }
 
 func TestPossessionProof(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")
@@ -166,6 +169,7 @@ func TestPossessionProofAndQuarantine(t *testing.T) {
 // The proof of a revoked credential counts neither at once nor after the agent has got another credential. The thief reports no
 // request with which he has registered, as an agent that has taken over the credential of an agent of Fleet.
 func TestPossessionProofAndRevocation(t *testing.T) {
+	sample.Long(t)
 	s := newThief(t)
 	s.proves(t, "request-evil", "")
 	require.NoError(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(s.credential.ClusterNamespace()).Delete(t.Context(), s.credential.Account(), metav1.DeleteOptions{}))
@@ -180,6 +184,7 @@ func TestPossessionProofAndRevocation(t *testing.T) {
 
 // Without the name of its request, the proof counts only for a credential that is not renewed: an agent that renews reports that name.
 func TestPossessionProofWithoutARequest(t *testing.T) {
+	sample.Long(t)
 	s := newThief(t)
 	s.credential = s.RegisterRenewing(t, s.shared.Values, "renewing", "2")
 	s.proves(t, "request-evil", "")
@@ -188,6 +193,7 @@ func TestPossessionProofWithoutARequest(t *testing.T) {
 
 // An agent proves possession for a request before it sends the request. Another client that reads the name creates a request with it first.
 func TestPossessionProofForARequestOfAnother(t *testing.T) {
+	sample.Long(t)
 	s := newThief(t)
 	random := "2" + s.Namespace
 	name := registration.RequestName(random)
@@ -204,6 +210,7 @@ func TestPossessionProofForARequestOfAnother(t *testing.T) {
 }
 
 func TestPossessionProofAndImport(t *testing.T) {
+	sample.Long(t)
 	s := newThief(t)
 	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
 	s.credential = s.Register(t, s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported")), cluster.Spec.ClientID, "1")
@@ -214,6 +221,7 @@ func TestPossessionProofAndImport(t *testing.T) {
 }
 
 func TestApprovalOfAHeldIdentity(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")
@@ -231,6 +239,7 @@ func TestApprovalOfAHeldIdentity(t *testing.T) {
 }
 
 func TestTokenMismatch(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	s.Hub.NeedsMutatingPolicies(t) // otherwise the API server refuses the request
 	mine, victims := s.Token(t, "mine"), s.Hub.Token(t, s.Namespace, "victims", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
@@ -249,6 +258,7 @@ func TestTokenMismatch(t *testing.T) {
 }
 
 func TestImportToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
 	values := s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported"))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -92,6 +93,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestQuarantineStopsDeployments(t *testing.T) {
+	sample.Long(t)
 	s := registeredAgent(t)
 	agent := s.asAgent(t)
 	s.Hub.AwaitOwnBundle(t, s.Namespace, s.cluster)
@@ -125,6 +127,7 @@ func TestQuarantineStopsDeployments(t *testing.T) {
 }
 
 func TestDeleteQuarantinedCluster(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)

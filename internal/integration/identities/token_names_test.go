@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -22,6 +23,7 @@ import (
 
 // An API server before 1.36 records no creators. It checks the token that a request names.
 func TestOrigin_namedToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutMutatingPolicies(t))
 	mine := s.Token(t, "mine")
@@ -44,6 +46,7 @@ func TestOrigin_namedToken(t *testing.T) {
 // The hub assumes the import token for a request that names no token. The thief cannot read the answer, and must not take anything from
 // the agent or the token.
 func TestOrigin_noToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutMutatingPolicies(t))
 	mine := s.Token(t, "mine")
@@ -74,6 +77,7 @@ func TestOrigin_noToken(t *testing.T) {
 // A hub is upgraded from a version that gave tokens no verb register: the policy is in force before the hub has added the verb. Agents wait
 // until then.
 func TestOrigin_tokensOfAnEarlierVersion(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	without := s.Hub.WithoutMutatingPolicies(t)
 	earlier := s.Hub.Hub(t, without)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -67,6 +68,7 @@ func tokenOf(t *testing.T, hub *testenv.Cluster, values registration.Values) *fl
 }
 
 func TestRaceForTheLastUse(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	values := s.Hub.Token(t, s.Namespace, "once", fleet.ClusterRegistrationTokenSpec{UsageLimit: ptr.To(int32(1))})
 	reasons, clusters := decided(t, s.Hub, storm(t, s.Hub, values, 50))
@@ -91,6 +93,7 @@ func TestRaceForTheLastUse(t *testing.T) {
 }
 
 func TestWritesOfAStormOnOneToken(t *testing.T) {
+	sample.Long(t)
 	const size = 60
 	recorder := &testenv.Recorder{}
 	s := testenv.NewStage(t, recorder.Wrap)
@@ -113,6 +116,7 @@ func TestWritesOfAStormOnOneToken(t *testing.T) {
 }
 
 func TestUsesAfterATakeover(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	first := s.Register(t, values, "edge", "a")

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -83,6 +84,7 @@ func (s *stage) deployment(t *testing.T, agentNamespace string) *appsv1.Deployme
 }
 
 func TestBundleDeliversSettings(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, _ := s.adopted(t, "m")
 	before, deployed := s.Cluster(t, "m"), s.deployment(t, agentNamespace)
@@ -177,6 +179,7 @@ func TestAddressOfTheHubChanges(t *testing.T) {
 }
 
 func TestRevokedCredential(t *testing.T) {
+	sample.Long(t)
 	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	agentNamespace, r := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
@@ -210,6 +213,7 @@ func (s *stage) revoke(t *testing.T, cluster string) {
 }
 
 func TestWritesOfAChange(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	s := newStage(t, testenv.WithoutBundles, r.Wrap)
 	for n := range 3 {
@@ -269,6 +273,7 @@ func TestBundleOfAnUnmanagedAgent(t *testing.T) {
 }
 
 func TestBundleMovesWithTheImport(t *testing.T) {
+	sample.Long(t)
 	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	first, _ := s.adopted(t, "m")
 	second := s.Member.Namespace(t)
@@ -317,6 +322,7 @@ func TestPullSecretChanges(t *testing.T) {
 
 // The hub is killed after each of its writes in turn, from the grant of the request to the Bundle of the agent.
 func TestAgentBundlesUnderFaults(t *testing.T) {
+	sample.Long(t)
 	_, member := testenv.Clusters(t)
 	sweep := testenv.Sweep{Least: 1, Blows: []testenv.Blow{testenv.Kill}}
 	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -90,6 +91,7 @@ const forever = time.Hour
 
 // The hub asks the agent to uninstall itself, even if the hub restarts meanwhile, and no object is left.
 func TestDeleteCluster(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, graceOf(forever))
 	r, before := s.registered(t)
 	name := r.Request.Status.ClusterName
@@ -115,6 +117,7 @@ func TestDeleteCluster(t *testing.T) {
 }
 
 func TestDeleteClusterWhoseAgentDoesNotLeave(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, graceOf(2*time.Second))
 	r, before := s.registered(t)
 	name := r.Request.Status.ClusterName
@@ -206,6 +209,7 @@ func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
 }
 
 func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, graceOf(forever))
 	r, before := s.registered(t)
 	name := r.Request.Status.ClusterName

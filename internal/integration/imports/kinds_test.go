@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -61,6 +62,7 @@ func createFleetsKinds(t *testing.T, hub *testenv.Cluster) {
 // With the kinds of Fleet, the API server drops status fields that only this hub has. The hub reports that once, reports once in an event
 // why it refuses a request, and repeats no write.
 func TestKindsOfFleet(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.BorrowedCluster(t, "member"), testenv.SharedCluster(t, "member")
 	createFleetsKinds(t, hub)
 	log := logrustest.NewGlobal()

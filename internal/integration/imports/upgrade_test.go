@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -283,6 +284,7 @@ func (s *fleetCluster) requireNotImportedAgain(t *testing.T, before *fleet.Clust
 }
 
 func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
+	sample.Long(t)
 	s := newFleetCluster(t)
 	before := s.Cluster(t, s.cluster.Name)
 	r := &testenv.Recorder{}
@@ -338,6 +340,7 @@ func (s *fleetCluster) requireStockRegistrationGone(t *testing.T) {
 }
 
 func TestUpgradeFromFleetAndDeleteTheCluster(t *testing.T) {
+	sample.Long(t)
 	s := newFleetCluster(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")

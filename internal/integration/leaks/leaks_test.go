@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -66,6 +67,7 @@ func (s *scene) installHub(t *testing.T) {
 }
 
 func TestSecretsDoNotLeak(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.hub.Import(t, s.ns, "edge", s.member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = "edge-agent" })
 	s.importWrong(t)

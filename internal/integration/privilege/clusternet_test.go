@@ -20,6 +20,7 @@ import (
 // A Clusternet agent has most rights while it can read its answer. The test reviews them with its registration token and with its own
 // credential.
 func TestRightsOfClusternetAgents(t *testing.T) {
+	sample.Long(t)
 	hub, _ := testenv.Clusters(t)
 	hub.NeedsMutatingPolicies(t)
 	install := hub.InstallChart(t, map[string]any{

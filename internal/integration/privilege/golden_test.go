@@ -74,6 +74,7 @@ func everybodys(t *testing.T, hub *testenv.Cluster, chosen func() bool, all []re
 }
 
 func TestRights(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
 	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))

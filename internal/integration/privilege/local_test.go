@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -33,6 +34,7 @@ func (s *scene) requireNoCredentialOfTheHub(t *testing.T) {
 // The hub installs the agent of its own cluster. It removes it where the chart says so, and when the Cluster is deleted, then with its deployments and
 // with a token of that agent, which the policies must allow.
 func TestLocalAgentWithTheRightsOfTheChart(t *testing.T) {
+	sample.Long(t)
 	hub, _ := testenv.Clusters(t)
 	hub.Hub(t, hub.InstallChart(t, chartValues(hub, false)))
 	hub.AwaitAdmission(t)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -17,6 +18,7 @@ func (s *scene) imported(t *testing.T, cluster, want string) string {
 }
 
 func TestHubAndAgentBehindProxies(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	hub, member := host(t, s.hub, hubName), host(t, s.member, memberName)
 
@@ -59,6 +61,7 @@ func TestHubAndAgentBehindProxies(t *testing.T) {
 }
 
 func TestProxyInTheValuesOfTheAgentsChart(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	values := s.hub.Token(t, s.ns, "tok", fleet.ClusterRegistrationTokenSpec{})
 	assert.Equal(t, at(t, s.hub, hubName), values.APIServerURL)

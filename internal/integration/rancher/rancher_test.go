@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -40,6 +41,7 @@ type serverStory struct {
 
 // TestManagementServer checks the behaviour that a management server relies on. The packages charts and privilege test charts and rights.
 func TestManagementServer(t *testing.T) {
+	sample.Long(t)
 	s := newServerStory(t)
 	for _, chapter := range []struct {
 		name string

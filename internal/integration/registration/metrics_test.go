@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/testenv/series"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -27,6 +28,7 @@ func reading(t *testing.T, registry *prometheus.Registry, name string, labels ..
 }
 
 func TestMetrics(t *testing.T) {
+	sample.Long(t)
 	hub := testenv.SharedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
 	registerer, err := launch.Metrics(t.Context(), "")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -53,6 +54,7 @@ func TestNewCluster(t *testing.T) {
 }
 
 func TestAgentLabelsIgnored(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	settings := s.Hub.Reachable()

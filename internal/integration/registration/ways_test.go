@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -42,6 +43,7 @@ func TestAgentInitiated(t *testing.T) {
 }
 
 func TestLocalCluster(t *testing.T) {
+	sample.Long(t)
 	hub, _ := testenv.Clusters(t)
 	settings := hub.Reachable()
 	settings["bootstrap"] = map[string]any{"namespace": "fleet-local", "agentNamespace": "cattle-fleet-local-system"}

@@ -1,4 +1,4 @@
-// Package sample takes random samples of long sweeps.
+// Package sample takes random samples of long sweeps, and of the tests that take long.
 package sample
 
 import (
@@ -17,10 +17,29 @@ import (
 const (
 	envAll  = "MUSTER_TEST_ALL"  // run everything instead of a sample; scripts/test-all sets it
 	envSeed = "MUSTER_TEST_SEED" // the seed of an earlier run, to repeat its sample
+	envLong = "MUSTER_TEST_LONG" // if it is "sample", one in oneInLong of the long tests runs; scripts/test sets it for all packages
 )
+
+// oneInLong is so large that make test takes eight minutes on two cores.
+const oneInLong = 6
 
 // All reports whether tests run everything instead of a sample.
 func All() bool { return os.Getenv(envAll) != "" }
+
+// Long says that a test takes more than about eight seconds of a run of all packages, and skips it if the run takes a sample of these tests
+// that the test is not in. Runs with successive seeds take different tests, so that six of them run all.
+func Long(t *testing.T) {
+	t.Helper()
+	if os.Getenv(envLong) != "sample" || All() {
+		return
+	}
+	if !takes(seedOf(t), t.Name()) {
+		t.Skipf("not in this sample of the long tests: scripts/test with its package runs it, and so does make test-all")
+	}
+}
+
+// takes reports whether the sample with the seed has the test.
+func takes(seed uint64, test string) bool { return (seed+hashOf(test))%oneInLong == 0 }
 
 // OneIn returns a function that chooses about one of n calls.
 func OneIn(t *testing.T, n int) func() bool {
@@ -58,6 +77,11 @@ func Numbers(t *testing.T, stride int) iter.Seq[int] {
 
 func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
+	return rand.New(rand.NewPCG(seedOf(t), hashOf(t.Name()))) //nolint:gosec // a sample is no secret
+}
+
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv(envSeed); text != "" {
 		var err error
@@ -65,7 +89,12 @@ func newRandom(t *testing.T) *rand.Rand {
 		require.NoError(t, err, envSeed)
 	}
 	t.Logf("to repeat this sample: %s=%d", envSeed, seed)
-	test := fnv.New64()
-	_, _ = test.Write([]byte(t.Name()))              // tests take different samples
-	return rand.New(rand.NewPCG(seed, test.Sum64())) //nolint:gosec // a sample is no secret
+	return seed
+}
+
+// hashOf lets tests take different samples.
+func hashOf(name string) uint64 {
+	hash := fnv.New64()
+	_, _ = hash.Write([]byte(name))
+	return hash.Sum64()
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -96,6 +97,7 @@ func (s *stage) secret(name string, data map[string]string) {
 }
 
 func TestRun_ociContents(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.run()
 	host := registry(t)
@@ -249,6 +251,7 @@ func TestRun_copiesOfEarlierOptions(t *testing.T) {
 // A deployment that fails before it stores a release has copied Secrets already. They are removed as a release is: when the hub confirms that the
 // BundleDeployment is gone.
 func TestRun_copiesWithoutARelease(t *testing.T) {
+	sample.Long(t)
 	start := func(t *testing.T, run func(*stage)) *stage {
 		t.Helper()
 		s := onStage(t)

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -50,6 +51,7 @@ func (s *stage) forge(name string, version int, text string, count int, labels m
 }
 
 func TestRun_historyTooLarge(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.forge("app", 1, strings.Repeat(" ", 1<<20), 130, nil)
 	s.run()
@@ -72,6 +74,7 @@ func (s *stage) leaveUnlabelled() {
 
 // The history of a release that an agent without labels has deployed cannot be read, so that this agent cannot take the release over.
 func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.leaveUnlabelled()
 	s.forge("app", 2, strings.Repeat(" ", 1<<20), 130, nil)
@@ -92,6 +95,7 @@ func TestRun_releaseOfAnotherAgent_historyTooLarge(t *testing.T) {
 
 // While it is paused, the status of a deployed BundleDeployment does not change, whatever happens to the history.
 func TestRun_pausedHistoryTooLarge(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.leaveUnlabelled()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
@@ -269,6 +273,7 @@ func (s *stage) signed(name string, version int) {
 
 // What another agent has deployed, or this one for another Cluster, stays if it is the same as what this agent would deploy.
 func TestRun_deployedByAnotherAgent(t *testing.T) {
+	sample.Long(t)
 	files := func(value string) []fleet.BundleResource {
 		return []fleet.BundleResource{
 			{Name: "Chart.yaml", Content: "apiVersion: v2\nname: app\nversion: 1.0.0\n"},

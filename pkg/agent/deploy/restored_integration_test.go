@@ -49,6 +49,7 @@ func (k *keptReleases) require(t *testing.T, want ...string) {
 }
 
 func TestRun_hubRestoredFromABackup(t *testing.T) {
+	sample.Long(t)
 	member := testenv.SharedCluster(t, "member")
 	type restore struct {
 		name    string

@@ -213,6 +213,7 @@ func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 }
 
 func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
+	sample.Long(t)
 	deleted := func(t *testing.T, change func(*fleet.BundleDeployment), configure ...func(*deploy.Config)) (s *stage, stop func() error) {
 		s = onStage(t)
 		stop = s.run(configure...)

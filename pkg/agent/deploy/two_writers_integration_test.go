@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -81,6 +82,7 @@ func displayOf(bd *fleet.BundleDeployment) fleet.BundleDeploymentDisplay {
 
 // The agent and Fleet's hub write the same display in each state, so that no write of one of them is followed by one of the other.
 func TestRun_displayBesideFleetsHub(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.run()
 	w := &displayWriter{writes: map[string]int{}}

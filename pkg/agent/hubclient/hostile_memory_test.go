@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 // The limit includes the work of the server, and garbage. TestHostileServers shows that longer answers are not read to their end.
@@ -32,6 +33,7 @@ func TestHostileMemory(t *testing.T) {
 }
 
 func TestHostileMemory_watch(t *testing.T) {
+	sample.Long(t)
 	h := hostileHub(t, "HTTP/2.0", agenttest.Patience, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", jsonType)
 		_, _ = io.WriteString(w, `{"type":"ADDED","object":{"metadata":{"name":"`)

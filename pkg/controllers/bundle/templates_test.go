@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
@@ -113,6 +114,7 @@ func TestVariant_templates(t *testing.T) {
 }
 
 func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
+	sample.Long(t)
 	values := map[string]any{"text": strings.Repeat("x", 1<<20-100), "label": "global.fleet.clusterLabels.l"}
 	for name, values := range map[string]map[string]any{
 		"labels":    values,

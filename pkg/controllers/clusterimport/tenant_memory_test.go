@@ -22,6 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
@@ -146,6 +147,7 @@ func (h *hostileWorkspace) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A tenant has all the calls that the hub permits for one workspace, to members that answer with all that the hub accepts.
 func TestHostileMembersOfAWorkspace(t *testing.T) {
+	sample.Long(t)
 	const limit = 50 << 20
 	hostile := newHostileWorkspace(t)
 	server := serve(t, hostile.ServeHTTP)
