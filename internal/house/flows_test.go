@@ -23,7 +23,7 @@ var (
 	// tableRow matches a row of a table whose last column is the file, and whose column before that begins with the functions.
 	tableRow = regexp.MustCompile("(?m)^\\|.*\\| ((?:`[A-Za-z]+`(?:, )?)+)[^|]*\\| \\[[^]]+\\]\\((\\.\\./[^)]+\\.go)\\) \\|$")
 
-	flowTitle  = regexp.MustCompile(`(?m)^\*\*`)
+	flowTitle  = regexp.MustCompile(`(?m)^### `)
 	sourceLink = regexp.MustCompile(`\]\(\.\./([^)]+\.go)\)`)
 	identifier = regexp.MustCompile("`([A-Za-z]+)`")
 )

@@ -269,11 +269,13 @@ const (
 	ReasonWorkspaceLimitReached = "WorkspaceLimitReached"
 	// ReasonDeploymentsStalled (False): the agent of the Cluster deploys nothing, for the reason in status.agent.deploymentsStalled.
 	ReasonDeploymentsStalled = "DeploymentsStalled"
+	// ReasonKindDeleted (False): a CustomResourceDefinition was deleted, so the hub removes nothing from the members because of the objects that are gone.
+	ReasonKindDeleted = "KindDeleted"
 )
 
 // Reasons of the conditions of a BundleDeployment, which its agent writes. Like Fleet's own agents, it writes no reason for
 // status True and ReasonError for status False: Fleet's own hub shows messages only with that reason. Ready has ReasonNotReady while
-// an object is not ready yet.
+// another deployment than that of the BundleDeployment is on the cluster.
 const (
 	// ReasonWaitApplied (Unknown): the agent has not deployed it yet.
 	ReasonWaitApplied = "WaitApplied"
@@ -281,8 +283,6 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonFarewellFailed (False): something could not be removed yet.
 	ReasonFarewellFailed = "FarewellFailed"
-	// ReasonKindDeleted (False): a CustomResourceDefinition was deleted, so the hub removes nothing from the members because of the objects that are gone.
-	ReasonKindDeleted = "KindDeleted"
 )
 
 // EventInvalidReport is the reason of the event about a Cluster whose agent has written something to its Lease that the hub does not copy to
