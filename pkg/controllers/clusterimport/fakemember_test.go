@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -71,7 +72,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/namespaces/kube-system" && !found:
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": memberUID}})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
-		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
+		m.answerRevisions(w, r)
 	case r.Method == http.MethodGet && r.URL.Path == "/apis/apps/v1/deployments":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": m.agents})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
@@ -92,6 +93,18 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	default:
 		reply(w, http.StatusOK, stored)
 	}
+}
+
+// answerRevisions lists the revisions, in pages if the request asks for that.
+func (m *fakeMember) answerRevisions(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	begin, _ := strconv.Atoi(query.Get("continue"))
+	end, metadata := len(m.revisions), map[string]any{}
+	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && begin+limit < end {
+		end = begin + limit
+		metadata["continue"] = strconv.Itoa(end)
+	}
+	reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "metadata": metadata, "items": m.revisions[begin:end]})
 }
 
 // answerPods lists the Pods; a watch sees them end.

@@ -181,41 +181,56 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 	if err != nil {
 		return err
 	}
-	revisions, err := all.List(ctx, metav1.ListOptions{LabelSelector: before.Selector().String()})
+	own, kept := registration.LabelValue(registration.AgentBundleName(cluster.Name)), registration.KeptDeployments(earlierKey)
+	// All revisions together are larger than a response may be.
+	for page := (metav1.ListOptions{LabelSelector: before.Selector().String(), Limit: 1}); ; {
+		revisions, err := all.List(ctx, page)
+		if err != nil {
+			return err
+		}
+		for _, revision := range revisions.Items {
+			deployment := revision.GetLabels()[release.DeploymentLabel]
+			if revision.GetNamespace() == from && deployment == own {
+				continue // a revision of the earlier agent itself, which is deleted
+			}
+			if kept.Has(deployment) {
+				continue // only the Secret of the earlier agent records that this release is kept: the later agent would uninstall it
+			}
+			if err := m.relabelRevision(ctx, &revision, after, earlierKey, laterKey); err != nil {
+				return err
+			}
+		}
+		if page.Continue = revisions.GetContinue(); page.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// relabelRevision gives a revision the labels of its later owner. If it is signed with the earlier key, it gets a signature with the later one.
+func (m *memberClient) relabelRevision(
+	ctx context.Context, revision *unstructured.Unstructured, owner release.Owner, earlierKey, laterKey *corev1.Secret,
+) error {
+	secrets, err := m.resource("Secret", revision.GetNamespace())
 	if err != nil {
 		return err
 	}
-	own, kept := registration.LabelValue(registration.AgentBundleName(cluster.Name)), registration.KeptDeployments(earlierKey)
-	for _, revision := range revisions.Items {
-		deployment := revision.GetLabels()[release.DeploymentLabel]
-		if revision.GetNamespace() == from && deployment == own {
-			continue // a revision of the earlier agent itself, which is deleted
-		}
-		if kept.Has(deployment) {
-			continue // only the Secret of the earlier agent records that this release is kept: the later agent would uninstall it
-		}
-		secrets, err := m.resource("Secret", revision.GetNamespace())
-		if err != nil {
-			return err
-		}
-		stored := &corev1.Secret{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(revision.Object, stored); err != nil {
-			return err
-		}
-		metadata := map[string]any{"labels": after.Labels()}
-		if signature := release.MoveSignature(stored, earlierKey, laterKey); signature != nil {
-			metadata["annotations"] = signature
-		}
-		patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
-		if err != nil {
-			return err
-		}
-		_, err = secrets.Patch(ctx, revision.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
+	stored := &corev1.Secret{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(revision.Object, stored); err != nil {
+		return err
 	}
-	return nil
+	metadata := map[string]any{"labels": owner.Labels()}
+	if signature := release.MoveSignature(stored, earlierKey, laterKey); signature != nil {
+		metadata["annotations"] = signature
+	}
+	patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+	if err != nil {
+		return err
+	}
+	_, err = secrets.Patch(ctx, revision.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // historyKey returns the Secret with which the agent in a namespace signs its revisions; it is empty if the agent has none.

@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -213,6 +214,20 @@ func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
 	assert.Contains(t, transcript, release.AgentLabel+": new")
 	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/old/secrets", "the earlier agent's own release is deleted")
 	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/shop/secrets", "the hub, restored from a backup, has no BundleDeployment for it")
+}
+
+func TestRemoveStaleAgent_manyRevisions(t *testing.T) {
+	m := newFakeMember(t)
+	for i := range 5 { // together they are larger than a response of a member may be
+		m.revisions = append(m.revisions, map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"namespace": "apps", "name": fmt.Sprint("shop.v", i)},
+			"data": map[string]any{"release": strings.Repeat("A", 1<<20)},
+		})
+	}
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), "old", &fleet.ImportStatus{AgentNamespace: "new"}))
+	for i := range 5 {
+		assert.Contains(t, m.transcript(), fmt.Sprint("PATCH /api/v1/namespaces/apps/secrets/shop.v", i))
+	}
 }
 
 // Another hub may have installed its agent in the namespace that this agent has left.
