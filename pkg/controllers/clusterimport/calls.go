@@ -136,11 +136,11 @@ func (c *memberCalls) state(key callKey) callState {
 	return absent
 }
 
-// stateUnlessFailed returns the state of the last call with this key; absent if its last try has failed, also while it is retried.
-func (c *memberCalls) stateUnlessFailed(key callKey) callState {
+// claimState returns the state of the last call with this key; absent if its last try has failed, unless a retry runs or a pass prepares it.
+func (c *memberCalls) claimState(key callKey) callState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && call.failure == nil {
+	if call := c.byKey[key]; call != nil && (call.failure == nil || call.state == preparing || call.state == running) {
 		return call.state
 	}
 	return absent

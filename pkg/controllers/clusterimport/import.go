@@ -118,8 +118,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Skip().In(delay)
 	}
 
-	// One namespace of a member has one agent: leave it to the Cluster that uses the kubeconfig already. A call that began at the same time as
-	// the one of that Cluster must not write over its agent.
+	// One namespace of a member has one agent: leave it to the Cluster that uses the kubeconfig already. Such a Cluster needs no token.
 	if out := i.checkUnclaimed(cluster, secret); !out.IsDone() {
 		i.calls.drop(callKey{nameOf(cluster), installing})
 		return out
@@ -150,7 +149,11 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	// Render the objects and install them on the member, unless a call with the same inputs has done so. While there is no slot for the call,
 	// nothing is rendered.
 	key := callKey{nameOf(cluster), installing}
-	call := i.calls.reserve(key, inputs)
+	call, out := i.claim(cluster, secret, key, inputs)
+	if !out.IsDone() {
+		i.calls.drop(key)
+		return out
+	}
 	if call.state == preparing {
 		copies, out := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
 		if !out.IsDone() {
@@ -178,11 +181,23 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return imported()
 }
 
+// claim reserves the call that installs the agent, unless another Cluster has claimed the agent since checkUnclaimed: of two passes over Clusters
+// with one kubeconfig Secret only one gets a call.
+func (i *Importer) claim(cluster *fleet.Cluster, secret *corev1.Secret, key callKey, inputs string) (memberCall, result.Result) {
+	i.claiming.Lock()
+	defer i.claiming.Unlock()
+	if out := i.checkUnclaimed(cluster, secret); !out.IsDone() {
+		return memberCall{}, out
+	}
+	return i.calls.reserve(key, inputs), result.Done("", "")
+}
+
 // checkUnclaimed returns Done unless another Cluster, which comes before this one, may use the same kubeconfig Secret for an agent in the same
 // namespace of the member. The imports of the two would take the agent from each other. The Cluster that has the agent comes first, then one that
 // installs it. Among equals a Cluster in the namespace of the Secret comes first, then the one that was created earlier. A Cluster that neither
-// has the agent nor installs it does not count, nor does one whose import has failed: it may never succeed. A Cluster that is being deleted
-// does not count either: a management server moves a cluster by deleting one Cluster and creating another.
+// has the agent nor installs it does not count, nor does one whose import has failed, except while a retry of it may write to the member: it may
+// never succeed. A Cluster that is being deleted does not count either: a management server moves a cluster by deleting one Cluster and creating
+// another.
 func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret) result.Result {
 	users, err := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 	if err != nil {
@@ -222,7 +237,7 @@ const (
 
 // claimOf returns the claim to the agent in the namespace that the Cluster names now; its last import may have used another one.
 func (i *Importer) claimOf(cluster *fleet.Cluster) agentClaim {
-	status, call := cluster.Status, i.calls.stateUnlessFailed(callKey{nameOf(cluster), installing})
+	status, call := cluster.Status, i.calls.claimState(callKey{nameOf(cluster), installing})
 	isImported := status.AgentDeployedGeneration != nil
 	switch {
 	case isImported && (status.Import == nil || status.Import.AgentNamespace == agentspec.Namespace(i.Context, cluster)):

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -497,6 +498,17 @@ func TestCheckUnclaimed_onlyOneHasTheAgent(t *testing.T) {
 	}
 }
 
+// meanwhile is a cache of Secrets that calls do before each answer.
+type meanwhile struct {
+	corecontrollers.SecretCache
+	do func()
+}
+
+func (m meanwhile) Get(namespace, name string) (*corev1.Secret, error) {
+	m.do()
+	return m.SecretCache.Get(namespace, name)
+}
+
 // Two new Clusters with one kubeconfig are imported at the same time. Only one of them may write to the member.
 func TestImport_twoNewClusters(t *testing.T) {
 	setup := func() (h *harness, m *fakeMember, first, second *fleet.Cluster) {
@@ -533,8 +545,39 @@ func TestImport_twoNewClusters(t *testing.T) {
 		h.requireImported(t, first)
 		refused(h, second, "Cluster ns/c uses the same kubeconfig Secret and has its agent")
 	})
-	t.Run("both begin", func(t *testing.T) {
-		h, _, first, second := setup() // both passes have checked before either had a call
+	t.Run("both check before either has a call", func(t *testing.T) {
+		h, m, first, second := setup()
+		values := h.secretCache
+		h.secretCache = meanwhile{values, func() {
+			h.secretCache = values
+			assert.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), second).Reason)
+		}}
+		refused(h, first, "Cluster ns/older uses the same kubeconfig Secret and installs its agent")
+		h.requireImported(t, second)
+		assert.Equal(t, 1, strings.Count(m.transcript(), "PATCH "+agentDeployment))
+	})
+	t.Run("a retry runs", func(t *testing.T) {
+		h, m, first, second := setup()
+		m.fault = failAt(1, "500")
+		h.Reconcile(t.Context(), first)
+		h.Wait()
+		failed := h.Reconcile(t.Context(), first)
+		assert.Equal(t, fleet.ReasonMemberError, failed.Reason)
+		answer := make(chan struct{})
+		m.fault = func(int, http.ResponseWriter, *http.Request) bool {
+			<-answer
+			return false
+		}
+		h.clock.Step(failed.After)
+		assert.Equal(t, fleet.ReasonMemberError, h.Reconcile(t.Context(), first).Reason, "until the retry has succeeded")
+		out := h.Reconcile(t.Context(), second)
+		assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason, out.Message)
+		close(answer)
+		h.Wait()
+		h.requireImported(t, first)
+	})
+	t.Run("both have begun", func(t *testing.T) { // the spec of one has changed while its call runs
+		h, _, first, second := setup()
 		key := callKey{nameOf(first), installing}
 		answer, begun, canceled := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		require.Equal(t, preparing, h.calls.reserve(key, "inputs").state)

@@ -16,6 +16,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,7 @@ type Importer struct {
 	requests          credentialstatus.Requests
 	renderer          *agentmanifest.Renderer
 	calls             *memberCalls
+	claiming          sync.Mutex // is held by claim
 }
 
 // maxPullSecretDigests is much larger than the number of image pull Secrets of a hub.
