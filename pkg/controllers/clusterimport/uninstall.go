@@ -350,7 +350,8 @@ func agentObjects(cluster *fleet.Cluster, namespace string, pullSecrets ...strin
 // read, because a call keeps it until its end.
 type installedAgent struct {
 	bootstrap  map[string]string // of the bootstrap Secret, nil if it does not exist
-	credential map[string]string // of the credential Secret, nil if it does not exist
+	credential map[string]string // of the credential Secret, nil if it does not exist; without the kubeconfig
+	token      credential.Token  // in the kubeconfig of the credential Secret
 	clientID   string            // in the agent's configuration
 	exists     bool              // the namespace has a credential or a configuration of an agent
 }
@@ -365,6 +366,10 @@ func (m *memberClient) installedAgent(ctx context.Context, namespace string) (a 
 		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey); err != nil {
 		return installedAgent{}, err
 	}
+	if a.token, err = tokenIn(a.credential[registration.CredentialKubeconfig]); err != nil {
+		return installedAgent{}, err
+	}
+	delete(a.credential, registration.CredentialKubeconfig)
 	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap, registration.ConfigKey)
 	if err != nil {
 		return installedAgent{}, err
@@ -454,21 +459,33 @@ func (a installedAgent) foreignToken(cluster *fleet.Cluster) credential.Token {
 	if last == nil || last.RegistrationKey == "" || key == "" || isKeyOf(cluster, key) {
 		return ""
 	}
-	text := []byte(a.credential[registration.CredentialKubeconfig])
-	if registration.RefuseAliases(text) != nil {
-		return ""
-	}
-	kubeconfig, err := clientcmd.Load(text)
-	if err != nil {
-		return ""
-	}
-	for _, user := range kubeconfig.AuthInfos {
-		return credential.Token(user.Token) // an agent's kubeconfig has one
-	}
-	return ""
+	return a.token
 }
 
-// fieldsMax limits the fields of a Secret or ConfigMap that a call keeps. Those of an agent have a few kilobytes.
+// tokenIn returns the token in the kubeconfig of an agent, "" if it has none. The text may be large: it contains the CA of the hub.
+func tokenIn(kubeconfig string) (credential.Token, error) {
+	text := []byte(kubeconfig)
+	if syntaxOf(text) > maxSyntax {
+		return "", &transport.TooLargeError{Limits: transport.ResponseLimits{Bytes: fieldsMax, Values: maxSyntax}}
+	}
+	if registration.RefuseAliases(text) != nil {
+		return "", nil
+	}
+	parsed, err := clientcmd.Load(text)
+	if err != nil {
+		return "", nil //nolint:nilerr // such a token says nothing about the hub
+	}
+	for _, user := range parsed.AuthInfos { // an agent's kubeconfig has one
+		if len(user.Token) > fieldsMax {
+			return "", &transport.TooLargeError{Limits: transport.ResponseLimits{Bytes: fieldsMax}}
+		}
+		return credential.Token(user.Token), nil
+	}
+	return "", nil
+}
+
+// fieldsMax limits the fields of a Secret or ConfigMap that a call keeps. Those of an agent have a few kilobytes, but for the kubeconfig, of which only
+// the token is kept.
 const fieldsMax = 64 << 10
 
 // data returns fields of a Secret or ConfigMap, nil if it does not exist.
@@ -489,7 +506,10 @@ func (m *memberClient) data(ctx context.Context, kind, namespace, name string, f
 		if err != nil {
 			return nil, err
 		}
-		if size += len(value); size > fieldsMax {
+		if field != registration.CredentialKubeconfig {
+			size += len(value)
+		}
+		if size > fieldsMax {
 			return nil, &transport.TooLargeError{Limits: transport.ResponseLimits{Bytes: fieldsMax}}
 		}
 		if kind == "Secret" {

@@ -27,6 +27,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	tokens "github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -57,12 +58,10 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		require.NoError(t, err)
 		return signed
 	}
-	registered := func(key, token string) map[string]string { // with a Cluster of the same name
-		kubeconfig, err := transport.Kubeconfig("https://hub", nil, token, "ns")
-		require.NoError(t, err)
+	registered := func(key, token string) installedAgent { // with a Cluster of the same name
 		data := credential("ws", "m")
-		data[registration.CredentialKubeconfig], data[registration.BootstrapRegistrationKey] = string(kubeconfig), key
-		return data
+		data[registration.BootstrapRegistrationKey] = key
+		return installedAgent{exists: true, credential: data, token: tokens.Token(token)}
 	}
 	bootstrap := func(namespace, name, key string) map[string]string {
 		return map[string]string{
@@ -91,23 +90,19 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		{"bootstrap Secret with our recorded registration", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
 		{"bootstrap Secret of another Cluster", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
 		{"bootstrap Secret of another namespace", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
-		{"credential of another hub with a Cluster of this name", installedAgent{exists: true, credential: registered("other/0", token("theirs"))}, false},
-		{"credential of this hub from another registration", installedAgent{exists: true, credential: registered("other/0", token("ours"))}, true},
-		{"our credential, of a ServiceAccount that is gone", installedAgent{exists: true, credential: registered("digest/0", token("theirs"))}, true},
-		{"credential from another registration whose token cannot be read", installedAgent{exists: true, credential: registered("other/0", "token")}, true},
+		{"credential of another hub with a Cluster of this name", registered("other/0", token("theirs")), false},
+		{"credential of this hub from another registration", registered("other/0", token("ours")), true},
+		{"our credential, of a ServiceAccount that is gone", registered("digest/0", token("theirs")), true},
+		{"credential from another registration whose token cannot be read", registered("other/0", "token"), true},
 		{"our bootstrap Secret, and the credential of another hub", installedAgent{
-			exists: true, credential: registered("other/0", token("theirs")), bootstrap: bootstrapBy("digest/0", "theirs"),
+			exists: true, credential: registered("other/0", "").credential, token: tokens.Token(token("theirs")), bootstrap: bootstrapBy("digest/0", "theirs"),
 		}, true},
 		{"bootstrap Secret of this hub, which is not recorded yet", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "ours")}, true},
 		{"bootstrap Secret of another hub", installedAgent{exists: true, credential: credential("ws", "m"), bootstrap: bootstrapBy("x", "theirs")}, false},
-		{"credential of another hub, or revoked by deleting its ServiceAccount", installedAgent{exists: true, credential: registered("other/0", token("gone/request-b"))}, false},
-		{"credential with which the agent has reported to this hub, revoked", installedAgent{exists: true, credential: registered("other/0", token("gone/request-a"))}, true},
-		{"revoked credential from an import before the recorded one", installedAgent{
-			exists: true, credential: registered(digest("uid")+"/0", token("gone/request-b")),
-		}, true},
-		{"revoked credential from an import with the cause of the recorded one", installedAgent{
-			exists: true, credential: registered(digest("uid/cause")+"/0", token("gone/request-b")),
-		}, true},
+		{"credential of another hub, or revoked by deleting its ServiceAccount", registered("other/0", token("gone/request-b")), false},
+		{"credential with which the agent has reported to this hub, revoked", registered("other/0", token("gone/request-a")), true},
+		{"revoked credential from an import before the recorded one", registered(digest("uid")+"/0", token("gone/request-b")), true},
+		{"revoked credential from an import with the cause of the recorded one", registered(digest("uid/cause")+"/0", token("gone/request-b")), true},
 		{"bootstrap Secret of an import that is not recorded yet, whose token was deleted with the workspace", installedAgent{
 			exists: true, clientID: "client", bootstrap: bootstrapBy(digest("uid")+"/1", "gone/import-token-m"),
 		}, true},
@@ -122,11 +117,34 @@ func TestInstalledAgent_belongsTo(t *testing.T) {
 		assert.Equal(t, row.ours, ours, row.name)
 	}
 	hub.PrependReactor("get", "serviceaccounts", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
-	_, _, err := installedAgent{exists: true, credential: registered("other/0", token("ours"))}.isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
+	_, _, err := registered("other/0", token("ours")).isRemovedWith(t.Context(), deletedCluster(), hub.CoreV1())
 	require.ErrorContains(t, err, "away", "nothing is removed")
 	without := deletedCluster()
 	without.Spec.ClientID = ""
 	assert.False(t, installedAgent{exists: true}.belongsTo(without), "two empty clientIDs do not match")
+}
+
+func TestInstalledAgent_largeKubeconfig(t *testing.T) {
+	installed := func(token string, ca []byte) (installedAgent, error) {
+		kubeconfig, err := transport.Kubeconfig("https://hub", ca, token, "ns")
+		require.NoError(t, err)
+		m := newFakeMember(t)
+		m.put("/api/v1/namespaces/"+system+"/secrets/"+registration.CredentialSecret, map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
+				registration.CredentialWorkspace: "d3M=", registration.CredentialKubeconfig: base64.StdEncoding.EncodeToString(kubeconfig),
+			},
+		})
+		return m.connect(t).installedAgent(t.Context(), system)
+	}
+	agent, err := installed("token", []byte(strings.Repeat("C", 250<<10))) // all CAs that a browser trusts
+	require.NoError(t, err)
+	assert.Equal(t, installedAgent{exists: true, credential: map[string]string{registration.CredentialWorkspace: "ws"}, token: "token"}, agent)
+
+	var tooLarge *transport.TooLargeError
+	_, err = installed(strings.Repeat("t", fieldsMax+1), nil)
+	require.ErrorAs(t, err, &tooLarge, "a call keeps the token")
+	_, err = installed(strings.Repeat("-", maxSyntax), nil)
+	require.ErrorAs(t, err, &tooLarge, "a parser needs some 500 bytes for each")
 }
 
 // workloads are fake Helm releases on a member.
