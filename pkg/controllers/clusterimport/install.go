@@ -144,16 +144,22 @@ func schedulingLeftovers(cluster *fleet.Cluster, agentNamespace string) (leftove
 	if cluster.Status.AgentDeployedGeneration == nil {
 		return nil
 	}
-	wanted := cluster.Spec.AgentSchedulingCustomization
-	if wanted == nil || wanted.PriorityClass == nil {
-		leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	if !requiresPriorityClass(cluster) {
+		leftovers = append(leftovers, agentPriorityClass)
 	}
-	if wanted == nil || wanted.PodDisruptionBudget == nil {
+	if wanted := cluster.Spec.AgentSchedulingCustomization; wanted == nil || wanted.PodDisruptionBudget == nil {
 		leftovers = append(leftovers, agentmanifest.OwnedObject{
 			Kind: "PodDisruptionBudget", Namespace: agentNamespace, Name: agentmanifest.PodDisruptionBudgetName,
 		})
 	}
 	return leftovers
+}
+
+var agentPriorityClass = agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName}
+
+func requiresPriorityClass(cluster *fleet.Cluster) bool {
+	wanted := cluster.Spec.AgentSchedulingCustomization
+	return wanted != nil && wanted.PriorityClass != nil
 }
 
 // pullSecrets identifies the image pull Secrets of the hub that are copied to a member. They are never part of a Bundle, because
@@ -232,7 +238,7 @@ func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted
 // install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
 // a connection that breaks at any point leaves a working agent.
 func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
-	agent := agentID{plan.options.Namespace, plan.options.Scope}
+	agent := agentID{plan.options.Namespace, []string{plan.options.Scope}}
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
@@ -285,8 +291,20 @@ func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamesp
 	return m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
 }
 
-// agentID identifies one agent of a member. The scope is the spec.agentNamespace of its Cluster.
-type agentID struct{ namespace, scope string }
+// agentID identifies one agent of a member. The scopes are the values of spec.agentNamespace with which an import may have marked its objects.
+type agentID struct {
+	namespace string
+	scopes    []string
+}
+
+// agentIn identifies the agent of a Cluster in a namespace. The Cluster may have another spec.agentNamespace now than at the import into that namespace.
+func agentIn(cluster *fleet.Cluster, namespace, systemNamespace string) agentID {
+	agent := agentID{namespace, []string{cluster.Spec.AgentNamespace, namespace}}
+	if namespace == systemNamespace { // that is the default
+		agent.scopes = append(agent.scopes, "")
+	}
+	return agent
+}
 
 // removeAll deletes objects of the agent.
 func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, doing string) *failure {
@@ -304,7 +322,7 @@ func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []a
 	return nil
 }
 
-// removePriorityClass deletes the PriorityClass of the agent. The class stays if it does not belong to this agent, or if the Deployment of another
+// removePriorityClass deletes the PriorityClass of the agent. The class stays if it does not belong to this agent, or if perhaps the Deployment of another
 // agent names it: all agents of a member share its name, and the API server refuses a Pod that names a missing class.
 func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) error {
 	classes, err := m.resource("PriorityClass", "")
@@ -317,10 +335,21 @@ func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) e
 	} else if err != nil {
 		return err
 	}
-	if owned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, agent.scope); err != nil || !owned {
-		return err
+	isOwned := false
+	for _, scope := range agent.scopes {
+		owned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, scope)
+		if err != nil {
+			return err
+		}
+		isOwned = isOwned || owned
 	}
-	if isUsed, err := m.isPriorityClassOfOthers(ctx, []string{agent.namespace}); err != nil || isUsed {
+	if !isOwned {
+		return nil
+	}
+	isUsed, err := m.isPriorityClassOfOthers(ctx, []string{agent.namespace})
+	if apierrors.IsForbidden(err) {
+		return nil // a Role of a person allows less; another agent may need the class
+	} else if err != nil || isUsed {
 		return err
 	}
 	uid := class.GetUID()

@@ -216,23 +216,28 @@ func TestRemovePriorityClass(t *testing.T) {
 	chart := labelled(nil)
 	chart["metadata"].(map[string]any)["annotations"] = map[string]any{"meta.helm.sh/release-namespace": system}
 	for _, row := range []struct {
-		name    string
-		class   map[string]any
-		agents  []any
-		removed bool
+		name      string
+		class     map[string]any
+		agents    []any
+		forbidden bool // to list Deployments
+		removed   bool
 	}{
-		{"of this agent", labelled(own), []any{agentWithClass(system)}, true},
-		{"of this agent's chart", chart, nil, true},
-		{"of another agent", labelled(theirs), nil, false},
-		{"of nobody known", labelled(nil), nil, false},
-		{"shared with another agent", labelled(own), []any{agentWithClass("theirs")}, false},
+		{"of this agent", labelled(own), []any{agentWithClass(system)}, false, true},
+		{"of this agent's chart", chart, nil, false, true},
+		{"of another agent", labelled(theirs), nil, false, false},
+		{"of nobody known", labelled(nil), nil, false, false},
+		{"shared with another agent", labelled(own), []any{agentWithClass("theirs")}, false, false},
+		{"perhaps shared", labelled(own), nil, true, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			m := newFakeMember(t)
 			m.put(classPath, row.class)
 			m.agents = row.agents
+			if row.forbidden {
+				m.fault = failAt(1, "forbid")
+			}
 			leftovers := []agentmanifest.OwnedObject{{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName}}
-			require.Nil(t, m.connect(t).removeAll(t.Context(), agentID{namespace: system}, leftovers, "removing"))
+			require.Nil(t, m.connect(t).removeAll(t.Context(), agentID{system, []string{"other", ""}}, leftovers, "removing"))
 			assert.Equal(t, row.removed, !slices.Contains(m.paths(), classPath))
 		})
 	}

@@ -108,7 +108,7 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 				return failuref(fleet.ReasonError, "%s", err)
 			}
 			for _, namespace := range last.StaleAgentNamespaces {
-				if problem := agent.removeStaleAgent(ctx, cluster, namespace, last); problem != nil {
+				if problem := agent.removeStaleAgent(ctx, cluster, agentIn(cluster, namespace, i.SystemNamespace), last); problem != nil {
 					return problem
 				}
 			}
@@ -130,7 +130,8 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 // removeStaleAgent removes the agent from a namespace that it has left. Its own Helm release is not uninstalled, because some of
 // the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too. An agent of another Cluster
 // stays: another hub may have installed it there since.
-func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, namespace string, last *fleet.ImportStatus) *failure {
+func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, id agentID, last *fleet.ImportStatus) *failure {
+	namespace := id.namespace
 	agent, err := m.installedAgent(ctx, namespace)
 	if err != nil {
 		return diagnose(m.server, "removing the agent from its earlier namespace: checking which Cluster it belongs to", err)
@@ -145,10 +146,13 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	for _, name := range last.PullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
+	if !requiresPriorityClass(cluster) { // the import has left it while the Deployment of this agent named it
+		objects = append(objects, agentPriorityClass)
+	}
 	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
 		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
-	if problem := m.removeAll(ctx, agentID{namespace: namespace}, objects, "removing the agent's earlier"); problem != nil {
+	if problem := m.removeAll(ctx, id, objects, "removing the agent's earlier"); problem != nil {
 		return problem
 	}
 
@@ -292,7 +296,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		if problem := member.stopAgent(ctx, agentNamespace, stopTimeout); problem != nil {
 			return problem
 		}
-		return member.removeAll(ctx, agentID{agentNamespace, cluster.Spec.AgentNamespace}, objects, "removing the agent's")
+		return member.removeAll(ctx, agentIn(cluster, agentNamespace, i.SystemNamespace), objects, "removing the agent's")
 	})
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out

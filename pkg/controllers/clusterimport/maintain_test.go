@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,7 +208,7 @@ func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
 	}}
 	c := fresh()
 	c.Status.Import = &fleet.ImportStatus{AgentNamespace: "new"}
-	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import))
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, agentIn(c, "old", system), c.Status.Import))
 	transcript := m.transcript()
 	assert.Contains(t, transcript, "GET /api/v1/secrets?labelSelector=muster.fleet.cattle.io%2Fagent-namespace%3Dold")
 	assert.Contains(t, transcript, "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1")
@@ -224,7 +225,7 @@ func TestRemoveStaleAgent_manyRevisions(t *testing.T) {
 			"data": map[string]any{"release": strings.Repeat("A", 1<<20)},
 		})
 	}
-	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), "old", &fleet.ImportStatus{AgentNamespace: "new"}))
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), agentID{namespace: "old"}, &fleet.ImportStatus{AgentNamespace: "new"}))
 	for i := range 5 {
 		assert.Contains(t, m.transcript(), fmt.Sprint("PATCH /api/v1/namespaces/apps/secrets/shop.v", i))
 	}
@@ -238,7 +239,7 @@ func TestRemoveStaleAgent_ofAnotherCluster(t *testing.T) {
 			registration.CredentialWorkspace: base64.StdEncoding.EncodeToString([]byte("ns")), registration.CredentialClusterName: "b3RoZXI=",
 		},
 	}
-	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), "old", &fleet.ImportStatus{AgentNamespace: "new"}))
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), agentID{namespace: "old"}, &fleet.ImportStatus{AgentNamespace: "new"}))
 	for _, request := range m.requests {
 		assert.True(t, strings.HasPrefix(request, "GET "), request)
 	}
@@ -249,13 +250,13 @@ func TestRemoveStaleAgent_failures(t *testing.T) {
 	c := installed()
 	c.Status.Import.PullSecrets = []string{"pull"}
 	m := newFakeMember(t)
-	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import))
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, agentIn(c, "old", system), c.Status.Import))
 	all := len(m.requests)
 	require.Greater(t, all, len(agentmanifest.OwnedObjects("old")))
 	for at := range all {
 		broken := newFakeMember(t)
 		broken.fault = failAt(at, "forbid")
-		f := broken.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import)
+		f := broken.connect(t).removeStaleAgent(t.Context(), c, agentIn(c, "old", system), c.Status.Import)
 		require.NotNil(t, f, "request %d", at)
 		assert.Equal(t, fleet.ReasonForbidden, f.reason)
 		assert.Contains(t, f.message, "removing the ")
@@ -272,6 +273,51 @@ func TestRecord_staleNamespaces(t *testing.T) {
 	}
 	assert.Equal(t, []string{"elsewhere"}, c.Status.Import.StaleAgentNamespaces)
 	assert.Equal(t, system, c.Status.Import.AgentNamespace)
+}
+
+// The import into the later namespace leaves a PriorityClass that the earlier agent still names, or that has the marks of the earlier import.
+func TestRemoveStaleAgent_priorityClass(t *testing.T) {
+	for _, row := range []struct {
+		name, earlier, later string // values of spec.agentNamespace
+		scope                string // of the class
+		required             bool
+		agents               []any
+		removed              bool
+	}{
+		{name: "of the earlier import", earlier: "old", later: "new", scope: "old", removed: true},
+		{name: "of the later import", earlier: "old", later: "new", scope: "new", removed: true},
+		{name: "of the earlier import with the default namespace", earlier: "", later: "new", scope: "", removed: true},
+		{name: "required", earlier: "old", later: "new", scope: "new", required: true},
+		{name: "of another agent", earlier: "old", later: "new", scope: "theirs"},
+		{name: "of an agent in the default namespace", earlier: "old", later: "new", scope: ""},
+		{name: "used by another agent", earlier: "old", later: "new", scope: "old", agents: []any{agentWithClass("theirs")}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := fresh()
+			h, m := importable(t, c)
+			marks, _, err := agentmanifest.ImportMarks(row.scope)
+			require.NoError(t, err)
+			c.Spec.AgentNamespace = row.earlier
+			h.requireImported(t, c)
+			c.Spec.AgentNamespace = row.later
+			h.requireImported(t, c)
+			if row.required {
+				c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 5}}
+				h.requireImported(t, c)
+			}
+			m.agents = row.agents
+			m.put(classPath, map[string]any{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": map[string]any{
+				"name": agentmanifest.PriorityClassName, "uid": "class", "labels": marks,
+			}})
+			c.Status.Agent = fleet.AgentStatus{Namespace: row.later, LastSeen: metav1.NewTime(start)}
+			for range 2 {
+				assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+				h.Wait()
+			}
+			require.Empty(t, c.Status.Import.StaleAgentNamespaces)
+			assert.Equal(t, row.removed, !slices.Contains(m.paths(), classPath))
+		})
+	}
 }
 
 func TestRemoveStaleAgents_retry(t *testing.T) {

@@ -76,7 +76,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
 			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects, and the wait for other calls, need the other half
 			releases:    member.openReleases,
-			accounts:    i.Kubernetes.CoreV1(),
+			accounts:    i.Kubernetes.CoreV1(), systemNamespace: i.SystemNamespace,
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
@@ -215,9 +215,11 @@ type removal struct {
 	cluster     *fleet.Cluster
 	namespaces  []string // in which the agent may be
 	pullSecrets []string
-	stopTimeout time.Duration // how long to wait for the agent's Pods to end
-	releases    func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
-	accounts    corev1client.ServiceAccountsGetter // of the hub
+	// systemNamespace is that of the agent of a Cluster without spec.agentNamespace.
+	systemNamespace string
+	stopTimeout     time.Duration // how long to wait for the agent's Pods to end
+	releases        func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
+	accounts        corev1client.ServiceAccountsGetter // of the hub
 }
 
 // run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
@@ -256,7 +258,8 @@ func (u *removal) run(ctx context.Context) *failure {
 		} else if !isRemoved {
 			continue
 		}
-		if problem := u.member.removeAll(ctx, agentID{namespace, u.cluster.Spec.AgentNamespace}, agentObjects(u.cluster, namespace, u.pullSecrets...), "removing the agent's"); problem != nil {
+		objects := agentObjects(u.cluster, namespace, u.pullSecrets...)
+		if problem := u.member.removeAll(ctx, agentIn(u.cluster, namespace, u.systemNamespace), objects, "removing the agent's"); problem != nil {
 			return problem
 		}
 	}
@@ -340,8 +343,8 @@ func agentObjects(cluster *fleet.Cluster, namespace string, pullSecrets ...strin
 	for _, name := range pullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
-	if wanted := cluster.Spec.AgentSchedulingCustomization; wanted != nil && wanted.PriorityClass != nil {
-		objects = append(objects, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	if requiresPriorityClass(cluster) {
+		objects = append(objects, agentPriorityClass)
 	}
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
 }

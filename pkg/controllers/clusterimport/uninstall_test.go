@@ -234,6 +234,15 @@ func TestUninstallation(t *testing.T) {
 	assert.Equal(t, "theirs", *w.scope, "objects of an agent with another scope stay")
 	assert.Equal(t, []string{"/api/v1/namespaces/" + system + "/secrets/somebody-elses"}, m.paths(), "this Cluster requires it")
 
+	w = newWorkloads(m)
+	marks, _, err := agentmanifest.ImportMarks(system)
+	require.NoError(t, err)
+	m.put(classPath, map[string]any{"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": map[string]any{
+		"name": agentmanifest.PriorityClassName, "labels": marks,
+	}})
+	assert.Nil(t, w.uninstall(t, c))
+	assert.NotContains(t, m.paths(), classPath, "the last import had another spec.agentNamespace")
+
 	w, c.Name = newWorkloads(m), "another"
 	before := m.paths()
 	assert.Nil(t, w.uninstall(t, c))
