@@ -226,7 +226,8 @@ type removal struct {
 // the Deployment is removed first, so that nothing deploys again what is removed, and the objects by which belongsTo recognizes
 // the agent are removed last.
 func (u *removal) run(ctx context.Context) *failure {
-	found, kept := false, ""
+	found := false
+	var kept []string
 	for _, namespace := range u.namespaces {
 		agent, err := u.member.installedAgent(ctx, namespace)
 		if err != nil {
@@ -238,7 +239,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		}
 		if !isRemoved {
 			if why != "" {
-				kept = fmt.Sprintf("the agent in namespace %s of the member stays, with what it deployed: %s", namespace, why)
+				kept = append(kept, fmt.Sprintf("the agent in namespace %s of the member stays, with what it deployed: %s", namespace, why))
 			}
 			continue
 		}
@@ -266,10 +267,10 @@ func (u *removal) run(ctx context.Context) *failure {
 
 	agent, unlabelled := u.cluster.Status.Agent, hasUnlabelledReleases(&u.cluster.Status)
 	switch {
+	case len(kept) > 0:
+		return failuref(fleet.ReasonAgentUnaware, "%s", strings.Join(kept, "; "))
 	case agent.LastSeen.IsZero() && !unlabelled:
 		return nil
-	case !found && kept != "":
-		return failuref(fleet.ReasonAgentUnaware, "%s", kept)
 	case !found:
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent is not in the namespace in which it was installed on the member; what it deployed may be left")

@@ -332,7 +332,20 @@ func TestUninstallation_tokenOfUnknownAccount(t *testing.T) {
 			assert.Empty(t, w.removed)
 			require.NotNil(t, problem)
 			assert.Equal(t, fleet.ReasonAgentUnaware, problem.reason)
-			assert.Contains(t, problem.message, "the agent in namespace "+system+" of the member stays, with what it deployed: "+row.kept)
+			says := "the agent in namespace " + system + " of the member stays, with what it deployed: " + row.kept
+			assert.Contains(t, problem.message, says)
+
+			earlier := "/api/v1/namespaces/an-earlier-one/secrets/fleet-agent"
+			m.put(earlier, map[string]any{"kind": "Secret", "data": map[string]any{"clusterNamespace": "d3M=", "clusterName": "bQ=="}})
+			problem = w.uninstall(t, c)
+			assert.NotContains(t, m.state(t), earlier)
+			require.NotNil(t, problem, "another agent was removed")
+			assert.Contains(t, problem.message, says)
+
+			c.Status.Agent.LastSeen = metav1.Time{}
+			problem = w.uninstall(t, c)
+			require.NotNil(t, problem, "the agent has not reported to this hub")
+			assert.Contains(t, problem.message, says)
 		})
 	}
 }
