@@ -355,6 +355,8 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 		return result.Done("", "")
 	}
 
+	// The Bundle has this manifest, or gets it now. An earlier pass may have written it without recording that: its answer or its status was lost.
+	agentspec.RecordDelivery(cluster, agentspec.ManifestHash(agentspec.Options(a.Context, cluster, "")))
 	spec := map[string]any{}
 	if existing.Spec.DefaultNamespace != wanted.Spec.DefaultNamespace {
 		spec["defaultNamespace"] = wanted.Spec.DefaultNamespace
@@ -375,9 +377,6 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	latest, err := writes.Merge(ctx, a.FleetClient.Bundles(existing.Namespace), existing, patch)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
-	}
-	if spec["resources"] != nil {
-		agentspec.RecordDelivery(cluster, agentspec.ManifestHash(agentspec.Options(a.Context, cluster, "")))
 	}
 	if spec["defaultNamespace"] != nil {
 		a.recordMove(cluster, wanted.Spec.DefaultNamespace)

@@ -610,6 +610,11 @@ func TestReconcileRecordsDelivery(t *testing.T) {
 	c.Status.Import.ManifestHash = imported // another import
 	o.done(t, c)
 	assert.Equal(t, imported, c.Status.Import.ManifestHash)
+
+	c.Spec.PrivateRepoURL = "unreachable"
+	o.done(t, c.DeepCopy()) // its status is not written
+	o.done(t, c)
+	assert.Equal(t, "changed", c.Status.Import.ManifestHash)
 }
 
 // A user chooses the long name of a Cluster so that its Bundle has the name of another Cluster's: the digest in such a name has 20 bits.
