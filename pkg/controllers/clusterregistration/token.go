@@ -37,23 +37,29 @@ func (h *handler) findToken(
 	}
 	usable := map[string]*fleet.ClusterRegistrationToken{}
 	var candidates []registration.KnownToken
+	var clockErr error // it is not known whether another token has expired
 	for _, token := range tokens {
-		isUnusable, _, err := h.IsOver(ctx, func(now time.Time) bool { return !registration.Usable(token, now) })
-		if err != nil {
-			return nil, nil, err
+		if !registration.Usable(token, time.Time{}) {
+			continue // at any time
 		}
-		if !isUnusable {
+		switch isUnusable, _, err := h.IsOver(ctx, func(now time.Time) bool { return !registration.Usable(token, now) }); {
+		case err != nil:
+			clockErr = err
+		case !isUnusable:
 			usable[token.Name] = token
 			candidates = append(candidates, asToken(token, h.bootstrapUsersOf(token)...))
 		}
 	}
 
 	// The recorded creator has precedence over conclusions from the number of tokens.
+	if recorded := origin.TokenOf(request.Namespace, candidates); claimed == "" && recorded != nil {
+		return usable[recorded.Name], nil, nil
+	}
+	if clockErr != nil { // another token may be the one that is named, and the number of tokens may decide
+		return nil, nil, clockErr
+	}
 	var named, ofImport *registration.KnownToken
 	if claimed == "" {
-		if recorded := origin.TokenOf(request.Namespace, candidates); recorded != nil {
-			return usable[recorded.Name], nil, nil
-		}
 		if token := usable[registration.ImportTokenName(clusterName)]; token != nil {
 			ofImport = new(asToken(token))
 		}

@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,33 @@ func TestFindToken(t *testing.T) {
 			assert.Equal(t, row.origin, origin.Reason)
 		})
 	}
+}
+
+func TestFindToken_serverClockUnknown(t *testing.T) {
+	s := newScene(t)
+	s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("out") })
+	find := func() (*fleet.ClusterRegistrationToken, error) {
+		token, _, err := s.findToken(t.Context(), s.request, registration.OriginOf(s.request, s.OriginPolicies()), "member")
+		return token, err
+	}
+	expired := s.token.DeepCopy()
+	expired.Name, expired.UID = "expired", "expired"
+	expired.CreationTimestamp, expired.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
+	deleted := expired.DeepCopy()
+	deleted.Name, deleted.DeletionTimestamp = "deleted", &metav1.Time{Time: noon}
+
+	s.request.Labels = nil
+	s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{expired, s.token}}
+	token, err := find()
+	require.NoError(t, err, "the creator is recorded")
+	assert.Equal(t, "token", token.Name)
+	s.Admission = nil
+	_, err = find()
+	require.ErrorContains(t, err, "out", "the only token, if the other one has expired")
+	s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{deleted, s.token}}
+	token, err = find()
+	require.NoError(t, err, "a deleted token is unusable at any time")
+	assert.Equal(t, "token", token.Name)
 }
 
 // checked is for an API server that checks the tokens that requests name, and records no creators.
