@@ -224,6 +224,7 @@ func (d *Deployer) assign(
 		}
 	}
 
+	d.freeKept()
 	// Leave a BundleDeployment that no Bundle requires unless the API server confirms it: at a takeover the caches may lag behind those of the
 	// previous hub, and the agent uninstalls what is deleted.
 	for _, name := range slices.Sorted(maps.Keys(untargeted)) {
@@ -561,6 +562,15 @@ func (d *Deployer) isUntargetedUnlessKept(
 		d.kept.Set(decision, kindDeleted, recheck-d.RecheckDelay()) // ends before the next pass
 	}
 	return untargeted, recheck, err
+}
+
+// freeKept frees the decisions to keep a BundleDeployment that have expired. The cache itself does so only in Set, for which no pass has a reason once
+// the kind exists again.
+func (d *Deployer) freeKept() {
+	if d.kept.Len() > 0 {
+		d.kept.Set(keptKey{}, nil, 0)
+		d.kept.Delete(keptKey{})
+	}
 }
 
 // groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.

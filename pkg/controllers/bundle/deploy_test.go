@@ -407,6 +407,11 @@ func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
 	s.has(t, again)
 	s.reconcile(t, clusterNamed("alice"))
 	assert.Contains(t, s.taken(), "delete "+home+"/abandoned uid-of-abandoned")
+
+	assert.Equal(t, 1, s.kept.Len())
+	s.clock.Step(29 * s.RecheckDelay())
+	s.reconcile(t, clusterNamed("bob"))
+	assert.Zero(t, s.kept.Len(), "entries in memory")
 }
 
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
