@@ -620,6 +620,21 @@ func TestDetector_deploymentsStalledInTheStatus(t *testing.T) {
 		if n > 0 {
 			assert.Equal(t, "forbidden", agent.DeploymentsStalled, "heartbeat %d", n)
 		}
+		d.leasePass() // after the write of the status
+	}
+}
+
+// An agent of Fleet has replaced the agent, and the hub cannot write the status.
+func TestDetector_deploymentsStalledInALostStatus(t *testing.T) {
+	d := newLeaseTest(t)
+	d.renew(d.renewedLease("a-uid", `{"version":"v1","deploymentsStalled":"forbidden"}`))
+	for range 3 {
+		d.clock.Step(time.Minute)
+		d.beat()
+		_, agent := d.leasePass()
+		assert.Empty(t, agent.DeploymentsStalled)
+		d.cluster.Status.Agent.DeploymentsStalled = "forbidden"
+		d.leasePass()
 	}
 }
 

@@ -200,12 +200,14 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.recordOf(key, hub, now)
+	r.stalledGone = r.stalledGone || r.stalledCleared && cluster.Status.Agent.DeploymentsStalled == ""
 	if late := r.lateness(hub, now); r.observe(cluster, hub, now) {
 		d.Metrics.Heartbeat(late)
 		// An agent of Fleet that has replaced an agent of this project writes only lastSeen and the namespace. The other fields, which the hub has copied
 		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance. It is
-		// the same instance if the agent can no longer write its Lease: then deploymentsStalled comes back after it was cleared once.
-		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledCleared {
+		// the same instance if the agent can no longer write its Lease: then deploymentsStalled comes back after it was gone. A status that was cleared may
+		// not have been written.
+		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledGone {
 			cluster.Status.Agent.DeploymentsStalled, r.stalledCleared = "", true
 		}
 	}
@@ -250,7 +252,7 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		return
 	}
 	*copied = copiedReport{digest: source, at: now}
-	r.stalledCleared = false
+	r.stalledCleared, r.stalledGone = false, false
 	r.lastCopied = *copied
 	cluster.Status.Agent = report
 	r.copyLastSeen(&cluster.Status.Agent)

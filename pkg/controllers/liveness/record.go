@@ -32,8 +32,8 @@ type agentRecord struct {
 	// lastCopied is the report that was last copied from a Lease to the status, and lastCopiedOfNewRequest the last one that named another
 	// ClusterRegistration than the report before it.
 	lastCopied, lastCopiedOfNewRequest copiedReport
-	// stalledCleared is whether Observe has cleared deploymentsStalled since the last copy.
-	stalledCleared bool
+	// stalledCleared is whether Observe has cleared deploymentsStalled since the last copy, and stalledGone whether a later pass has not found it.
+	stalledCleared, stalledGone bool
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
 }
