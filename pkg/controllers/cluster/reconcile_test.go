@@ -492,7 +492,7 @@ func (i identities) GetByIndex(indexName, key string) (found []*fleet.Cluster, _
 	return found, nil
 }
 
-func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {
+func TestEnsureOwnedFields_emptySchedulingCustomization(t *testing.T) {
 	for name, row := range map[string]struct {
 		customization fleet.AgentSchedulingCustomization
 		patches       int

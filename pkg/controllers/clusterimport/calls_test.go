@@ -556,7 +556,7 @@ func TestMemberLock_admits(t *testing.T) {
 }
 
 // A server that a kubeconfig of one workspace names reports the UID of another workspace's member, and calls to it do not end.
-func TestUninstallation_heldMember(t *testing.T) {
+func TestRemoval_heldMember(t *testing.T) {
 	var calls memberCalls
 	victim, hostile := newFakeMember(t), newFakeMember(t)
 	w := newWorkloads(victim)

@@ -43,7 +43,7 @@ func disconnect(c *fleet.Cluster) *fleet.Cluster {
 	return c
 }
 
-func TestWhyImport(t *testing.T) {
+func TestImportReason(t *testing.T) {
 	const settings, namespace, older = "the agent's settings changed", "the agent's namespace changed", "an older version installed the agent"
 	for _, row := range []struct {
 		name   string

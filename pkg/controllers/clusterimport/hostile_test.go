@@ -205,7 +205,7 @@ func TestHostileDiscovery(t *testing.T) {
 }
 
 // While Helm works with a history that is large even when it is reduced, no other call of the workspace has one.
-func TestUninstallation_largeHistory(t *testing.T) {
+func TestRemoval_largeHistory(t *testing.T) {
 	const object = "---\napiVersion: v1\nkind: X\nmetadata: {name: x%s}\n"
 	for name, row := range map[string]struct {
 		manifest string

@@ -1268,7 +1268,7 @@ func TestImportWithInvalidConfiguration(t *testing.T) {
 	assert.Equal(t, before, m.transcript())
 }
 
-func TestSettleDelay_clockOfTheHubIsBehind(t *testing.T) {
+func TestMissingKeysDelay_clockOfTheHubIsBehind(t *testing.T) {
 	h := newHarness(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(start.Add(time.Hour))}}
 	assert.Equal(t, missingKeysPeriod, h.missingKeysDelay(&fleet.ImportStatus{APIServerURLFromSecret: true}, secret, hubInfo{}))

@@ -215,7 +215,7 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	return u.run(t.Context())
 }
 
-func TestUninstallation(t *testing.T) {
+func TestRemoval(t *testing.T) {
 	m := newFakeMember(t)
 	w := newWorkloads(m)
 	assert.Nil(t, w.uninstall(t, deletedCluster()))
@@ -250,7 +250,7 @@ func TestUninstallation(t *testing.T) {
 	assert.Empty(t, w.removed)
 }
 
-func TestUninstallation_agentUnaware(t *testing.T) {
+func TestRemoval_agentUnaware(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		agent    fleet.AgentStatus
@@ -286,7 +286,7 @@ func TestUninstallation_agentUnaware(t *testing.T) {
 	}
 }
 
-func TestUninstallation_tokenOfUnknownAccount(t *testing.T) {
+func TestRemoval_tokenOfUnknownAccount(t *testing.T) {
 	credential := func(t *testing.T) map[string]any {
 		t.Helper()
 		claims := map[string]any{"namespace": "ns", "serviceaccount": map[string]any{"name": "request-a-uid", "uid": "theirs"}}
@@ -350,7 +350,7 @@ func TestUninstallation_tokenOfUnknownAccount(t *testing.T) {
 	}
 }
 
-func TestUninstallation_interrupted(t *testing.T) {
+func TestRemoval_interrupted(t *testing.T) {
 	for at := 0; ; at++ {
 		m := newFakeMember(t)
 		w := newWorkloads(m)
@@ -367,7 +367,7 @@ func TestUninstallation_interrupted(t *testing.T) {
 	}
 }
 
-func TestUninstallation_failure(t *testing.T) {
+func TestRemoval_failure(t *testing.T) {
 	m := newFakeMember(t)
 	w := newWorkloads(m)
 	w.err = errors.New("helm fails")

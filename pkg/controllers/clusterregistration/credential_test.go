@@ -123,7 +123,7 @@ func TestEnsureCredential(t *testing.T) {
 	}
 }
 
-func TestRefreshCredential(t *testing.T) {
+func TestMaintainCredential(t *testing.T) {
 	const hour = time.Hour
 	for _, row := range []struct {
 		name            string
@@ -231,7 +231,7 @@ func TestIsFor(t *testing.T) {
 	}
 }
 
-func TestExpireCredential(t *testing.T) {
+func TestDeleteOldAnswer(t *testing.T) {
 	old := metav1.NewTime(noon.Add(-answerLifetime))
 	for _, row := range []struct {
 		name    string
@@ -276,7 +276,7 @@ func TestExpireCredential(t *testing.T) {
 }
 
 // The clock of the hub may be ahead of the one of the API server, by which the Secret was created.
-func TestExpireCredential_byTheClockOfTheAPIServer(t *testing.T) {
+func TestDeleteOldAnswer_byTheClockOfTheAPIServer(t *testing.T) {
 	s := newScene(t)
 	clock := s.Clock.(*clocktesting.FakeClock)
 	const ahead = 2 * time.Hour

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestIsHeld(t *testing.T) {
+func TestHasAgentOrAnswer(t *testing.T) {
 	cannotRenew := func(s *scene, earlier *fleet.ClusterRegistration) {
 		s.cannotRenew()
 		delete(earlier.Annotations, registration.RenewalAnnotation)
