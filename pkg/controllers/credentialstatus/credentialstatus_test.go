@@ -13,20 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 )
-
-type requests struct {
-	all []*fleet.ClusterRegistration
-	err error
-}
-
-func (r requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
-	return r.all, r.err
-}
 
 func request(uid string, minute int, granted bool, reason string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), CreationTimestamp: metav1.NewTime(time.Unix(int64(minute)*60, 0))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid), CreationTimestamp: metav1.NewTime(time.Unix(int64(minute)*60, 0))},
 		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
 		Status: fleet.ClusterRegistrationStatus{
 			Granted: granted, Conditions: []genericcondition.GenericCondition{{Type: fleet.ConditionGranted, Reason: reason}},
@@ -61,7 +53,7 @@ func TestOf(t *testing.T) {
 		{name: "a void one and one that works", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 2), granted}, granted: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got, err := Of(requests{all: row.requests}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: row.clientID}})
+			got, err := Of(fakecache.With(row.requests...), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: fleet.ClusterSpec{ClientID: row.clientID}})
 			require.NoError(t, err)
 			assert.Equal(t, row.granted, got.Granted)
 			undecided := ""
@@ -80,7 +72,7 @@ func TestOf(t *testing.T) {
 }
 
 func TestOfFails(t *testing.T) {
-	_, err := Of(requests{err: errors.New("out")}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}})
+	_, err := Of(&fakecache.Cache[*fleet.ClusterRegistration]{Err: errors.New("out")}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}})
 	require.ErrorContains(t, err, "out")
 }
 

@@ -26,8 +26,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 const system = "cattle-fleet-system"
@@ -151,39 +151,13 @@ func (d deployments) Patch(_ context.Context, name string, _ types.PatchType, da
 	return nil, apierrors.NewNotFound(resource, name)
 }
 
-// cache is the hub's cache of Bundles.
-type cache struct {
-	fleetcontrollers.BundleCache
-	seen map[string]*fleet.Bundle
-	err  error
-}
-
-func (c *cache) Get(_, name string) (*fleet.Bundle, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
-	if found := c.seen[name]; found != nil {
-		return found, nil
-	}
-	return nil, apierrors.NewNotFound(resource, name)
-}
-
-type requests struct {
-	all []*fleet.ClusterRegistration
-	err error
-}
-
-func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
-	return r.all, r.err
-}
-
 // stage is an AgentBundles with a fake server and fake caches.
 type stage struct {
 	*AgentBundles
 	clock    *clocktesting.FakeClock
 	server   *server
-	cache    *cache
-	requests *requests
+	cache    *fakecache.Cache[*fleet.Bundle]
+	requests *fakecache.Cache[*fleet.ClusterRegistration]
 }
 
 func newStage(t *testing.T) *stage {
@@ -191,8 +165,8 @@ func newStage(t *testing.T) *stage {
 	o := &stage{
 		clock:    clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		server:   &server{bundles: map[string]*fleet.Bundle{}, fails: map[string]error{}},
-		cache:    &cache{seen: map[string]*fleet.Bundle{}},
-		requests: &requests{},
+		cache:    fakecache.With[*fleet.Bundle](),
+		requests: fakecache.With[*fleet.ClusterRegistration](),
 	}
 	o.AgentBundles = &AgentBundles{
 		Context:     &app.Context{Clock: o.clock, Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
@@ -203,7 +177,7 @@ func newStage(t *testing.T) *stage {
 
 // grant grants a request of the agent.
 func (s *stage) grant() {
-	s.requests.all = []*fleet.ClusterRegistration{{
+	s.requests.All = []*fleet.ClusterRegistration{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
 		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id"},
 		Status:     fleet.ClusterRegistrationStatus{Granted: true},
@@ -212,10 +186,11 @@ func (s *stage) grant() {
 
 // catchUp makes the cache equal to the server, without the resources.
 func (s *stage) catchUp() {
-	s.cache.seen = map[string]*fleet.Bundle{}
-	for name, bundle := range s.server.bundles {
-		s.cache.seen[name] = bundle.DeepCopy()
-		content.WithoutResources(&s.cache.seen[name].Spec)
+	s.cache.All = nil
+	for _, bundle := range s.server.bundles {
+		bundle = bundle.DeepCopy()
+		content.WithoutResources(&bundle.Spec)
+		s.cache.All = append(s.cache.All, bundle)
 	}
 }
 

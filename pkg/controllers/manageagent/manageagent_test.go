@@ -375,7 +375,7 @@ func TestReconcileForeignBundle(t *testing.T) {
 		assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
 		assert.Contains(t, out.Message, "Bundle ns/fleet-agent-c")
 		assert.Equal(t, result.Recheck, out.After)
-		o.cache.seen = nil // the cache is late
+		o.cache.All = nil // the cache is late
 	}
 	assert.Equal(t, []string{"create"}, o.wrote())
 	o.catchUp()
@@ -403,7 +403,7 @@ func TestReconcileWithANewBundleWritesTheStatusWithTheDeployment(t *testing.T) {
 		want   []bool // of passes, until the cache has the Bundle
 	}{
 		"created, then not in the cache": {func(*stage) {}, []bool{true, true}},
-		"somebody else has created it":   {func(s *stage) { s.put(newBundle(selfRegistered(), system, agentManifest{})); s.cache.seen = nil }, []bool{false, true}},
+		"somebody else has created it":   {func(s *stage) { s.put(newBundle(selfRegistered(), system, agentManifest{})); s.cache.All = nil }, []bool{false, true}},
 		"no deployments by this hub":     {func(s *stage) { s.DisableBundles = true }, []bool{false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,11 +432,11 @@ func TestReconcileWithALateCacheWritesOnce(t *testing.T) {
 	require.True(t, o.run(t, c).IsDone(), "another hub created it")
 	assert.Equal(t, []string{"create", "create"}, o.wrote())
 	o.catchUp()
-	late := o.cache.seen
+	late := o.cache.All
 	o.forget()
 	c.Spec.HostNetwork = ptr.To(true)
 	o.done(t, c)
-	o.cache.seen = late
+	o.cache.All = late
 	require.True(t, o.run(t, c).IsDone())
 	assert.Equal(t, []string{"patch"}, o.wrote())
 }
@@ -476,7 +476,7 @@ func TestReconcileUnmanagedDeletes(t *testing.T) {
 			o.forget()
 			assert.Equal(t, row.reason, o.run(t, c).Reason)
 			assert.Empty(t, o.wrote())
-			o.cache.seen["fleet-agent-"+c.Name] = sound.server.bundles["fleet-agent-"+c.Name]
+			o.cache.All = append(o.cache.All, sound.server.bundles["fleet-agent-"+c.Name])
 			assert.Equal(t, row.reason, o.run(t, c).Reason, "the cache still shows it")
 		})
 	}
@@ -507,12 +507,12 @@ func TestReconcileErrors(t *testing.T) {
 	}{
 		{"the cache", func(t *testing.T) (*stage, *fleet.Cluster) {
 			o, c := made(t)
-			o.cache.err = outage
+			o.cache.Err = outage
 			return o, c
 		}, "out"},
 		{"the requests", func(t *testing.T) (*stage, *fleet.Cluster) {
 			o, c := newStage(t), imported()
-			c.Status.Agent, o.requests.err = fleet.AgentStatus{}, outage
+			c.Status.Agent, o.requests.Err = fleet.AgentStatus{}, outage
 			return o, c
 		}, "out"},
 		{"creating", func(t *testing.T) (*stage, *fleet.Cluster) {
@@ -523,7 +523,7 @@ func TestReconcileErrors(t *testing.T) {
 		{"reading one that is there", func(t *testing.T) (*stage, *fleet.Cluster) {
 			o, c := made(t)
 			o.created = expectations.New(clock.RealClock{}) // the hub was restarted, and its cache lags behind
-			o.cache.seen, o.server.fails["get"] = nil, outage
+			o.cache.All, o.server.fails["get"] = nil, outage
 			return o, c
 		}, "reading Bundle ns/fleet-agent-c: out"},
 		{"patching", func(t *testing.T) (*stage, *fleet.Cluster) {
@@ -546,7 +546,7 @@ func TestReconcileErrors(t *testing.T) {
 			assert.Equal(t, row.says, out.Message)
 			require.Error(t, out.Err, "the work queue retries")
 			assert.Equal(t, before, c, "nothing is recorded that was not done")
-			o.cache.err, o.requests.err, o.server.fails = nil, nil, map[string]error{}
+			o.cache.Err, o.requests.Err, o.server.fails = nil, nil, map[string]error{}
 			o.catchUp()
 			assert.NotEqual(t, fleet.ReasonError, o.run(t, c).Reason)
 		})
@@ -626,7 +626,7 @@ func TestReconcile_nameOfAnotherClustersBundle(t *testing.T) {
 	o := newStage(t)
 	o.done(t, victim)
 	o.forget()
-	for cached, catchUp := range map[string]func(){"cached": o.catchUp, "not cached": func() { o.cache.seen = map[string]*fleet.Bundle{} }} {
+	for cached, catchUp := range map[string]func(){"cached": o.catchUp, "not cached": func() { o.cache.All = nil }} {
 		t.Run(cached, func(t *testing.T) {
 			catchUp()
 			o.created = expectations.New(clock.RealClock{})

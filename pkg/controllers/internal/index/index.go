@@ -48,17 +48,31 @@ const (
 
 // Register adds the indexes. It is called once, before any controller is registered.
 func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
-	ClustersByClientID.AddTo(f.Cluster().Cache())
-	f.Cluster().Cache().AddIndexer(ByImportToken, clusterByImportToken)
-	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
-	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
-	RequestsByClientID.AddTo(f.ClusterRegistration().Cache())
-	RequestsByUID.AddTo(f.ClusterRegistration().Cache())
-	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
-	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
-	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
-	AccountsByRequest.AddTo(core.ServiceAccount().Cache())
-	AccountsByNamespace.AddTo(core.ServiceAccount().Cache())
+	AddTo[*fleet.Cluster](f.Cluster().Cache())
+	AddTo[*fleet.ClusterRegistration](f.ClusterRegistration().Cache())
+	AddTo[*fleet.ClusterRegistrationToken](f.ClusterRegistrationToken().Cache())
+	AddTo[*corev1.ServiceAccount](core.ServiceAccount().Cache())
+}
+
+// AddTo adds the indexes of one kind to a cache.
+func AddTo[T generic.RuntimeMetaObject](cache indexable[T]) {
+	switch c := any(cache).(type) {
+	case indexable[*fleet.Cluster]:
+		ClustersByClientID.AddTo(c)
+		c.AddIndexer(ByImportToken, clusterByImportToken)
+		c.AddIndexer(ByKubeconfig, clusterByKubeconfig)
+		c.AddIndexer(ByManagementName, clusterByManagementName)
+	case indexable[*fleet.ClusterRegistration]:
+		RequestsByClientID.AddTo(c)
+		RequestsByUID.AddTo(c)
+		c.AddIndexer(ByToken, requestByToken)
+		c.AddIndexer(ByNewCluster, requestByNewCluster)
+	case indexable[*fleet.ClusterRegistrationToken]:
+		c.AddIndexer(ByToken, tokenByName)
+	case indexable[*corev1.ServiceAccount]:
+		AccountsByRequest.AddTo(c)
+		AccountsByNamespace.AddTo(c)
+	}
 }
 
 // Registered reports whether the indexes exist: the factory has served a hub before, and its caches do not accept them again.
