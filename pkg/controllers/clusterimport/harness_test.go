@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -24,9 +22,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -39,65 +37,23 @@ var loopback = config.Members{AllowedCIDRs: config.CIDRs{netip.MustParsePrefix("
 
 var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev", Members: loopback}
 
-// tokenCache and secretCache are caches of import tokens and of the Secrets with their values, by name.
-type tokenCache struct {
-	fleetcontrollers.ClusterRegistrationTokenCache
-	tokens map[string]*fleet.ClusterRegistrationToken
-}
-
-func (c tokenCache) Get(_, name string) (*fleet.ClusterRegistrationToken, error) {
-	if token := c.tokens[name]; token != nil {
-		return token, nil
-	}
-	return nil, apierrors.NewNotFound(fleet.Resource("clusterregistrationtokens"), name)
-}
-
-type secretCache struct {
-	corecontrollers.SecretCache
-	secrets map[string]*corev1.Secret
-}
-
-func (c secretCache) Get(_, name string) (*corev1.Secret, error) {
-	if secret := c.secrets[name]; secret != nil {
-		return secret, nil
-	}
-	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
-}
-
-// requests answers for the cache of ClusterRegistrations.
-type requests struct {
-	all      []*fleet.ClusterRegistration
-	notFound error
-}
-
-func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
-	return r.all, r.notFound
-}
-
-// clusterCache has the other Clusters that name the kubeconfig Secret.
-type clusterCache struct {
-	fleetcontrollers.ClusterCache
-	users *[]*fleet.Cluster
-}
-
-func (c clusterCache) GetByIndex(string, string) ([]*fleet.Cluster, error) { return *c.users, nil }
-
 // harness is an Importer whose caches, clients, clock and member a test controls.
 type harness struct {
 	*Importer
-	requests
-	tokens map[string]*fleet.ClusterRegistrationToken // in the cache
-	values map[string]*corev1.Secret                  // of the tokens
-	users  []*fleet.Cluster                           // that name the kubeconfig Secret
-	clock  *clocktesting.FakeClock
-	kube   *fake.Clientset
-	fleet  *fleetfake.Clientset
+	requests *fakecache.Cache[*fleet.ClusterRegistration]
+	tokens   *fakecache.Cache[*fleet.ClusterRegistrationToken]
+	values   *fakecache.Cache[*corev1.Secret] // of the tokens
+	clusters *fakecache.Cache[*fleet.Cluster]
+	clock    *clocktesting.FakeClock
+	kube     *fake.Clientset
+	fleet    *fleetfake.Clientset
 }
 
 func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 	t.Helper()
 	h := &harness{
-		tokens: map[string]*fleet.ClusterRegistrationToken{}, values: map[string]*corev1.Secret{},
+		requests: fakecache.With[*fleet.ClusterRegistration](), tokens: fakecache.With[*fleet.ClusterRegistrationToken](),
+		values: fakecache.With[*corev1.Secret](), clusters: fakecache.With[*fleet.Cluster](),
 		kube: fake.NewClientset(objects...), fleet: fleetfake.NewSimpleClientset(),
 	}
 	calls := newTestCalls(t)
@@ -109,9 +65,8 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 			Agent:          app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 			SecretMetadata: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 		},
-		clusters:   clusterCache{users: &h.users},
-		tokenCache: tokenCache{tokens: h.tokens}, createdTokens: expectations.New(calls.clock), secretCache: secretCache{secrets: h.values},
-		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: &h.requests, calls: calls.memberCalls,
+		clusters: h.clusters, tokenCache: h.tokens, createdTokens: expectations.New(calls.clock), secretCache: h.values,
+		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: h.requests, calls: calls.memberCalls,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {
@@ -131,23 +86,22 @@ func (h *harness) see(t *testing.T, secret *corev1.Secret) {
 func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
 	name := registration.ImportTokenName(cluster.Name)
-	h.tokens[name] = &fleet.ClusterRegistrationToken{
+	h.tokens.All = append(h.tokens.All, &fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: cluster.Namespace, Name: name, UID: "token",
 			OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}},
 		},
-	}
-	h.values[name] = &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: h.tokens[name].UID}}},
+	})
+	h.values.All = append(h.values.All, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{UID: "token"}}},
 		Type:       registration.SecretTypeValues, Data: map[string][]byte{registration.ValuesKey: encoded(t, someValues())},
-	}
+	})
 }
 
-// leaveOut leaves the data of the Secret of a token out of the cache, as that does if they are large.
-func (h *harness) leaveOut(name string, data map[string][]byte) {
-	h.values[name].Data = nil
-	live := h.values[name].DeepCopy()
-	live.Namespace, live.Name, live.Data = "ns", name, data
+// leaveOut leaves the data of the Secret of the token out of the cache, as that does if they are large.
+func (h *harness) leaveOut(data map[string][]byte) {
+	live := h.values.All[0].DeepCopy()
+	h.values.All[0].Data, live.Data = nil, data
 	_ = h.kube.Tracker().Add(live)
 }
 

@@ -234,7 +234,7 @@ func TestReconcile(t *testing.T) {
 }
 
 func TestReconcile_notStarted(t *testing.T) {
-	foreignToken := func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].OwnerReferences = nil }
+	foreignToken := func(h *harness, _ *fleet.Cluster) { h.tokens.All[0].OwnerReferences = nil }
 	for _, row := range []struct {
 		name   string
 		change func(h *harness, c *fleet.Cluster)
@@ -272,12 +272,12 @@ func TestReconcile_notStarted(t *testing.T) {
 		},
 		{
 			name: "no token yet", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { delete(h.tokens, "import-token-c") },
+			change: func(h *harness, _ *fleet.Cluster) { h.tokens.All = nil },
 		},
 		{
 			name: "token cannot be created", reason: fleet.ReasonError, says: "creating ClusterRegistrationToken ns/import-token-c", status: corev1.ConditionFalse,
 			change: func(h *harness, _ *fleet.Cluster) {
-				delete(h.tokens, "import-token-c")
+				h.tokens.All = nil
 				h.failFleet("create", "clusterregistrationtokens", errors.New("out"))
 			},
 		},
@@ -288,48 +288,48 @@ func TestReconcile_notStarted(t *testing.T) {
 		{
 			name: "token being deleted", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
 			change: func(h *harness, _ *fleet.Cluster) {
-				h.tokens["import-token-c"].DeletionTimestamp = ptr.To(metav1.Now())
+				h.tokens.All[0].DeletionTimestamp = ptr.To(metav1.Now())
 			},
 		},
 		{
 			name: "token that is refused", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.refuse("import-token-c") },
+			change: func(h *harness, _ *fleet.Cluster) { h.refuse() },
 		},
 		{
 			name: "new token that is refused", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: reportTokenAfter - time.Second,
 			change: func(h *harness, _ *fleet.Cluster) {
-				h.refuse("import-token-c")
-				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
+				h.refuse()
+				h.tokens.All[0].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
 			},
 		},
 		{
 			name: "refused token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: reportTokenAfter,
 			change: func(h *harness, _ *fleet.Cluster) {
-				h.refuse("import-token-c")
-				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
+				h.refuse()
+				h.tokens.All[0].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
 			},
 		},
 		{
 			name: "Secret with the values missing", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown, after: time.Minute,
-			change: func(h *harness, _ *fleet.Cluster) { delete(h.values, "import-token-c") },
+			change: func(h *harness, _ *fleet.Cluster) { h.values.All = nil },
 		},
 		{
 			name: "Secret with the values of an earlier token", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].UID = "another" },
+			change: func(h *harness, _ *fleet.Cluster) { h.tokens.All[0].UID = "another" },
 		},
 		{
 			name: "Secret of another type", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.values["import-token-c"].Type = corev1.SecretTypeOpaque },
+			change: func(h *harness, _ *fleet.Cluster) { h.values.All[0].Type = corev1.SecretTypeOpaque },
 		},
 		{
 			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.leaveOut("import-token-c", nil) },
+			change: func(h *harness, _ *fleet.Cluster) { h.leaveOut(nil) },
 		},
 		{
 			name: "Secret with values that are too large", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
 			change: func(h *harness, _ *fleet.Cluster) {
 				text := "token: t\nother: [" + strings.Repeat("{},", 1000) + "]\n"
-				h.leaveOut("import-token-c", map[string][]byte{registration.ValuesKey: []byte(text)})
+				h.leaveOut(map[string][]byte{registration.ValuesKey: []byte(text)})
 			},
 		},
 		{
@@ -368,7 +368,7 @@ func TestReconcile_notStarted(t *testing.T) {
 			change: func(h *harness, c *fleet.Cluster) {
 				older := installed()
 				older.Name, older.UID = "older", "0"
-				h.users = []*fleet.Cluster{c, older}
+				h.clusters.All = []*fleet.Cluster{c, older}
 			},
 		},
 		{
@@ -439,13 +439,14 @@ func TestCheckUnclaimed(t *testing.T) {
 			secret := kubeconfigSecret(nil)
 			secret.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: "friend"}
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this", CreationTimestamp: at(2)}}
+			c.Spec.KubeConfigSecret = secret.Name
 			c.Status.AgentDeployedGeneration = ptr.To(int64(0))
-			h.users = []*fleet.Cluster{c}
+			h.clusters.All = []*fleet.Cluster{c}
 			for _, other := range row.others {
 				other.UID = types.UID(other.Name)
-				other.Namespace = cmp.Or(other.Namespace, "ns")
+				other.Namespace, other.Spec.KubeConfigSecret = cmp.Or(other.Namespace, "ns"), secret.Name
 				other.Status.AgentDeployedGeneration = ptr.To(int64(0))
-				h.users = append(h.users, &other)
+				h.clusters.All = append(h.clusters.All, &other)
 			}
 			out := h.checkUnclaimed(c, secret)
 			assert.Equal(t, row.first == "", out.IsDone())
@@ -453,7 +454,7 @@ func TestCheckUnclaimed(t *testing.T) {
 				assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
 				assert.Contains(t, out.Message, "Cluster "+row.first+" uses the same kubeconfig Secret")
 			}
-			for _, other := range h.users[1:] { // exactly one of two that may use it has the agent
+			for _, other := range h.clusters.All[1:] { // exactly one of two that may use it has the agent
 				if row.name != "two older ones" && access.MayUse(other, secret) && other.DeletionTimestamp == nil && other.Spec.AgentNamespace == "" && len(other.Labels) == 0 {
 					assert.NotEqual(t, out.IsDone(), h.checkUnclaimed(other, secret).IsDone())
 				}
@@ -464,9 +465,9 @@ func TestCheckUnclaimed(t *testing.T) {
 
 func TestCheckUnclaimed_noAgentYet(t *testing.T) {
 	h := newHarness(t)
-	older := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "a"}}
-	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "this", UID: "this"}}
-	h.users = []*fleet.Cluster{c, older}
+	older, c := fresh(), fresh()
+	older.Name, older.UID = "a", "a"
+	h.clusters.All = []*fleet.Cluster{c, older}
 	assert.True(t, h.checkUnclaimed(c, kubeconfigSecret(nil)).IsDone())
 }
 
@@ -489,7 +490,7 @@ func TestCheckUnclaimed_onlyOneHasTheAgent(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			h := newHarness(t)
-			h.users = []*fleet.Cluster{row.cluster, younger}
+			h.clusters.All = []*fleet.Cluster{row.cluster, younger}
 			out := h.checkUnclaimed(row.cluster, kubeconfigSecret(nil))
 			assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
 			assert.Contains(t, out.Message, "Cluster ns/younger uses the same kubeconfig Secret and has its agent")
@@ -517,7 +518,7 @@ func TestImport_twoNewClusters(t *testing.T) {
 		second.Name, second.UID, second.CreationTimestamp = "older", "older", metav1.NewTime(start.Add(-time.Hour))
 		h, m = importable(t, first)
 		h.giveToken(t, second)
-		h.users = []*fleet.Cluster{first, second}
+		h.clusters.All = []*fleet.Cluster{first, second}
 		return h, m, first, second
 	}
 	refused := func(h *harness, c *fleet.Cluster, says string) {
@@ -620,7 +621,7 @@ func TestWaitingForKubeconfigOf(t *testing.T) {
 		return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: "kbcfg"}}
 	}
 	first, second := imported("first"), imported("second")
-	h.users = []*fleet.Cluster{first, second}
+	h.clusters.All = []*fleet.Cluster{first, second}
 	deleted := first.DeepCopy()
 	deleted.DeletionTimestamp = &metav1.Time{Time: start}
 	waiting := []types.NamespacedName{{Namespace: "ns", Name: "second"}}
@@ -636,13 +637,13 @@ func TestWaitingForKubeconfigOf(t *testing.T) {
 func TestReconcile_valuesLeftOutOfTheCache(t *testing.T) {
 	c := fresh()
 	h, _ := importable(t, c)
-	h.leaveOut("import-token-c", h.values["import-token-c"].Data)
+	h.leaveOut(h.values.All[0].Data)
 	h.requireImported(t, c)
 }
 
-// refuse gives a token the status that the controller of tokens writes if its rights cannot be created.
-func (h *harness) refuse(token string) {
-	h.tokens[token].Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionReady, Status: corev1.ConditionFalse}}
+// refuse gives the token the status that the controller of tokens writes if its rights cannot be created.
+func (h *harness) refuse() {
+	h.tokens.All[0].Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionReady, Status: corev1.ConditionFalse}}
 }
 
 func TestReconcile_token(t *testing.T) {
@@ -656,8 +657,8 @@ func TestReconcile_token(t *testing.T) {
 		}
 		return tokens
 	}
-	token := h.tokens["import-token-c"]
-	delete(h.tokens, "import-token-c")
+	token := h.tokens.All[0]
+	h.tokens.All = nil
 	h.Reconcile(t.Context(), c)
 	require.Len(t, created(), 1)
 	assert.Equal(t, &fleet.ClusterRegistrationToken{
@@ -672,9 +673,9 @@ func TestReconcile_token(t *testing.T) {
 	assert.Equal(t, expectations.Timeout, out.After, "the token may be deleted before the cache contains it")
 	assert.Len(t, created(), 1, "while the cache does not contain it")
 
-	h.tokens["import-token-c"] = token
+	h.tokens.All = []*fleet.ClusterRegistrationToken{token}
 	h.Reconcile(t.Context(), c)
-	delete(h.tokens, "import-token-c") // by a user
+	h.tokens.All = nil // by a user
 	require.NoError(t, h.fleet.Tracker().Delete(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens"), "ns", "import-token-c"))
 	h.Reconcile(t.Context(), c)
 	assert.Len(t, created(), 2)
@@ -839,8 +840,8 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		t.Helper()
 		c := fresh()
 		h, m := importable(t, c)
-		token := h.tokens["import-token-c"]
-		delete(h.tokens, "import-token-c")
+		token := h.tokens.All[0]
+		h.tokens.All = nil
 		for range 2 {
 			require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
 		}
@@ -850,7 +851,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 	}
 	t.Run("it is dropped at the end of the import", func(t *testing.T) {
 		h, _, c, token := waiting(t)
-		h.tokens["import-token-c"] = token
+		h.tokens.All = []*fleet.ClusterRegistrationToken{token}
 		h.requireImported(t, c)
 		assert.Zero(t, h.reads())
 		assert.Nil(t, h.kept())
@@ -871,7 +872,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		changed := kubeconfigSecret(with(t, to(m.Server)))
 		changed.Data["apiServerURL"] = []byte("https://changed")
 		h.update(t, changed, "2")
-		h.tokens["import-token-c"] = token
+		h.tokens.All = []*fleet.ClusterRegistrationToken{token}
 		h.requireImported(t, c)
 		assert.Equal(t, 1, h.reads())
 		assert.Equal(t, "https://changed", c.Status.APIServerURL)
@@ -913,7 +914,7 @@ func TestReconcile_reregistration(t *testing.T) {
 		h, m, c := importedCluster(t)
 		first := c.Status.Import.RegistrationKey
 		checksIn(c, first)
-		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonCredentialRevoked)}
+		h.requests.All = []*fleet.ClusterRegistration{request("r1", fleet.ReasonCredentialRevoked)}
 		m.fault = failAt(len(m.requests)+1, "forbid")
 		out := h.untilSettled(t, c)
 		assert.Equal(t, fleet.ReasonForbidden, out.Reason)
@@ -930,7 +931,7 @@ func TestReconcile_reregistration(t *testing.T) {
 		for range 3 {
 			h.requireImported(t, c)
 		}
-		h.all = []*fleet.ClusterRegistration{request("r2", fleet.ReasonGranted)}
+		h.requests.All = []*fleet.ClusterRegistration{request("r2", fleet.ReasonGranted)}
 		checksIn(c, second)
 		h.requireImported(t, c)
 		assert.Equal(t, second, c.Status.Import.RegistrationKey, "the end of the cause requires nothing")
@@ -939,7 +940,7 @@ func TestReconcile_reregistration(t *testing.T) {
 	t.Run("an unreadable cache of requests causes none", func(t *testing.T) {
 		c := fresh()
 		h, m := importable(t, c)
-		h.notFound = errors.New("out")
+		h.requests.Err = errors.New("out")
 		assert.Equal(t, fleet.ReasonError, h.Reconcile(t.Context(), c).Reason)
 		h.Wait()
 		assert.Empty(t, m.requests)
@@ -1030,7 +1031,7 @@ func (m *fakeMember) generation(t *testing.T) string {
 func TestReconcile_settings(t *testing.T) {
 	t.Run("the Bundle delivers them to a connected agent", func(t *testing.T) {
 		h, m, c := importedCluster(t)
-		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+		h.requests.All = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
 		key := c.Status.Import.RegistrationKey
 		assert.Equal(t, key, m.generation(t))
 		checksIn(c, "managed/0")
@@ -1054,7 +1055,7 @@ func TestReconcile_settings(t *testing.T) {
 	})
 	t.Run("a disconnected agent gets them once by an import", func(t *testing.T) {
 		h, m, c := importedCluster(t)
-		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+		h.requests.All = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
 		checksIn(c, "managed/0")
 		requests := len(m.requests)
 		image := hubConfig
@@ -1111,7 +1112,7 @@ func withPullSecret(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *corev
 	h.Config.Set(hub)
 	h.requireImported(t, c)
 	checksIn(c, "managed/0")
-	h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+	h.requests.All = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
 	h.requireImported(t, c)
 	return h, m, c, secret.DeepCopy()
 }

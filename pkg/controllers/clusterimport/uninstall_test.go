@@ -650,7 +650,7 @@ func TestUninstall_tokenDeleted(t *testing.T) {
 		t.Run("Imported says "+row.reason, func(t *testing.T) {
 			c := fresh()
 			h, m := importable(t, c)
-			delete(h.tokens, "import-token-c")
+			h.tokens.All = nil
 			if row.reason != "" {
 				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), h.clock.Now())
 			}
@@ -665,7 +665,7 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	c := fresh()
 	h, _ := importable(t, c)
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
-	delete(h.tokens, "import-token-c") // and the status does not say yet that there is a call
+	h.tokens.All = nil // and the status does not say yet that there is a call
 	until := h.clock.Now().Add(time.Minute)
 	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	removal := callKey{clusterKey("c"), removing}
@@ -705,7 +705,7 @@ func TestUninstall_unreportedImport(t *testing.T) {
 			require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
 			h.Wait() // the call ends, and no status is written
 			require.Contains(t, m.state(t), agent)
-			delete(h.tokens, "import-token-c")
+			h.tokens.All = nil
 			c.CreationTimestamp, c.DeletionTimestamp = metav1.NewTime(start), ptr.To(metav1.NewTime(start.Add(row.age)))
 			if row.reason != "" {
 				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), start)
@@ -731,7 +731,7 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
 	h.Wait() // the call ends, and no status is written
 	require.Contains(t, m.state(t), agent)
-	delete(h.tokens, "import-token-c")
+	h.tokens.All = nil
 	for range removalsPerWorkspace {
 		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
 	}
