@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -27,7 +28,7 @@ func TestFindCluster(t *testing.T) {
 		want   string
 	}{
 		{"the Cluster with the clientID", func(*scene) {}, "member", "", "True "},
-		{"no Cluster: create one", func(s *scene) { s.clusters = clustersOf{} }, "", newName, "True "},
+		{"no Cluster: create one", func(s *scene) { s.clusters = fakecache.With[*fleet.Cluster]() }, "", newName, "True "},
 		{"a Cluster that appeared between two look-ups", func(s *scene) {
 			s.cluster.Name, s.cluster.Spec.ClientID = newName, ""
 			s.request.Spec.ClientID = "client"
@@ -39,7 +40,7 @@ func TestFindCluster(t *testing.T) {
 			s.cluster.Spec.ClientID, s.request.OwnerReferences = "other", owner("member")
 		}, "", newName, "False NameConflict"},
 		{"the request belongs to a Cluster that is gone: leave it to Kubernetes", func(s *scene) {
-			s.clusters, s.request.OwnerReferences = clustersOf{}, owner("gone")
+			s.clusters, s.request.OwnerReferences = fakecache.With[*fleet.Cluster](), owner("gone")
 		}, "", newName, "False "},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -101,7 +102,7 @@ func TestEnsureCredential(t *testing.T) {
 				secret := row.existing(s)
 				s.server(account, secret)
 				if !row.uncached {
-					s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+					s.secrets = secretsOf(secret)
 				}
 			}
 			cached, err := s.cachedSecret(s.request)
@@ -145,7 +146,7 @@ func TestMaintainCredential(t *testing.T) {
 				secret.Annotations = nil
 			}
 			s.server(secret)
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 			if row.used {
 				s.cluster.Status.Agent.Registration = s.request.Name
 			}
@@ -161,7 +162,7 @@ func TestMaintainCredential(t *testing.T) {
 		})
 	}
 	for name, breaks := range map[string]func(*scene){
-		"the cache": func(s *scene) { s.secrets = secretsOf{err: errTest} },
+		"the cache": func(s *scene) { s.secrets = failing[*corev1.Secret](errTest) },
 		"the token": func(s *scene) { s.fails("create", "serviceaccounts", errTest) },
 		"the write": func(s *scene) { s.fails("update", "secrets", errTest) },
 		"the deletion": func(s *scene) {
@@ -176,7 +177,7 @@ func TestMaintainCredential(t *testing.T) {
 			s := newScene(t)
 			secret := s.credentialOf(s.request, bearer("uid", noon.Add(-hour), noon.Add(time.Minute)))
 			s.server(secret)
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 			breaks(s)
 			out := s.maintainCredential(t.Context(), s.request, s.cluster, s.token)
 			require.Error(t, out.Err)
@@ -191,7 +192,7 @@ func TestMaintainCredential(t *testing.T) {
 		s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
 			return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}, nil
 		})
-		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		s.secrets = secretsOf(secret)
 		require.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
 		assert.Equal(t, 15*time.Minute, s.delays[requestKey.String()])
 		assert.Empty(t, s.issued)
@@ -199,7 +200,7 @@ func TestMaintainCredential(t *testing.T) {
 	t.Run("nothing to refresh", func(t *testing.T) {
 		s := newScene(t)
 		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone(), "the Secret has expired")
-		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "nothing that can be read")}}
+		s.secrets = secretsOf(s.credentialOf(s.request, "nothing that can be read"))
 		assert.True(t, s.maintainCredential(t.Context(), s.request, s.cluster, s.token).IsDone())
 	})
 }
@@ -256,11 +257,11 @@ func TestDeleteOldAnswer(t *testing.T) {
 		}, false},
 		{"a refusal with its request", func(s *scene) *corev1.Secret { return s.refusalSecret(s.request, inUse) }, false},
 		{"a refusal whose request is gone", func(s *scene) *corev1.Secret {
-			s.handler.requests = requestsOf{}
+			s.handler.requests = requestsOf()
 			return s.refusalSecret(s.request, inUse)
 		}, true},
 		{"a refusal whose request cannot be read", func(s *scene) *corev1.Secret {
-			s.handler.requests = requestsOf{err: errTest}
+			s.handler.requests = failing[*fleet.ClusterRegistration](errTest)
 			return s.refusalSecret(s.request, inUse)
 		}, false},
 	} {
@@ -355,7 +356,7 @@ func TestReplaceLostAnswer(t *testing.T) {
 			account.Annotations = map[string]string{
 				apply.LabelGVK: requestKind.String(), apply.LabelNamespace: requestKey.Namespace, apply.LabelName: requestKey.Name,
 			}
-			s.accounts = accountsOf{all: []*corev1.ServiceAccount{account}}
+			s.accounts = fakecache.With(account)
 			quarantined := s.cluster.DeepCopy()
 			quarantined.Spec.Quarantined = true
 			s.dependentsOfQuarantine(quarantined, s.cluster)
@@ -432,38 +433,38 @@ func TestDeleteAnswer_withdrawsTheRightToReadItFirst(t *testing.T) {
 			return s.maintainCredential(t.Context(), s.request, s.cluster, s.token).Err
 		},
 		"it was a refusal, and the request waits again": func(t *testing.T, s *scene, _ *corev1.Secret) error {
-			s.secrets = secretsOf{all: []*corev1.Secret{s.refusalSecret(s.request, inUse)}}
+			s.secrets = secretsOf(s.refusalSecret(s.request, inUse))
 			return s.refuse(t, result.Wait(fleet.ReasonWaitingForApproval, "")).Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			secret := s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 			s.server()
 			require.NoError(t, s.sets.Add(t.Context(), ownedSet(s.request), s.request, s.readerRights(s.request, s.token)...))
 			bindings, err := s.kube.RbacV1().RoleBindings(s.RegistrationNamespace()).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
 			require.Len(t, bindings.Items, 1)
-			s.bindings = cached[*rbacv1.RoleBinding]{all: []*rbacv1.RoleBinding{&bindings.Items[0]}}
+			s.bindings = fakecache.With(&bindings.Items[0])
 			s.kube.ClearActions()
 			require.NoError(t, remove(t, s, secret))
 			assert.Equal(t, []string{"delete rolebindings", "delete secrets"}, s.answers())
 
 			_, err = s.kube.RbacV1().RoleBindings(s.RegistrationNamespace()).Create(t.Context(), &bindings.Items[0], metav1.CreateOptions{})
 			require.NoError(t, err)
-			s.bindings = cached[*rbacv1.RoleBinding]{}
+			s.bindings = fakecache.With[*rbacv1.RoleBinding]()
 			s.kube.ClearActions()
 			require.NoError(t, remove(t, s, secret))
 			assert.Equal(t, []string{"delete rolebindings", "delete secrets"}, s.answers(), "the cache does not show the right yet")
 
 			foreign := bindings.Items[0].DeepCopy()
 			foreign.Annotations = nil
-			s.bindings = cached[*rbacv1.RoleBinding]{all: []*rbacv1.RoleBinding{foreign}}
+			s.bindings = fakecache.With(foreign)
 			s.kube.ClearActions()
 			require.NoError(t, remove(t, s, secret))
 			assert.Equal(t, []string{"delete secrets"}, s.answers(), "another owner's binding stays")
-			s.bindings = cached[*rbacv1.RoleBinding]{err: errTest}
+			s.bindings = failing[*rbacv1.RoleBinding](errTest)
 			require.ErrorIs(t, remove(t, s, secret), errTest)
 		})
 	}

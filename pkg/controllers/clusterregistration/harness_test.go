@@ -17,7 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,7 +34,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -100,12 +99,12 @@ func newScene(t *testing.T) *scene {
 			Fleet:  fleetQueues{tokens: s.counting}, Admission: policiesIn(admission.PolicyState{Since: noon}),
 		},
 		queue:    queue{delays: s.delays},
-		requests: requestsOf{all: []*fleet.ClusterRegistration{s.request}},
-		clusters: clustersOf{all: []*fleet.Cluster{s.cluster}},
-		tokens:   tokensOf{all: []*fleet.ClusterRegistrationToken{s.token}},
-		secrets:  secretsOf{},
-		accounts: accountsOf{},
-		bindings: cached[*rbacv1.RoleBinding]{},
+		requests: requestsOf(s.request),
+		clusters: fakecache.With(s.cluster),
+		tokens:   fakecache.With(s.token),
+		secrets:  secretsOf(),
+		accounts: fakecache.With[*corev1.ServiceAccount](),
+		bindings: fakecache.With[*rbacv1.RoleBinding](),
 
 		namespaces: namespaceOf{},
 	}
@@ -214,7 +213,7 @@ func (s *scene) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
 }
 
 func (s *scene) haveCached(requests ...*fleet.ClusterRegistration) {
-	s.handler.requests = requestsOf{all: append([]*fleet.ClusterRegistration{s.request}, requests...)}
+	s.handler.requests = requestsOf(append([]*fleet.ClusterRegistration{s.request}, requests...)...)
 }
 
 // fails lets the API servers answer a verb with an error.
@@ -254,51 +253,21 @@ func conditionText(conditions fleetstatus.Conditions, conditionType string) stri
 
 func notFound(name string) error { return apierrors.NewNotFound(schema.GroupResource{}, name) }
 
-// cached is a cache with these objects. If err is set, each look-up fails.
-type cached[T generic.RuntimeMetaObject] struct {
-	all []T
-	err error
+func requestsOf(all ...*fleet.ClusterRegistration) *fakecache.Cache[*fleet.ClusterRegistration] {
+	c := fakecache.With(all...)
+	c.AddIndexer(refusedByCreator, (&handler{Context: &app.Context{}}).creatorOfRefused)
+	return c
 }
 
-func (c cached[T]) Get(namespace, name string) (found T, _ error) {
-	if c.err != nil {
-		return found, c.err
-	}
-	for _, object := range c.all {
-		if object.GetNamespace() == namespace && object.GetName() == name {
-			return object, nil
-		}
-	}
-	return found, notFound(name)
+func secretsOf(all ...*corev1.Secret) *fakecache.Cache[*corev1.Secret] {
+	c := fakecache.With(all...)
+	secretsByRequest.AddTo(c)
+	return c
 }
 
-func (c cached[T]) List(string, labels.Selector) ([]T, error) { return c.all, c.err }
-
-// GetByIndex returns all requests and Secrets, which all have the same identity and the same token, and the Clusters and tokens with the key.
-// A bucketed index compares the keys itself.
-func (c cached[T]) GetByIndex(_, key string) (found []T, err error) {
-	for _, object := range c.all {
-		matches := true
-		switch o := any(object).(type) {
-		case *fleet.ClusterRegistrationToken:
-			matches = key == index.TokenKey(o.Namespace, o.Name)
-		}
-		if matches {
-			found = append(found, object)
-		}
-	}
-	return found, c.err
+func failing[T generic.RuntimeMetaObject](err error) *fakecache.Cache[T] {
+	return &fakecache.Cache[T]{Err: err}
 }
-
-func (cached[T]) AddIndexer(string, generic.Indexer[T]) {}
-
-type (
-	requestsOf = cached[*fleet.ClusterRegistration]
-	clustersOf = cached[*fleet.Cluster]
-	tokensOf   = cached[*fleet.ClusterRegistrationToken]
-	secretsOf  = cached[*corev1.Secret]
-	accountsOf = cached[*corev1.ServiceAccount]
-)
 
 // namespaceOf is a cache with one Namespace, or none.
 type namespaceOf struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -35,10 +36,10 @@ func TestHasAgentOrAnswer(t *testing.T) {
 		}, true, 0},
 		{"by a credential that waits for its agent", 0, func(*scene, *fleet.ClusterRegistration, *corev1.Secret) {}, true, 0},
 		{"by a credential that the cache does not show", 0, func(s *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) {
-			s.secrets = secretsOf{}
+			s.secrets = secretsOf()
 			s.server(secret)
 		}, true, 0},
-		{"not by a credential that expired", 0, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) { s.secrets = secretsOf{} }, false, 0},
+		{"not by a credential that expired", 0, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) { s.secrets = secretsOf() }, false, 0},
 		{"not by a request that is being deleted", 0, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			earlier.DeletionTimestamp = &metav1.Time{Time: noon}
 		}, false, 0},
@@ -89,7 +90,7 @@ func TestHasAgentOrAnswer(t *testing.T) {
 			s := newScene(t)
 			earlier, secret := s.earlier()
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 			row.change(s, earlier, secret)
 			hasAgent, freeIn, err := s.hasAgentOrAnswer(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.OriginPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
@@ -153,7 +154,7 @@ func TestSupersede(t *testing.T) {
 				s.cluster.Status.Agent = row.agent
 				s.haveCached(s.sibling("older", time.Hour, true), s.sibling("twin", 0, true), s.sibling("newer", -time.Hour, false))
 				s.request.Status.Granted, s.request.Status.ClusterName = granted, "member"
-				s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
+				s.accounts = fakecache.With(s.account())
 				want := row.granting
 				if granted {
 					want = row.keeping
@@ -206,7 +207,7 @@ func TestIsClusternetReentry(t *testing.T) {
 			delete(earlier.Annotations, fleet.RequesterAnnotation)
 		}, false},
 		"the earlier request is not granted": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.Granted = false }, false},
-		"the credential was revoked":         {func(s *scene, _ *fleet.ClusterRegistration) { s.accounts = accountsOf{} }, false},
+		"the credential was revoked":         {func(s *scene, _ *fleet.ClusterRegistration) { s.accounts = fakecache.With[*corev1.ServiceAccount]() }, false},
 		"the request says that the credential was revoked": {func(_ *scene, earlier *fleet.ClusterRegistration) {
 			result.Set(&earlier.Status.Conditions, fleet.ConditionGranted, result.Stalled(fleet.ReasonCredentialRevoked, ""), noon)
 		}, false},
@@ -221,7 +222,7 @@ func TestIsClusternetReentry(t *testing.T) {
 			earlier.UID, earlier.Status.TokenUID = "earlier", string(s.token.UID)
 			earlier.Annotations = maps.Clone(s.request.Annotations)
 			disconnected(s.cluster, corev1.ConditionFalse)
-			s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.rights(earlier, s.cluster, nil)[0].(*corev1.ServiceAccount)}}
+			s.accounts = fakecache.With(s.rights(earlier, s.cluster, nil)[0].(*corev1.ServiceAccount))
 			row.change(s, earlier)
 			origin := registration.OriginOf(s.request, s.OriginPolicies()).For(s.request.Namespace, asToken(s.token))
 			may := func() (bool, error) {
@@ -231,7 +232,7 @@ func TestIsClusternetReentry(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, row.want, got)
 			if row.want {
-				s.accounts = accountsOf{}
+				s.accounts = fakecache.With[*corev1.ServiceAccount]()
 				s.fails("get", "serviceaccounts", errTest)
 				got, err = may()
 				require.ErrorIs(t, err, errTest, "it is not known whether the credential was revoked")

@@ -11,6 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -59,8 +60,8 @@ func TestLimits(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
 			s.ready()
-			s.handler.requests = requestsOf{}
-			s.Backlog = backlog.New(s.requests, clustersOf{}, s.Clock, s.OriginPolicies)
+			s.handler.requests = requestsOf()
+			s.Backlog = backlog.New(s.requests, fakecache.With[*fleet.Cluster](), s.Clock, s.OriginPolicies)
 			if row.change != nil {
 				row.change(s)
 			}

@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -31,7 +32,7 @@ func given(t *testing.T) *scene {
 	s := newScene(t)
 	secret := s.credentialOf(s.request, "bearer")
 	s.server(s.request, secret)
-	s.accounts, s.secrets = accountsOf{all: []*corev1.ServiceAccount{s.account()}}, secretsOf{all: []*corev1.Secret{secret}}
+	s.accounts, s.secrets = fakecache.With(s.account()), secretsOf(secret)
 	return s
 }
 
@@ -91,14 +92,14 @@ func TestRevoke(t *testing.T) {
 			otherGranted(s)
 			s.cluster.Status.Agent.Registration = s.request.Name
 		}, false},
-		{"the holder of the identity cannot be read", inUse, func(s *scene) { s.handler.requests = requestsOf{err: errTest} }, false},
+		{"the holder of the identity cannot be read", inUse, func(s *scene) { s.handler.requests = failing[*fleet.ClusterRegistration](errTest) }, false},
 		{"quarantine leaves the ServiceAccount", result.Stalled(fleet.ReasonQuarantined, ""), nil, false},
 		{"superseded", result.Stalled(fleet.ReasonSuperseded, ""), nil, false},
 		{"a name is taken", result.Stalled(fleet.ReasonNameConflict, ""), nil, false},
 		{"a wait", result.Wait(fleet.ReasonWaitingForApproval, ""), nil, false},
 		{"an error", result.Retry(fleet.ReasonError, errTest), nil, false},
 		{"a grant", result.Done(fleet.ReasonGranted, ""), nil, false},
-		{"nothing was given", denied, func(s *scene) { s.accounts = accountsOf{} }, false},
+		{"nothing was given", denied, func(s *scene) { s.accounts = fakecache.With[*corev1.ServiceAccount]() }, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := given(t)
@@ -118,7 +119,7 @@ func TestRevoke(t *testing.T) {
 	t.Run("rights that the cache does not show are revoked when it does", func(t *testing.T) {
 		s := given(t)
 		all := s.accounts
-		s.accounts = accountsOf{}
+		s.accounts = fakecache.With[*corev1.ServiceAccount]()
 		s.fails("create", "serviceaccounts", errTest)
 		require.ErrorIs(t, s.ensureRights(t.Context(), s.request, s.cluster, s.token).Err, errTest)
 		assert.Equal(t, result.Skip().In(cacheDelay), s.refuse(t, denied))
@@ -126,7 +127,7 @@ func TestRevoke(t *testing.T) {
 		s.accounts = all
 		assert.Equal(t, result.Skip().In(expectations.Timeout), s.refuse(t, denied))
 		assert.True(t, s.revoked())
-		s.accounts = accountsOf{}
+		s.accounts = fakecache.With[*corev1.ServiceAccount]()
 		assert.Equal(t, done, s.revoke(t.Context(), s.request, s.cluster, denied.Reason), "now it is refused")
 	})
 	t.Run("a grant that the cache does not show keeps its rights", func(t *testing.T) {
@@ -139,14 +140,14 @@ func TestRevoke(t *testing.T) {
 		assert.Equal(t, result.Skip(), s.refuse(t, denied), "the request is gone")
 		s.fails("get", "clusterregistrations", errTest)
 		require.ErrorIs(t, s.refuse(t, denied).Err, errTest)
-		s.accounts = accountsOf{err: errTest}
+		s.accounts = failing[*corev1.ServiceAccount](errTest)
 		require.ErrorIs(t, s.refuse(t, denied).Err, errTest)
 		assert.False(t, s.revoked())
 	})
 	t.Run("it is part of a pass", func(t *testing.T) {
 		s := given(t)
 		s.request.Spec.ClientID = ""
-		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
+		s.secrets = secretsOf(s.credentialOf(s.request, "bearer"))
 		s.server(s.request, s.credentialOf(s.request, "bearer"))
 		_, err := s.onChange("", s.request)
 		require.NoError(t, err)
@@ -195,7 +196,7 @@ func TestReconcileRefusal(t *testing.T) {
 	before := func(s *scene, secret *corev1.Secret) {
 		secret.ResourceVersion = "7"
 		s.server(secret)
-		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		s.secrets = secretsOf(secret)
 	}
 	wait := result.Wait(fleet.ReasonWaitingForApproval, "")
 	for _, row := range []struct {
@@ -213,7 +214,7 @@ func TestReconcileRefusal(t *testing.T) {
 			others.Name = secretName(s.request)
 			before(s, others)
 		}, "", nil},
-		{"the token is not known, and nobody could read it: nothing", inUse, func(s *scene) { s.tokens = tokensOf{} }, "", nil},
+		{"the token is not known, and nobody could read it: nothing", inUse, func(s *scene) { s.tokens = fakecache.With[*fleet.ClusterRegistrationToken]() }, "", nil},
 		{"an agent that does not renew: nothing", inUse, func(s *scene) { s.cannotRenew() }, "", nil},
 		{"a refusal that may pass: nothing", result.Stalled(fleet.ReasonNameConflict, ""), func(*scene) {}, "", nil},
 		{"an error: nothing", result.Retry(fleet.ReasonError, errTest), func(*scene) {}, "", nil},
@@ -235,7 +236,7 @@ func TestReconcileRefusal(t *testing.T) {
 			before(s, s.refusalSecret(s.request, inUse))
 			s.fails("delete", "secrets", errTest)
 		}, "delete secrets", errTest},
-		{"the cache fails: retried", wait, func(s *scene) { s.secrets = secretsOf{err: errTest} }, "", errTest},
+		{"the cache fails: retried", wait, func(s *scene) { s.secrets = failing[*corev1.Secret](errTest) }, "", errTest},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
@@ -269,7 +270,7 @@ func TestReconcileRefusal(t *testing.T) {
 			assert.Empty(t, s.kube.Actions(), out.Reason)
 		}
 		s := newScene(t)
-		s.accounts = accountsOf{err: errTest}
+		s.accounts = failing[*corev1.ServiceAccount](errTest)
 		require.ErrorIs(t, s.refuse(t, inUse).Err, errTest)
 	})
 	t.Run("a refusal is not a credential", func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestDeleteRefused(t *testing.T) {
 			if row.change != nil {
 				row.change(r)
 			}
-			s.handler.requests = requestsOf{}
+			s.handler.requests = requestsOf()
 			require.NoError(t, s.deleteRefused(t.Context(), r, row.out))
 			assert.Equal(t, row.gone, len(s.writes()) == 1)
 			assert.Equal(t, row.again, s.delays["fleet-default/r"])
@@ -351,14 +352,14 @@ func TestDeleteRefused(t *testing.T) {
 			all = append(all, s.refusedRequest(fmt.Sprintf("r-%04d", n), time.Hour-time.Duration(n)*time.Second))
 		}
 		all[0].DeletionTimestamp = &metav1.Time{Time: noon}
-		s.handler.requests = requestsOf{all: all}
+		s.handler.requests = requestsOf(all...)
 		latest := s.refusedRequest("latest", 0)
 		require.NoError(t, s.deleteRefused(t.Context(), latest, stalled))
 		assert.ElementsMatch(t, []string{"delete clusterregistrations r-0001", "delete clusterregistrations r-0002"}, s.writes())
 
 		s.fails("delete", "clusterregistrations", errTest)
 		require.ErrorIs(t, s.deleteRefused(t.Context(), latest, stalled), errTest)
-		s.handler.requests = requestsOf{err: errTest}
+		s.handler.requests = failing[*fleet.ClusterRegistration](errTest)
 		require.ErrorIs(t, s.deleteRefused(t.Context(), latest, stalled), errTest)
 	})
 }
@@ -374,7 +375,8 @@ func TestDeleteRefused_clusternet(t *testing.T) {
 		r.Spec.ClientID, r.Spec.ClientRandom = r.Name, "uid-of-the-request"
 		all = append(all, r)
 	}
-	s.handler.requests = requestsOf{all: all}
+	s.handler.requests = requestsOf(all...)
+	s.handler.requests.AddIndexer(refusedByCreator, s.creatorOfRefused)
 	require.NoError(t, s.deleteRefused(t.Context(), all[1], result.Stalled(fleet.ReasonTooManyWaiting, "")))
 	assert.Equal(t, []string{"delete clusterregistrationrequests clusternet-r-0000", "delete clusterregistrations r-0000"}, s.writes())
 
@@ -411,7 +413,7 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 			s.cluster.DeletionTimestamp, s.cluster.Finalizers = &metav1.Time{Time: noon}, []string{fleet.ClusterFinalizer}
 			account := s.account()
 			row.change(s, account)
-			s.uninstalling.Accounts, s.uninstalling.Clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			s.uninstalling.Accounts, s.uninstalling.Clusters = fakecache.With(account), fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
 			_, err := s.onChange(requestKey.String(), nil)
 			require.NoError(t, err)
 			assert.Equal(t, !row.needed, s.revoked())
@@ -424,7 +426,7 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 		t.Run("the kind of requests was deleted: the agent that uses "+used+" keeps its rights", func(t *testing.T) {
 			s := given(t)
 			s.kindDeleted, s.cluster.Status.Agent.Registration = true, used
-			s.uninstalling.Accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
+			s.uninstalling.Accounts = fakecache.With(s.account())
 			s.uninstalling.Clusters = fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
 			_, err := s.onChange(requestKey.String(), nil)
 			require.NoError(t, err)
@@ -433,7 +435,7 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 		})
 	}
 	for name, breaks := range map[string]func(*scene){
-		"the ServiceAccounts": func(s *scene) { s.uninstalling.Accounts = accountsOf{err: errTest} },
+		"the ServiceAccounts": func(s *scene) { s.uninstalling.Accounts = failing[*corev1.ServiceAccount](errTest) },
 		"the Cluster":         func(s *scene) { s.fails("get", "clusters", errTest) },
 	} {
 		t.Run("nothing is deleted after an error of "+name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -54,12 +55,12 @@ func TestGrant(t *testing.T) {
 			newer.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 			s.haveCached(newer)
 		}, "False Superseded", " ", withReason},
-		{"the token is gone: refused", func(s *scene) { s.tokens = tokensOf{} }, "False TokenNotFound", " ", nil},
+		{"the token is gone: refused", func(s *scene) { s.tokens = fakecache.With[*fleet.ClusterRegistrationToken]() }, "False TokenNotFound", " ", nil},
 		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", withReason},
 		{"a credential waits for its agent: refused", func(s *scene) {
 			request, secret := s.earlier()
 			s.haveCached(request)
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 		}, "False ClientIDInUse", " ", withReason},
 		{"a grant that the cache does not show: decided again", func(s *scene) {
 			request, _ := s.earlier()
@@ -120,7 +121,7 @@ func TestGrant(t *testing.T) {
 		{"another request has a Secret of that name: refused", func(s *scene) {
 			request, secret := s.earlier()
 			secret.Name, request.Status.Granted = secretName(s.request), false
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			s.secrets = secretsOf(secret)
 		}, "False NameConflict", " ", nil},
 		{"its use is not counted: waits", func(s *scene) { s.request.Status.TokenUID = "" }, counting, " ", nil},
 		{"its use of an earlier token is counted: waits", func(s *scene) { s.request.Status.TokenUID = "earlier" }, counting, " ", nil},
@@ -129,7 +130,7 @@ func TestGrant(t *testing.T) {
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"the token has a limit: waits before anything is created", func(s *scene) {
 			s.request.Status.TokenUID, s.token.Spec.UsageLimit = "", ptr.To(int32(1))
-			s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+			s.request.OwnerReferences, s.clusters = nil, fakecache.With[*fleet.Cluster]()
 		}, counting, " ", nil},
 		{"the token is used up: refused", func(s *scene) {
 			s.request.Status.TokenUID, s.token.Spec.UsageLimit, s.token.Status.Uses = "", ptr.To(int32(1)), 1
@@ -137,9 +138,9 @@ func TestGrant(t *testing.T) {
 		{"the token is used up by this request: granted", func(s *scene) {
 			s.token.Spec.UsageLimit, s.token.Status.Uses = ptr.To(int32(1)), 1
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
-		{"there is no Cluster: created", func(s *scene) { s.request.OwnerReferences, s.clusters = nil, clustersOf{} }, "Unknown WaitingForCluster", " ", []string{"create clusters"}},
+		{"there is no Cluster: created", func(s *scene) { s.request.OwnerReferences, s.clusters = nil, fakecache.With[*fleet.Cluster]() }, "Unknown WaitingForCluster", " ", []string{"create clusters"}},
 		{"there is no Cluster, and a person is asked: not created", func(s *scene) {
-			s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+			s.request.OwnerReferences, s.clusters = nil, fakecache.With[*fleet.Cluster]()
 			s.configure(config.Registration{Approval: fleet.ApprovalManual})
 		}, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
 		{"the hub created the namespace, and the Cluster has no status: granted", func(s *scene) { s.haveNamespace("key") }, "True Granted", " ", []string{
@@ -198,9 +199,9 @@ func TestGrant(t *testing.T) {
 	}
 	t.Run("an error of a cache or of the API server is retried", func(t *testing.T) {
 		for name, breaks := range map[string]func(*scene){
-			"requests": func(s *scene) { s.handler.requests = requestsOf{err: errTest} },
-			"tokens":   func(s *scene) { s.tokens = tokensOf{err: errTest} },
-			"Secrets":  func(s *scene) { s.secrets = secretsOf{err: errTest} },
+			"requests": func(s *scene) { s.handler.requests = failing[*fleet.ClusterRegistration](errTest) },
+			"tokens":   func(s *scene) { s.tokens = failing[*fleet.ClusterRegistrationToken](errTest) },
+			"Secrets":  func(s *scene) { s.secrets = failing[*corev1.Secret](errTest) },
 			"the credential of another request": func(s *scene) {
 				request, _ := s.earlier()
 				s.haveCached(request)
@@ -211,7 +212,7 @@ func TestGrant(t *testing.T) {
 				s.fails("patch", "clusterregistrations", errTest)
 			},
 			"creating the Cluster": func(s *scene) {
-				s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+				s.request.OwnerReferences, s.clusters = nil, fakecache.With[*fleet.Cluster]()
 				s.fails("create", "clusters", errTest)
 			},
 			"giving rights":           func(s *scene) { s.fails("create", "rolebindings", errTest) },
@@ -250,7 +251,7 @@ func TestGrant(t *testing.T) {
 		_, secret := s.earlier()
 		secret.Name = secretName(s.request)
 		s.server(s.request, s.cluster, secret)
-		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		s.secrets = secretsOf(secret)
 		require.NoError(t, s.sets.Add(t.Context(), ownedSet(s.request), s.request, s.readerRights(s.request, s.token)...))
 		s.kube.ClearActions()
 		_, out := s.grantRequest(t)
@@ -269,7 +270,7 @@ func TestGrant(t *testing.T) {
 		s.ready()
 		refusal := s.refusalSecret(s.request, denied)
 		s.server(s.request, s.cluster, refusal)
-		s.secrets = secretsOf{all: []*corev1.Secret{refusal}}
+		s.secrets = secretsOf(refusal)
 		_, out := s.grantRequest(t)
 		require.Equal(t, "True Granted", text(out), out.Message)
 		assert.Equal(t, []string{"delete secrets", "create secrets", "create roles", "create rolebindings"}, s.answers())
@@ -458,7 +459,7 @@ func TestMaintain(t *testing.T) {
 		s := newScene(t)
 		s.ready()
 		s.request.Status.Granted, s.request.Status.ClusterName = true, "member"
-		s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
+		s.accounts = fakecache.With(s.account())
 		change(s)
 		s.server(s.request, s.cluster)
 		latest, err := s.onChange("", s.request)
@@ -480,26 +481,26 @@ func TestMaintain(t *testing.T) {
 		assert.Equal(t, s.RepairDelay(), s.delays[requestKey.String()], "the caches may lack some of the rights")
 	})
 	t.Run("the ServiceAccount is gone: revoked, not created again", func(t *testing.T) {
-		s, latest, err := keep(t, func(s *scene) { s.accounts = accountsOf{} })
+		s, latest, err := keep(t, func(s *scene) { s.accounts = fakecache.With[*corev1.ServiceAccount]() })
 		require.NoError(t, err)
 		assert.Equal(t, "False CredentialRevoked", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
 		assert.True(t, latest.Status.Granted)
 		assert.False(t, s.gaveRights())
 	})
 	t.Run("the Cluster is gone: left to Kubernetes", func(t *testing.T) {
-		s, latest, err := keep(t, func(s *scene) { s.clusters = clustersOf{} })
+		s, latest, err := keep(t, func(s *scene) { s.clusters = fakecache.With[*fleet.Cluster]() })
 		require.NoError(t, err)
 		assert.Empty(t, latest.Status.Conditions)
 		assert.False(t, s.gaveRights())
 	})
 	t.Run("the token is gone: stays granted, not judged again", func(t *testing.T) {
-		_, latest, err := keep(t, func(s *scene) { s.tokens = tokensOf{} })
+		_, latest, err := keep(t, func(s *scene) { s.tokens = fakecache.With[*fleet.ClusterRegistrationToken]() })
 		require.NoError(t, err)
 		assert.Equal(t, "True Granted", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
 		assert.Equal(t, " ", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
 	})
 	t.Run("an error of a cache is retried", func(t *testing.T) {
-		_, _, err := keep(t, func(s *scene) { s.tokens = tokensOf{err: errTest} })
+		_, _, err := keep(t, func(s *scene) { s.tokens = failing[*fleet.ClusterRegistrationToken](errTest) })
 		require.ErrorIs(t, err, errTest)
 	})
 	t.Run("labels that the hub does not accept are named", func(t *testing.T) {

@@ -56,11 +56,11 @@ func TestRights(t *testing.T) {
 		s.haveCached()
 		s.observeAnswer(nil, secret)
 		assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, s.dependentsOfAnswer(secret))
-		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		s.secrets = secretsOf(secret)
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)
-		s.secrets = secretsOf{}
+		s.secrets = secretsOf()
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all-2, "it was deleted")
-		s.secrets = secretsOf{err: errors.New("no index")}
+		s.secrets = failing[*corev1.Secret](errors.New("no index"))
 		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)
 	})
 	t.Run("only the value true renews", func(t *testing.T) {

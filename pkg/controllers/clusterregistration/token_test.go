@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -27,7 +28,7 @@ func TestFindToken(t *testing.T) {
 			token.Name = name
 			all = append(all, token)
 		}
-		s.tokens = tokensOf{all: all}
+		s.tokens = fakecache.With(all...)
 	}
 	silent := func(s *scene) { s.request.Labels = nil }
 	for _, row := range []struct {
@@ -37,7 +38,7 @@ func TestFindToken(t *testing.T) {
 		origin string
 	}{
 		{"the one it names", func(*scene) {}, "token", fleet.ReasonOriginProved},
-		{"named, deleted", func(s *scene) { s.tokens = tokensOf{} }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, deleted", func(s *scene) { s.tokens = fakecache.With[*fleet.ClusterRegistrationToken]() }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"named, being deleted", func(s *scene) { s.token.DeletionTimestamp = &metav1.Time{Time: noon} }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"named, expired and not deleted yet", func(s *scene) {
 			s.token.CreationTimestamp, s.token.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
@@ -59,7 +60,7 @@ func TestFindToken(t *testing.T) {
 			first.Name, second.Name = long+"-267", long+"-919"
 			first.UID = "of-another"
 			require.Equal(t, registration.LabelValue(first.Name), registration.LabelValue(second.Name))
-			s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{first, second}}
+			s.tokens = fakecache.With(first, second)
 			s.request.Labels[fleet.RegistrationTokenLabel] = registration.LabelValue(first.Name)
 			s.request.Annotations[fleet.CreatorAnnotation] = registration.AccountUser(second.Namespace, asToken(second).ServiceAccount)
 		}, strings.Repeat("a", 64) + "-919", fleet.ReasonOriginProved},
@@ -116,14 +117,14 @@ func TestFindToken_serverClockUnknown(t *testing.T) {
 	deleted.Name, deleted.DeletionTimestamp = "deleted", &metav1.Time{Time: noon}
 
 	s.request.Labels = nil
-	s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{expired, s.token}}
+	s.tokens = fakecache.With(expired, s.token)
 	token, err := find()
 	require.NoError(t, err, "the creator is recorded")
 	assert.Equal(t, "token", token.Name)
 	s.Admission = nil
 	_, err = find()
 	require.ErrorContains(t, err, "out", "the only token, if the other one has expired")
-	s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{deleted, s.token}}
+	s.tokens = fakecache.With(deleted, s.token)
 	token, err = find()
 	require.NoError(t, err, "a deleted token is unusable at any time")
 	assert.Equal(t, "token", token.Name)

@@ -19,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -77,7 +78,7 @@ func TestDependentsOfCluster(t *testing.T) {
 		{"uses the credential whose Secret is left", "request-abc", nil, true, []string{"request-abc"}},
 		{"a newer request waits", "request-abc", func(s *scene) []*fleet.ClusterRegistration {
 			return []*fleet.ClusterRegistration{s.sibling("newer", -time.Hour, false)}
-		}, false, []string{"newer", "newer"}},
+		}, false, []string{"newer"}},
 		{"does not report what it uses", "", nil, true, nil},
 		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.cannotRenew(); return nil }, true, nil},
 	} {
@@ -89,7 +90,7 @@ func TestDependentsOfCluster(t *testing.T) {
 				s.haveCached(row.own(s)...)
 			}
 			if row.left {
-				s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
+				s.secrets = secretsOf(s.credentialOf(s.request, "bearer"))
 			}
 			assert.Equal(t, row.want, names(s.dependentsOfCluster(s.cluster)))
 		})
@@ -101,7 +102,7 @@ func TestEnqueueDependents_all(t *testing.T) {
 	s := newScene(t)
 	s.request.Status.Granted = true
 	s.cluster.Status.Agent.Registration = "request-abc"
-	s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
+	s.secrets = secretsOf(s.credentialOf(s.request, "bearer"))
 	var all changedDependencies
 	all.markAll()
 	s.enqueueDependents(s.cluster.Namespace, all)
@@ -177,7 +178,10 @@ func TestDependentsOfNamespace(t *testing.T) {
 		"it changes":            {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { return n }, nil},
 		"of no Cluster":         {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { n.Annotations = nil; return nil }, nil},
 		"another that names it": {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { n.Name = "mallory"; return nil }, nil},
-		"of a Cluster not seen": {func(s *scene, _ *corev1.Namespace) *corev1.Namespace { s.clusters = clustersOf{}; return nil }, nil},
+		"of a Cluster not seen": {func(s *scene, _ *corev1.Namespace) *corev1.Namespace {
+			s.clusters = fakecache.With[*fleet.Cluster]()
+			return nil
+		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -230,7 +234,7 @@ func TestOnToken(t *testing.T) {
 			one, two, granted := s.request.DeepCopy(), s.request.DeepCopy(), s.request.DeepCopy()
 			one.Name, one.UID, two.Name, two.UID = "one", "uid-1", "two", "uid-2"
 			granted.Name, granted.UID, granted.Status.Granted = "granted", "uid-3", true
-			requests := &countedRequests{requestsOf: requestsOf{all: []*fleet.ClusterRegistration{one, two, granted}}}
+			requests := &countedRequests{Cache: requestsOf(one, two, granted)}
 			s.handler.requests = requests
 			before, after := s.token.DeepCopy(), s.token.DeepCopy()
 			row.change(before, after)
@@ -257,13 +261,13 @@ func TestOnToken(t *testing.T) {
 
 // countedRequests is a cache that counts the look-ups.
 type countedRequests struct {
-	requestsOf
+	*fakecache.Cache[*fleet.ClusterRegistration]
 	lookups int
 }
 
 func (c *countedRequests) GetByIndex(name, key string) ([]*fleet.ClusterRegistration, error) {
 	c.lookups++
-	return c.requestsOf.GetByIndex(name, key)
+	return c.Cache.GetByIndex(name, key)
 }
 
 // enqueued returns the names in the keys of the work queue of requests.
@@ -281,7 +285,7 @@ func TestDependentsOfQuarantine(t *testing.T) {
 	account.Annotations = map[string]string{
 		"objectset.rio.cattle.io/owner-gvk": requestKind.String(), "objectset.rio.cattle.io/owner-namespace": "fleet-default", "objectset.rio.cattle.io/owner-name": "request-abc",
 	}
-	s.accounts = accountsOf{all: []*corev1.ServiceAccount{account}}
+	s.accounts = fakecache.With(account)
 	quarantined := s.cluster.DeepCopy()
 	quarantined.Spec.Quarantined = true
 	assert.Equal(t, []types.NamespacedName{requestKey}, s.dependentsOfQuarantine(s.cluster, quarantined))
@@ -323,7 +327,7 @@ func TestObjectsOfAnotherWorkspace(t *testing.T) {
 	s.observeAnswer(nil, secret)
 	assert.True(t, s.createdAnswers.IsExpected(string(s.request.UID)), "the event of the credential has not arrived")
 	assert.Empty(t, s.dependentsOfAnswer(secret))
-	s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+	s.secrets = secretsOf(secret)
 	found, err := s.answersOf(requestKey.String())
 	require.NoError(t, err)
 	assert.Empty(t, found)
