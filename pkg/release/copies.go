@@ -139,6 +139,23 @@ func copyOwners(o *unstructured.Unstructured) (owners []string) {
 	return owners
 }
 
+// HasRevisions reports whether a namespace has a revision, of whatever agent, that may need copies with the mark of a BundleDeployment; owner is its name as
+// in DeploymentLabel. That is a revision with the same label or, because Fleet's own agent sets no labels, one of the release that has none.
+func (c *Client) HasRevisions(ctx context.Context, namespace, release, owner string) (bool, error) {
+	for _, selector := range []string{DeploymentLabel + "=" + owner, helmNameLabel + "=" + release + ",!" + DeploymentLabel} {
+		list, err := c.meta.Resource(secrets).Namespace(namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: helmOwnerLabel + "=helm," + selector, Limit: 1,
+		})
+		if err != nil {
+			return false, fmt.Errorf("listing Helm releases in namespace %s: %w", namespace, err)
+		}
+		if len(list.Items) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // DeleteCopies deletes the copies of a BundleDeployment in a namespace; owner is its name as in DeploymentLabel. A copy that another BundleDeployment
 // needs is assigned to that one.
 func (c *Client) DeleteCopies(ctx context.Context, namespace, owner string) error {

@@ -53,8 +53,9 @@ type deploymentState struct {
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
 	dependenciesMet string
 
-	// copiedInto are the namespaces into which a deployment may have copied Secrets and ConfigMaps of the hub without storing a release there.
-	copiedInto sets.Set[string]
+	// copiedFor are the releases for which a deployment may have copied Secrets and ConfigMaps of the hub without storing a revision whose removal
+	// deletes them.
+	copiedFor sets.Set[releaseName]
 
 	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
 	labelled string

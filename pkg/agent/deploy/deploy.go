@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -422,7 +423,7 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	if len(request.Copies) > 0 {
 		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
 		state := d.states.get(key)
-		state.copiedInto = state.copiedInto.Union(sets.New(namespace))
+		state.copiedFor = state.copiedFor.Union(sets.New(releaseName{namespace, name}))
 	}
 	return d.releases.Deploy(ctx, request)
 }
@@ -462,7 +463,9 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.notSigned = ""
-	state.copiedInto.Delete(made.Namespace) // the removal of the release deletes them
+	if made.Labels[release.CopiesLabel] != "" { // the removal of the release deletes all copies in its namespace
+		maps.DeleteFunc(state.copiedFor, func(r releaseName, _ sets.Empty) bool { return r.namespace == made.Namespace })
+	}
 	state.retries, state.retryAt = nil, time.Time{}
 	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
 		state.failure, state.failedID = nil, ""

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -258,13 +260,7 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 		run(s)
 		s.put(s.ownBundle(), configMap("agent", "one"))
 		s.state(s.ownBundle(), fleet.Ready)
-		s.secret("cred", map[string]string{"password": "first"})
-		s.putFiles("app", []fleet.BundleResource{{Name: "templates/a.yaml", Content: `{{ fail "no" }}`}}, func(bd *fleet.BundleDeployment) {
-			bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
-			bd.Spec.DownstreamResourcesGeneration = 1
-		})
-		s.state("app", fleet.ErrApplied)
-		s.requireCopy()
+		s.failWithCopy()
 		return s
 	}
 	run := func(s *stage) { s.run() }
@@ -290,7 +286,7 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 			s := start(t, run)
 			s.answerAsks(reply)
 			s.remove("app")
-			s.asksAgain()
+			s.asksAgain("app")
 			s.requireCopy()
 			s.hubWire.Inject(nil)
 			s.copyGone()
@@ -299,7 +295,7 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 	t.Run("the hub has lost its objects", func(t *testing.T) {
 		s := start(t, run)
 		s.removeAll()
-		s.asksAgain()
+		s.asksAgain("app")
 		s.requireCopy()
 		s.put(s.ownBundle(), configMap("agent", "two"))
 		s.state(s.ownBundle(), fleet.Ready)
@@ -317,21 +313,152 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 	})
 }
 
+// Two agents on one member have BundleDeployments of the same name for the same namespace. What the second one may not deploy, it does not remove either.
+func TestRun_copiesOfAnotherAgent(t *testing.T) {
+	start := func(t *testing.T, betweenAgents func(first *stage, stop func() error), run func(*stage)) (first, second *stage) {
+		t.Helper()
+		first = onStage(t)
+		stop := first.run()
+		first.deployWithCopy()
+		betweenAgents(first, stop)
+		second = stageOn(t, first.Cluster)
+		second.target = first.target
+		run(second)
+		second.put(second.ownBundle(), configMap("other-agent", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.DefaultNamespace = second.agent })
+		second.state(second.ownBundle(), fleet.Ready)
+		second.putWithCopy("theirs")
+		second.condition("app", fleet.ConditionDeployed, "False Error: Helm release "+first.target+"/app ")
+		return first, second
+	}
+	requireKept := func(first *stage) {
+		first.requireCopy()
+		first.value("a", "one")
+	}
+	run := func(s *stage) { s.run() }
+	t.Run("the hub has deleted the BundleDeployment", func(t *testing.T) {
+		first, second := start(t, func(*stage, func() error) {}, run)
+		second.removeAndWait("app")
+		requireKept(first)
+		first.removeWithCopy()
+	})
+	t.Run("the second agent uninstalls itself", func(t *testing.T) {
+		var ended func() error
+		first, second := start(t, func(*stage, func() error) {}, func(s *stage) { ended = s.ends() })
+		second.update(second.ownBundle(), func(bd *fleet.BundleDeployment) { bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"} })
+		require.ErrorIs(t, ended(), deploy.ErrUninstall)
+		requireKept(first)
+		first.removeWithCopy()
+	})
+	t.Run("the first agent sets no labels", func(t *testing.T) {
+		first, second := start(t, func(first *stage, stop func() error) {
+			require.NoError(t, stop())
+			secret, err := first.Kubernetes.CoreV1().Secrets(first.target).Get(t.Context(), "sh.helm.release.v1.app.v1", metav1.GetOptions{})
+			require.NoError(t, err)
+			maps.DeleteFunc(secret.Labels, func(key, _ string) bool { return strings.Contains(key, "/") })
+			_, err = first.Kubernetes.CoreV1().Secrets(first.target).Update(t.Context(), secret, metav1.UpdateOptions{})
+			require.NoError(t, err)
+		}, run)
+		second.removeAndWait("app")
+		requireKept(first)
+	})
+}
+
+// Hooks of the release may need the copies until it is removed.
+func TestRun_copiesWhileTheRemovalFails(t *testing.T) {
+	for name, remove := range map[string]func(s *stage){
+		"the hub has deleted the BundleDeployment": func(s *stage) { s.remove("app") },
+		"the agent uninstalls itself": func(s *stage) {
+			s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+				bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			s.ends()
+			s.put("app", configMap("a", "one"))
+			s.state("app", fleet.Ready)
+			s.failWithCopy()
+			object := "/configmaps/a"
+			s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+				if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, object) {
+					return answer(http.StatusServiceUnavailable, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":503}`)(req)
+				}
+				return send()
+			})
+			remove(s)
+			testenv.Eventually(t, func() (bool, string) {
+				return len(s.member.Requests("DELETE /api/v1/namespaces/"+s.target+object)) > 2, "it does not try again"
+			})
+			s.requireCopy()
+			s.member.Inject(nil)
+			s.gone("a")
+			s.copyGone()
+		})
+	}
+}
+
+// A success removes the copies of an earlier failure with its release only if the release is labelled as one with copies.
+func TestRun_copiesOfAFailureBeforeASuccess(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	withoutCopies := func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.DownstreamResources, bd.Spec.CorrectDrift = nil, &fleet.CorrectDrift{Enabled: true}
+	}
+	s.put("app", configMap("a", "one"), withoutCopies)
+	s.state("app", fleet.Ready)
+	s.failWithCopy()
+	s.put("app", configMap("a", "one"), withoutCopies)
+	s.state("app", fleet.Ready)
+	s.change("theirs")
+	s.value("a", "one")
+	s.state("app", fleet.Ready)
+	assert.Equal(t, s.target+"/app:1", s.get("app").Status.Release)
+	s.removeWithCopy()
+}
+
 func (s *stage) requireCopy() {
 	s.t.Helper()
 	_, err := s.Kubernetes.CoreV1().Secrets(s.target).Get(context.Background(), "cred", metav1.GetOptions{})
 	require.NoError(s.t, err)
 }
 
+// removeAndWait removes a BundleDeployment, and waits until the agent has asked the hub about it and sends no requests any more.
+func (s *stage) removeAndWait(name string) {
+	s.t.Helper()
+	before := s.asks(name)
+	s.remove(name)
+	testenv.Eventually(s.t, func() (bool, string) { return s.asks(name) > before, "it does not ask" })
+	s.still()
+}
+
 // deployWithCopy deploys app with a copy of Secret cred.
 func (s *stage) deployWithCopy() {
 	s.t.Helper()
-	s.secret("cred", map[string]string{"password": "first"})
-	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) {
-		bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
-		bd.Spec.DownstreamResourcesGeneration = 1
-	})
+	s.putWithCopy("one")
 	s.state("app", fleet.Ready)
+}
+
+// putWithCopy creates app, with a value of ConfigMap a, and a copy of Secret cred.
+func (s *stage) putWithCopy(value string) {
+	s.t.Helper()
+	s.secret("cred", map[string]string{"password": "first"})
+	s.put("app", configMap("a", value), wantsCopy)
+}
+
+// failWithCopy deploys app, which fails after Secret cred was copied.
+func (s *stage) failWithCopy() {
+	s.t.Helper()
+	s.secret("cred", map[string]string{"password": "first"})
+	s.putFiles("app", []fleet.BundleResource{{Name: "templates/a.yaml", Content: `{{ fail "no" }}`}}, wantsCopy)
+	s.state("app", fleet.ErrApplied)
+	s.requireCopy()
+}
+
+// wantsCopy lets a BundleDeployment copy Secret cred.
+func wantsCopy(bd *fleet.BundleDeployment) {
+	bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}}
+	bd.Spec.DownstreamResourcesGeneration = 1
 }
 
 // removeWithCopy removes app, and waits until the copy of Secret cred is gone as well.

@@ -27,7 +27,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	}
 	found := d.index.of(key)
 	untilDelay := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince)
-	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, Copied: len(state.copiedInto) > 0, DelayNotPassed: untilDelay > 0}
+	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, Copied: len(state.copiedFor) > 0, DelayNotPassed: untilDelay > 0}
 	f.Kept, f.HubChanged = d.keptOrChanged(key)
 	if decideRemoval(f) == recordKept {
 		if err := d.keepIfRestored(ctx); err != nil {
@@ -84,10 +84,11 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 				return o
 			}))
 		}
-		if !keepsResources {
-			errs = append(errs, d.deleteCopies(ctx, key, state))
+		err := errors.Join(errs...)
+		if err == nil && !keepsResources {
+			err = d.deleteCopies(ctx, key, state)
 		}
-		if err := errors.Join(errs...); err != nil {
+		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
@@ -96,14 +97,24 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	}
 }
 
-// deleteCopies deletes what deployments that stored no release have copied.
+// deleteCopies deletes what deployments that stored no release have copied. Call it when the releases of the BundleDeployment are uninstalled: their
+// hooks may need the copies. A revision that is left then is of another agent. Its copies have the same marks if its BundleDeployment has the same
+// name, and stay.
 func (d *reconciler) deleteCopies(ctx context.Context, key string, state *deploymentState) error {
-	for namespace := range state.copiedInto {
-		if err := d.releases.DeleteCopies(ctx, namespace, key); err != nil {
+	for r := range state.copiedFor {
+		isNeeded, err := d.releases.HasRevisions(ctx, r.namespace, r.name, key)
+		if err == nil && !isNeeded {
+			err = d.releases.DeleteCopies(ctx, r.namespace, key)
+		}
+		if err != nil {
 			return err
 		}
-		state.copiedInto.Delete(namespace)
-		d.log(key).Infof("Deleted the Secrets and ConfigMaps that were copied into namespace %s", namespace)
+		state.copiedFor.Delete(r)
+		if isNeeded {
+			d.log(key).Infof("The Secrets and ConfigMaps that were copied into namespace %s stay: a release of another agent may need them", r.namespace)
+		} else {
+			d.log(key).Infof("Deleted the Secrets and ConfigMaps that were copied into namespace %s", r.namespace)
+		}
 	}
 	return nil
 }
@@ -258,6 +269,9 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
 			errs = append(errs, d.uninstall(ctx, key, f, func(o release.UninstallOptions) release.UninstallOptions { return o }))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, key := range d.states.keys() {
 		bd, state := d.bundleDeployment(key), d.states.get(key)

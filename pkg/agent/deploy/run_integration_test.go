@@ -157,8 +157,7 @@ func TestRun_clusterDeletedOnHub(t *testing.T) {
 	s.state("app", fleet.Ready)
 	s.state(s.ownBundle(), fleet.Ready)
 	s.removeAll()
-	asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/app"
-	testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.Requests(asks)) > 1, "it does not ask again" })
+	s.asksAgain("app")
 	_, err := s.configMap("a")
 	require.NoError(t, err)
 	assert.Len(t, s.releases(), 2, "nor is the history removed")
@@ -186,8 +185,6 @@ func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 	for _, name := range []string{"app", "other", s.ownBundle()} {
 		s.state(name, fleet.Ready)
 	}
-	asked := func() int { return len(s.hubWire.Requests("/bundledeployments/app")) }
-	before := asked()
 	s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
 		if !strings.Contains(req.URL.Path, "/bundledeployments/") {
 			return send()
@@ -195,7 +192,7 @@ func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 		return answer(http.StatusUnauthorized, unauthorized)(req)
 	})
 	s.removeAll()
-	testenv.Eventually(t, func() (bool, string) { return asked() > before+5, "it does not ask again" })
+	s.asksAgain("app")
 	for _, name := range []string{"a", "b", "agent"} {
 		_, err := s.configMap(name)
 		require.NoError(t, err, "%s stays", name)
@@ -245,10 +242,8 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 	})
 	t.Run("the hub has not said so", func(t *testing.T) {
 		s, _ := deleted(t, func(*fleet.BundleDeployment) {})
-		asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/"
-		testenv.Eventually(t, func() (bool, string) { // RemovalRecheck has passed more than once
-			return len(s.hubWire.Requests(asks+"app")) > 4 && len(s.hubWire.Requests(asks+s.ownBundle())) > 4, "it does not ask again"
-		})
+		s.asksAgain("app") // RemovalRecheck has passed more than once
+		s.asksAgain(s.ownBundle())
 		for _, name := range []string{"a", "b", "agent"} {
 			_, err := s.configMap(name)
 			require.NoError(t, err, "%s stays", name)
@@ -262,9 +257,7 @@ func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 		s, stop := deleted(t, func(*fleet.BundleDeployment) {})
 		s.remove("other")
 		testenv.Eventually(t, func() (bool, string) { return recorded(s) == "", "the record is still there" })
-		asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/" + s.ownBundle()
-		before := len(s.hubWire.Requests(asks))
-		testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.Requests(asks)) > before+4, "it does not ask again" })
+		s.asksAgain(s.ownBundle())
 		assert.Empty(t, recorded(s), "only the time counts in which others exist")
 		require.NoError(t, stop())
 	})
@@ -320,12 +313,16 @@ func (s *stage) answerAsks(reply func(*http.Request) (*http.Response, error)) {
 	})
 }
 
-// asksAgain waits until the agent has asked several times whether app is gone.
-func (s *stage) asksAgain() {
+// asks returns how often the agent has asked the hub whether a BundleDeployment is gone.
+func (s *stage) asks(name string) int {
+	return len(s.hubWire.Requests("GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/" + name))
+}
+
+// asksAgain waits until the agent has asked several times more whether a BundleDeployment is gone.
+func (s *stage) asksAgain(name string) {
 	s.t.Helper()
-	testenv.Eventually(s.t, func() (bool, string) {
-		return len(s.hubWire.Requests("/bundledeployments/app")) > 4, "it does not ask again"
-	})
+	before := s.asks(name)
+	testenv.Eventually(s.t, func() (bool, string) { return s.asks(name) > before+4, "it does not ask again" })
 }
 
 func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
@@ -343,7 +340,7 @@ func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
 			s.state("app", fleet.Ready)
 			s.answerAsks(reply)
 			s.remove("app")
-			s.asksAgain()
+			s.asksAgain("app")
 			_, err := s.configMap("a")
 			require.NoError(t, err)
 			assert.Empty(t, s.member.Requests("DELETE"))
