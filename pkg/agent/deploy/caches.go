@@ -5,151 +5,19 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
-
-// deploymentState is the memory of this run about one BundleDeployment. A restarted agent begins without it.
-type deploymentState struct {
-	// Only the worker that reconciles the BundleDeployment uses the fields of this group; the queue admits one at a time.
-
-	// failedID and failedGeneration are the deployment ID and the generation whose deployment failed last; failedAt is when, and failure the reason.
-	failedID         string
-	failedGeneration int64
-	failedAt         time.Time
-	failure          error
-	// retryAt is the earliest time of the next attempt; retries are the pauses between attempts.
-	retryAt time.Time
-	retries *wait.Backoff
-	// correctedAt is the time of the last correction; quickCorrections is how many have had the shortest pause; corrections are the pauses after
-	// these, and correctionPause is the last one.
-	correctedAt      time.Time
-	quickCorrections int
-	corrections      *wait.Backoff
-	correctionPause  time.Duration
-	// unsyncedSince is the time since which the caches of the release's kinds are incomplete; zero if they are complete.
-	unsyncedSince time.Time
-	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.
-	goneSince time.Time
-	// ignoredSince is the time since which the BundleDeployment is for an agent in another namespace that has reported nothing; otherwise zero.
-	ignoredSince time.Time
-	// notSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
-	notSigned string
-	// sought is the release that adopt last looked for on the member.
-	sought string
-	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
-	dependenciesMet string
-
-	// copiedFor are the releases for which a deployment may have copied Secrets and ConfigMaps of the hub without storing a revision whose removal
-	// deletes them.
-	copiedFor sets.Set[releaseName]
-
-	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
-	labelled string
-
-	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well
-	// deployed is the release; nil until it was deployed or read.
-	deployed *release.Deployed
-	// drift is the result of the last comparison of deployed with the cluster.
-	drift drift
-	// waitsFor names the Bundles that must be ready first; "" if none is missing.
-	waitsFor string
-	// written is the status that this run wrote last.
-	written writtenStatus
-	// keepsResources is option keepResources of the BundleDeployment when it was last deleted: its releases lose only their history.
-	keepsResources bool
-	// unmanaged is whether the BundleDeployment had UnmanagedAnnotation when it was last deleted.
-	unmanaged bool
-}
-
-func (s *deploymentState) release() (*release.Deployed, drift) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.deployed, s.drift
-}
-
-// setRelease replaces the release, and drops the drift of the previous one.
-func (s *deploymentState) setRelease(deployed *release.Deployed) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.deployed, s.drift = deployed, drift{}
-}
-
-// releaseName identifies a Helm release.
-type releaseName struct{ namespace, name string }
-
-// deploymentStates holds the state of each BundleDeployment by its key, and the BundleDeployment of each release.
-type deploymentStates struct {
-	mu        sync.Mutex
-	byKey     map[string]*deploymentState
-	byRelease map[releaseName]string
-}
-
-func newDeploymentStates() *deploymentStates {
-	return &deploymentStates{byKey: map[string]*deploymentState{}, byRelease: map[releaseName]string{}}
-}
-
-// get returns the state of a key and creates it if it is missing.
-func (s *deploymentStates) get(key string) *deploymentState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byKey[key] == nil {
-		s.byKey[key] = &deploymentState{}
-	}
-	return s.byKey[key]
-}
-
-func (s *deploymentStates) drop(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byKey, key)
-	maps.DeleteFunc(s.byRelease, func(_ releaseName, of string) bool { return of == key })
-}
-
-func (s *deploymentStates) setKey(name releaseName, key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byRelease[name] = key
-}
-
-func (s *deploymentStates) keyOf(name releaseName) (key string, found bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key, found = s.byRelease[name]
-	return key, found
-}
-
-func (s *deploymentStates) keys() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.byKey))
-}
-
-// waiting returns the keys of the BundleDeployments that wait for others.
-func (s *deploymentStates) waiting() (keys []string) {
-	for _, key := range s.keys() {
-		state := s.get(key)
-		state.mu.Lock()
-		if state.waitsFor != "" {
-			keys = append(keys, key)
-		}
-		state.mu.Unlock()
-	}
-	return keys
-}
 
 // releaseIndex has the revisions of this agent's releases, found by their labels. A watch fills it. Each operation also records
 // its own result, because the watch may be late.

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// facts is the input of decide, except for MustRepeat.
+// facts is what is known about a BundleDeployment and its release. decide chooses the action from them. It does not read MustRepeat.
 type facts struct {
 	// Own means that the BundleDeployment is the one of the agent itself.
 	Own bool
@@ -28,8 +28,8 @@ type facts struct {
 	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
 	Current bool
 	// MustRepeat means that this run has deployed or read the revision with the deployment ID, and has to deploy it again, because another
-	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one.
-	// RetryNotDue and the pause after the repetition depend on it.
+	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one. RetryNotDue
+	// depends on it, and so does the pause after the deployment.
 	MustRepeat bool
 	// OldCopies means that Secrets or ConfigMaps that were copied for the release have changed on the hub.
 	OldCopies bool
@@ -123,8 +123,11 @@ type removalFacts struct {
 	AgentGone bool
 	// Others means that the watch shows BundleDeployments that are not being deleted.
 	Others bool
-	// GoneAlone means that the agent's own BundleDeployment has been gone while there were Others for Timing.RemovalAlone, in this run or since an earlier
-	// one, or that the hub has deleted it because it no longer manages the agent; that it has been gone for Timing.RemovalRecheck in this run; and Others.
+	// GoneAlone means that only the agent's own BundleDeployment is gone, and that nobody is expected to bring it back. All of these are true:
+	//   - It has been gone for Timing.RemovalAlone while there were Others, since this run or an earlier one, or the hub has deleted it because it
+	//     no longer manages the agent.
+	//   - It has been gone for Timing.RemovalRecheck in this run.
+	//   - Others is true.
 	GoneAlone bool
 }
 
@@ -139,7 +142,7 @@ const (
 	askHub                             // ask the hub, then decide again
 	keepRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
 	retryRemoval                       // decide again after a growing pause
-	keepAgentGone                      // the agent's own BundleDeployment is gone as well: the same as keepRejected
+	keepAgentGone                      // leave the releases, record since when the agent's own BundleDeployment is gone, and decide again as with keepRejected
 	uninstallAll                       // uninstall the releases and delete the copies; of the agent's own release only the history
 )
 

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -41,50 +40,45 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	}
 
-	// Decide from the caches and from what this run remembers, as far as it is not outdated.
+	// Collect the facts from the caches and from what this run remembers, as far as it is not outdated.
 	if bd != nil {
 		d.dropOutdatedDrift(key, bd, state)
 	}
 	f := d.facts(key, bd, state)
-	action := decide(f)
-	switch action {
-	case ignore:
-		d.reportElsewhere(ctx, key, bd, state)
-		return
-	case checkRemoval:
-		d.remove(ctx, key, state)
-		return
-	default:
-	}
-	state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
 
-	// The BundleDeployment of releases that were kept exists again.
-	if d.isKept(key) {
-		if err := d.endKeptIfBack(ctx, key, bd); err != nil {
-			d.retryLater(ctx, key, state, err)
-			return
+	// This agent deploys it: end what was recorded or remembered while it was gone, failed, or waited.
+	if f.Wanted && !f.Elsewhere {
+		state.goneSince, state.ignoredSince = time.Time{}, time.Time{}
+		if d.isKept(key) { // the BundleDeployment of releases that were kept exists again
+			if err := d.endKeptIfBack(ctx, key, bd); err != nil {
+				d.retryLater(ctx, key, state, err)
+				return
+			}
+		}
+		if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespaceLabels && drift.none() {
+			state.attempts.endConflict()
+			state.attempts.endFailure() // a correction failed, and the drift was undone by another writer
+		}
+		state.setWaitsFor(f.WaitsFor)
+		if f.WaitsFor != "" {
+			d.queue.AddAfter(key, d.Timing.Depend)
 		}
 	}
 
-	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespaceLabels && drift.none() {
-		state.endConflict()
-		state.failedID, state.failure = "", nil // a correction failed, and the drift was undone by another writer
-	}
-	state.mu.Lock()
-	state.waitsFor = f.WaitsFor
-	state.mu.Unlock()
-
-	if f.WaitsFor != "" {
-		d.queue.AddAfter(key, d.Timing.Depend)
-	}
-
-	// Install, upgrade, undo drift, remove leftovers, or label the namespace.
-	switch action {
+	// Decide, and install, upgrade, undo drift, remove leftovers, or label the namespace.
+	switch action := decide(f); action {
+	case checkRemoval:
+		d.remove(ctx, key, state)
+		return
+	case ignore:
+		d.reportElsewhere(ctx, key, bd, state)
+		return
+	case await: // an event; the status says for what
 	case reportOnly:
 		if f.RetryNotDue {
 			// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if
 			// an event had already enqueued the key for an earlier time.
-			d.queue.AddAfter(key, d.nextAttempt(bd, state).Sub(d.Clock.Now()))
+			d.queue.AddAfter(key, state.attempts.next(bd, d.Timing).Sub(d.Clock.Now()))
 		}
 	case relabel:
 		err := d.relabel(ctx, bd)
@@ -97,25 +91,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case deploy, correct, sweep:
 		began := d.Clock.Now()
 		made, err := d.carryOut(ctx, key, bd, action)
+		if made.NamespaceErr != nil {
+			state.labelled = "" // labelling the namespace is retried alone
+		}
 		if err == nil {
-			d.succeeded(key, state, made, action, action == correct || f.MustRepeat, began)
+			d.succeeded(key, bd, state, made, action, action == correct || f.MustRepeat, began)
 		} else if ctx.Err() == nil {
 			d.failed(key, bd, state, action, err)
 		}
-		if made.NamespaceErr != nil { // labelling the namespace is retried alone
-			state.labelled = ""
-		}
-		switch {
-		case err == nil && made.NamespaceErr != nil:
-			earliest := state.retryAt // perhaps of a release that another agent deploys in turn
-			d.failed(key, bd, state, relabel, made.NamespaceErr)
-			if earliest.After(state.retryAt) {
-				state.retryAt = earliest
-			}
-		case err == nil && action == deploy:
-			state.labelled = namespaceOptions(bd)
-		}
-	default: // await
 	}
 	if ctx.Err() != nil {
 		return
@@ -132,7 +115,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 			}
 			d.log(key).Warnf("Deploying Helm release %s again unless it equals what is to be deployed: %v", revision, err)
 			state.notSigned = revision.String()
-			state.endConflict()
+			state.attempts.endConflict()
 			d.queue.Add(key)
 			return
 		}
@@ -166,7 +149,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 
 	// While the BundleDeployment is paused, its deployed release is not assessed.
 	if isCurrent && isPausedAsDeployed(bd) {
-		state.retries = nil
+		state.attempts.retries = nil
 		return
 	}
 
@@ -174,12 +157,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if deployed != nil && !d.objectsKnown(key, state, deployed) {
 		return
 	}
-	retries := state.retries
-	d.report(ctx, key, bd, state, f)
-	if leftErr != nil {
-		state.retries = retries // the pauses between removals grow, too
-		d.retryLater(ctx, key, state, leftErr)
-	}
+	d.report(ctx, key, bd, state, f, leftErr)
 }
 
 // recordOwn records what the existence of the agent's own BundleDeployment says about the hub, see restored.go.
@@ -212,13 +190,14 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = isPaused(bd)
-	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
+	failure := state.attempts.failureOf(bd)
+	f.Leftovers = f.Current && isLeftover(failure)
 	f.Drifted = drift.found()
 	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.RetryNotDue = d.Clock.Now().Before(d.nextAttempt(bd, state)) && (f.Current || f.MustRepeat || state.failedID == spec.DeploymentID)
+	f.RetryNotDue = d.Clock.Now().Before(state.attempts.next(bd, d.Timing)) && (f.Current || f.MustRepeat || failure != nil)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
 	// objects and after a comparison, the status does not report that a Bundle on which it depends has become unready.
@@ -230,17 +209,6 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 		}
 	}
 	return f
-}
-
-// nextAttempt returns the earliest time of the next attempt. A change of the spec that does not change the deployment ID may remove the cause of a failure,
-// for example a new generation of copies: it ends the pause as soon as the shortest pause is over. The following pauses go on growing.
-func (d *reconciler) nextAttempt(bd *fleet.BundleDeployment, state *deploymentState) time.Time {
-	if state.failure != nil && state.failedID == bd.Spec.DeploymentID && state.failedGeneration != bd.Generation {
-		if first := state.failedAt.Add(d.Timing.RetryFirst); first.Before(state.retryAt) {
-			return first
-		}
-	}
-	return state.retryAt
 }
 
 // dependencyRequest returns a text that changes with each change of a BundleDeployment, except those of its status.
@@ -279,7 +247,7 @@ func (d *reconciler) reportElsewhere(ctx context.Context, key string, bd *fleet.
 // retryRead retries a step that reads the history of a release, and reports an error that lasts. The first error is only logged: the API server
 // of the member may be restarting. While a deployed BundleDeployment is paused, its status is not written.
 func (d *reconciler) retryRead(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
-	if state.retries != nil && !isPausedAsDeployed(bd) {
+	if state.attempts.retries != nil && !isPausedAsDeployed(bd) {
 		err = errors.Join(err, d.reportProblem(ctx, bd, state, release.Explain(err)))
 	}
 	d.retryLater(ctx, key, state, err)
@@ -357,7 +325,7 @@ func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, s
 func (s *deploymentState) hasDeployed(bd *fleet.BundleDeployment) bool {
 	deployed, _ := s.release()
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
-	return deployed != nil && s.failedID == "" && deployed.Namespace == namespace && deployed.Name == name &&
+	return deployed != nil && s.attempts.failure == nil && deployed.Namespace == namespace && deployed.Name == name &&
 		deployed.Labels[release.DeploymentIDLabel] == release.DeploymentIDValue(bd.Spec.DeploymentID)
 }
 
@@ -450,7 +418,9 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 }
 
 // succeeded records the result of an operation. repeated means that this run had deployed the same before.
-func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, done action, repeated bool, began time.Time) {
+func (d *reconciler) succeeded(
+	key string, bd *fleet.BundleDeployment, state *deploymentState, made release.Deployed, done action, repeated bool, began time.Time,
+) {
 	what := map[action]string{deploy: "Deployed", correct: "Undid differences from", sweep: "Removed what failed attempts left of"}[done]
 	if made.Unchanged {
 		what = "Signed unchanged"
@@ -466,33 +436,17 @@ func (d *reconciler) succeeded(key string, state *deploymentState, made release.
 	if made.Labels[release.CopiesLabel] != "" { // the removal of the release deletes all copies in its namespace
 		maps.DeleteFunc(state.copiedFor, func(r releaseName, _ sets.Empty) bool { return r.namespace == made.Namespace })
 	}
-	state.retries, state.retryAt = nil, time.Time{}
-	if done != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
-		state.failure, state.failedID = nil, ""
+	state.attempts.succeeded(done)
+	switch {
+	case made.NamespaceErr != nil:
+		d.failed(key, bd, state, relabel, made.NamespaceErr)
+	case done == deploy:
+		state.labelled = namespaceOptions(bd)
 	}
 	if repeated { // another writer keeps changing this release, so the next repetition must wait
-		state.correctedAt, state.correctionPause = d.pauseAfterCorrection(state, done, began)
-		state.retryAt = state.correctedAt.Add(state.correctionPause)
+		state.attempts.postpone(state.corrections.next(done, began, d.Clock.Now(), d.Timing))
 	}
 	d.drifts.AddAfter(key, d.Timing.Settle)
-}
-
-// maxQuickCorrections is the number of corrections with the shortest pause: a person may change a release several times within a minute.
-const maxQuickCorrections = 5
-
-// pauseAfterCorrection returns the current time and the pause until the release may be corrected or deployed again. The pauses of a release that another
-// program keeps changing grow. They begin again when it has not been changed for a minute, with the default of Timing.CorrectFirst, and for twice the last
-// pause. The duration of the operation, which began at the given time, does not count: a deployment may take minutes.
-func (d *reconciler) pauseAfterCorrection(state *deploymentState, done action, began time.Time) (now time.Time, pause time.Duration) {
-	now = d.Clock.Now()
-	if state.corrections == nil || began.Sub(state.correctedAt) > max(12*d.Timing.CorrectFirst, 2*state.correctionPause) {
-		state.corrections, state.quickCorrections = timing.Backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax), 0
-	}
-	if done == correct && state.quickCorrections < maxQuickCorrections {
-		state.quickCorrections++
-		return now, d.Timing.CorrectFirst
-	}
-	return now, state.corrections.Step()
 }
 
 func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {
@@ -500,16 +454,7 @@ func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deplo
 		deploy: "Deploying", correct: "Undoing differences", sweep: "Removing what failed attempts left", relabel: "Labelling the namespace",
 	}[tried]
 	d.log(key).Warnf("%s failed: %s", what, release.Explain(err))
-	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
-		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
-	}
-	pause := state.retries.Step()
-	if needsChange(err) {
-		pause = d.Timing.RetryMax
-	}
-	state.failedID, state.failedGeneration, state.failedAt, state.failure = bd.Spec.DeploymentID, bd.Generation, d.Clock.Now(), err
-	state.retryAt = state.failedAt.Add(pause)
-	d.queue.AddAfter(key, pause)
+	d.queue.AddAfter(key, state.attempts.failed(bd, err, d.Clock.Now(), d.Timing))
 }
 
 // needsChange reports whether only a change of the BundleDeployment, which is an event, or of the member can help.
@@ -517,14 +462,6 @@ func needsChange(err error) bool {
 	var unsupported *release.UnsupportedError
 	var invalid *release.InvalidError
 	return errors.As(err, &unsupported) || errors.As(err, &invalid) || isConflict(err)
-}
-
-// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. The hub changes the labels of the releases, for
-// example, when it moves an agent to another namespace.
-func (s *deploymentState) endConflict() {
-	if isConflict(s.failure) {
-		s.failedID, s.failure, s.retryAt = "", nil, time.Time{}
-	}
 }
 
 func isConflict(err error) bool {
@@ -584,25 +521,21 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 	return (drift.compared() || len(deployed.Objects) == 0) && !drift.isOutdated(deployed, d.objects.get)
 }
 
-// report writes the status, of which assess computes the fields.
-func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, f facts) {
+// report writes the status, of which assess computes the fields. If that fails, or leftErr is an error of an earlier step, the pass is repeated.
+func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, f facts, leftErr error) {
 	revision, isCurrent := d.requestedRevision(key, bd, state)
 	deployed, drift := state.release()
-	var failure error
-	if state.failedID == bd.Spec.DeploymentID {
-		failure = state.failure
-	}
 	err := d.updateStatus(ctx, bd, state, func(before fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
 		return assess(view{
 			spec: bd.Spec, before: before, current: isCurrent, installed: len(d.index.of(key)) > 0, deployed: deployed,
-			copied: copiedGeneration(revision), failure: failure, waitsFor: f.WaitsFor, paused: f.Paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+			copied: copiedGeneration(revision), failure: state.attempts.failureOf(bd), waitsFor: f.WaitsFor, paused: f.Paused, drift: drift,
+			live: d.objects.get, now: d.Clock.Now(),
 		})
 	})
-	if err != nil {
+	switch err = errors.Join(err, leftErr); {
+	case err != nil:
 		d.retryLater(ctx, key, state, err)
-		return
-	}
-	if state.failure == nil {
-		state.retries = nil // the next failure is another one and begins with short pauses
+	case state.attempts.failure == nil:
+		state.attempts.retries = nil // the next failure is another one and begins with short pauses
 	}
 }

@@ -82,10 +82,10 @@ func TestReconcile_failedDeployment(t *testing.T) {
 		p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
 		assert.Equal(t, []time.Duration{pause}, p.queue.delays, "after the clock was set by %s", step)
 	}
-	assert.Equal(t, assert.AnError, state.failure)
+	assert.Equal(t, assert.AnError, state.attempts.failure)
 }
 
-func TestPauseAfterCorrection(t *testing.T) {
+func TestCorrections_next(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
 	takes := time.Duration(0)
@@ -93,8 +93,7 @@ func TestPauseAfterCorrection(t *testing.T) {
 		p.clock.Step(quiet)
 		began := p.clock.Now()
 		p.clock.Step(takes)
-		state.correctedAt, state.correctionPause = p.pauseAfterCorrection(state, done, began)
-		return state.correctionPause
+		return state.corrections.next(done, began, p.clock.Now(), p.Timing).Sub(p.clock.Now())
 	}
 	for n := range 5 {
 		assert.Equal(t, p.Timing.CorrectFirst, correctAfter(15*time.Second, correct), "edit %d of a person", n)
@@ -102,7 +101,7 @@ func TestPauseAfterCorrection(t *testing.T) {
 	assert.InDelta(t, 5, correctAfter(p.Timing.CorrectFirst, correct).Seconds(), 1)
 	last := time.Duration(0)
 	for range 20 { // another program undoes each correction at once
-		pause := correctAfter(state.correctionPause, correct)
+		pause := correctAfter(state.corrections.lastPause, correct)
 		assert.GreaterOrEqual(t, pause, last/2)
 		last = pause
 	}
@@ -115,9 +114,29 @@ func TestPauseAfterCorrection(t *testing.T) {
 
 	*state, takes = deploymentState{}, 5*time.Minute
 	for range 20 {
-		last = correctAfter(state.correctionPause, deploy)
+		last = correctAfter(state.corrections.lastPause, deploy)
 	}
 	assert.InDelta(t, p.Timing.CorrectMax.Seconds(), last.Seconds(), p.Timing.CorrectMax.Seconds()/4, "a deployment with hooks takes minutes")
+}
+
+// The labels of the namespace are tried again alone, and not before a release that another writer keeps changing may be deployed again.
+func TestSucceeded_namespaceError(t *testing.T) {
+	for _, repeated := range []bool{false, true} {
+		p := newStoppedReconciler()
+		p.drifts = &recordedQueue{}
+		state := p.states.get("app")
+		state.attempts.retryAt = p.clock.Now().Add(time.Hour) // of an earlier failure
+		made := release.Deployed{Namespace: "apps", Name: "app", Version: 1, NamespaceErr: &release.NamespaceError{Err: assert.AnError}}
+		p.succeeded("app", p.bd, state, made, deploy, repeated, p.clock.Now())
+		want := p.queue.last()
+		if repeated {
+			want = state.corrections.lastPause
+			assert.Greater(t, want, p.queue.last())
+		}
+		require.ErrorIs(t, state.attempts.failureOf(p.bd), assert.AnError)
+		assert.Equal(t, p.clock.Now().Add(want), state.attempts.next(p.bd, p.Timing))
+		assert.NotEqual(t, namespaceOptions(p.bd), state.labelled)
+	}
 }
 
 // keepMissing decides about another hub: the time at which the agent's own BundleDeployment disappeared must not be written over its record.
@@ -262,7 +281,7 @@ func TestReport_retries(t *testing.T) {
 		return away, nil, assert.AnError
 	})
 	state := p.states.get("app")
-	report := func() { p.report(t.Context(), "app", p.bd, state, facts{}) }
+	report := func() { p.report(t.Context(), "app", p.bd, state, facts{}, nil) }
 	for range 20 {
 		report()
 	}
@@ -289,21 +308,21 @@ func TestReport_retries(t *testing.T) {
 func TestReport_restoredHub(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")
-	p.report(t.Context(), "app", p.bd, state, facts{})
+	p.report(t.Context(), "app", p.bd, state, facts{}, nil)
 	require.Len(t, statuses(p), 1)
 	state.written.version = "9"
 	restored := p.bd.DeepCopy()
 	restored.ResourceVersion = "7"
-	p.report(t.Context(), "app", restored, state, facts{})
+	p.report(t.Context(), "app", restored, state, facts{}, nil)
 	assert.Len(t, statuses(p), 1, "a watch that is late shows the status from before")
 
 	p.bundleDeploymentHandler().OnUpdate(p.bd, restored)
-	p.report(t.Context(), "app", restored, state, facts{})
+	p.report(t.Context(), "app", restored, state, facts{}, nil)
 	assert.Len(t, statuses(p), 1, "the resourceVersion of the cache has not gone back")
 	lost := p.bd.DeepCopy()
 	lost.ResourceVersion = "9"
 	p.bundleDeploymentHandler().OnUpdate(lost, restored)
-	p.report(t.Context(), "app", restored, state, facts{})
+	p.report(t.Context(), "app", restored, state, facts{}, nil)
 	assert.Len(t, statuses(p), 2)
 }
 
@@ -324,9 +343,7 @@ func TestCompare_requestedMeanwhile(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked++
 		if asked == 2 {
-			state.mu.Lock()
-			state.drift.recompares++
-			state.mu.Unlock()
+			state.requestComparison()
 		}
 		http.NotFound(w, nil)
 	}))
@@ -344,7 +361,7 @@ func TestCompare_requestedMeanwhile(t *testing.T) {
 	assert.Equal(t, 1, asked, "the first comparison")
 	p.compare(t.Context(), "app")
 	assert.Equal(t, 1, asked, "nothing has changed")
-	state.drift.recompares++
+	state.requestComparison()
 	for range 3 {
 		p.compare(t.Context(), "app")
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -134,12 +133,7 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 		d.drifts.AddAfter(key, after.failed(before, d.Timing))
 	}
 	d.scheduleMissingCheck(key, before, &after, checkMissing)
-	state.mu.Lock()
-	if state.deployed == deployed {
-		after.recompares, after.recompared = state.drift.recompares, before.recompares // a request that came meanwhile stays
-		state.drift = after
-	}
-	state.mu.Unlock()
+	state.setDrift(deployed, before, after)
 	d.queue.Add(key)
 }
 
@@ -211,10 +205,7 @@ func (d *reconciler) comparePatches(key string, bd *fleet.BundleDeployment) []fl
 // dropOutdatedDrift drops the result of a comparison with other ComparePatches and enqueues another one. The hub changes them without another
 // deployment ID. Until then, no difference is reported, or undone, that they may tolerate.
 func (d *reconciler) dropOutdatedDrift(key string, bd *fleet.BundleDeployment, state *deploymentState) {
-	state.mu.Lock()
-	defer state.mu.Unlock()
-	if state.drift.compared() && !equality.Semantic.DeepEqual(state.drift.patches, d.comparePatches(key, bd)) {
-		state.drift = drift{recompares: state.drift.recompares, recompared: state.drift.recompared}
+	if state.dropDriftUnlessOf(d.comparePatches(key, bd)) {
 		d.drifts.Add(key)
 	}
 }

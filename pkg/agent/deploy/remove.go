@@ -29,71 +29,72 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	untilDelay := d.Timing.RemovalDelay - d.Clock.Since(state.goneSince)
 	f := removalFacts{Own: key == d.ownKey, Installed: len(found) > 0, Copied: len(state.copiedFor) > 0, DelayNotPassed: untilDelay > 0}
 	f.Kept, f.HubChanged = d.keptOrChanged(key)
-	if decideRemoval(f) == recordKept {
-		if err := d.keepIfRestored(ctx); err != nil {
-			d.retryLater(ctx, key, state, err)
-			return
-		}
-		f.Kept, f.HubChanged = d.isKept(key), false
-	}
-	var unconfirmed error
-	if decideRemoval(f) == askHub {
-		f, unconfirmed = d.confirmGone(ctx, key, state, f)
-	}
 
-	switch decideRemoval(f) {
-	case forget:
-		if f.Kept {
-			if err := d.endKept(ctx, key, ""); err != nil {
+	var unconfirmed error
+	for {
+		switch decideRemoval(f) {
+		case recordKept:
+			if err := d.keepIfRestored(ctx); err != nil {
 				d.retryLater(ctx, key, state, err)
 				return
 			}
-		}
-		d.states.drop(key)
-	case waitForDelay:
-		d.queue.AddAfter(key, untilDelay)
-	case keepRejected:
-		d.clusterDeleted.Do(func() {
-			d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
-				"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
-		})
-		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
-	case retryRemoval:
-		d.retryLater(ctx, key, state, unconfirmed)
-	case keepAgentGone:
-		if f.Own {
-			since := d.ownGoneSince(state)
-			if !f.Others && !since.Equal(unmanagedSince) { // it is gone with all others, as if the Cluster had been deleted
-				since, state.goneSince = time.Time{}, d.Clock.Now()
+			f.Kept, f.HubChanged = d.isKept(key), false
+			continue // decide again
+		case askHub:
+			f, unconfirmed = d.confirmGone(ctx, key, state, f)
+			continue // decide again
+		case forget:
+			if f.Kept {
+				if err := d.endKept(ctx, key, ""); err != nil {
+					d.retryLater(ctx, key, state, err)
+					return
+				}
 			}
-			if err := d.recordOwnGone(ctx, since); err != nil {
+			d.states.drop(key)
+		case keep: // until the BundleDeployment exists again, or a person has uninstalled its releases
+		case waitForDelay:
+			d.queue.AddAfter(key, untilDelay)
+		case retryRemoval:
+			d.retryLater(ctx, key, state, unconfirmed)
+		case keepRejected:
+			d.clusterDeleted.Do(func() {
+				d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
+					"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
+			})
+			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
+		case keepAgentGone:
+			if f.Own {
+				since := d.ownGoneSince(state)
+				if !f.Others && !since.Equal(unmanagedSince) { // it is gone with all others, as if the Cluster had been deleted
+					since, state.goneSince = time.Time{}, d.Clock.Now()
+				}
+				if err := d.recordOwnGone(ctx, since); err != nil {
+					d.retryLater(ctx, key, state, err)
+					return
+				}
+			}
+			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
+			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
+		case uninstallAll:
+			keepsResources, _ := state.deleted()
+			var errs []error
+			for _, r := range found {
+				errs = append(errs, d.uninstall(ctx, key, r, func(o release.UninstallOptions) release.UninstallOptions {
+					o.KeepResources = o.KeepResources || keepsResources
+					return o
+				}))
+			}
+			err := errors.Join(errs...)
+			if err == nil && !keepsResources {
+				err = d.deleteCopies(ctx, key, state)
+			}
+			if err != nil {
 				d.retryLater(ctx, key, state, err)
 				return
 			}
+			d.states.drop(key)
 		}
-		d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
-		d.queue.AddAfter(key, d.Timing.RemovalRecheck)
-	case uninstallAll:
-		state.mu.Lock()
-		keepsResources := state.keepsResources
-		state.mu.Unlock()
-		var errs []error
-		for _, r := range found {
-			errs = append(errs, d.uninstall(ctx, key, r, func(o release.UninstallOptions) release.UninstallOptions {
-				o.KeepResources = o.KeepResources || keepsResources
-				return o
-			}))
-		}
-		err := errors.Join(errs...)
-		if err == nil && !keepsResources {
-			err = d.deleteCopies(ctx, key, state)
-		}
-		if err != nil {
-			d.retryLater(ctx, key, state, err)
-			return
-		}
-		d.states.drop(key)
-	case keep, recordKept, askHub: // recordKept and askHub were carried out above
+		return
 	}
 }
 
@@ -275,10 +276,7 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	}
 	for _, key := range d.states.keys() {
 		bd, state := d.bundleDeployment(key), d.states.get(key)
-		state.mu.Lock()
-		keeps := state.keepsResources || bd != nil && bd.Spec.Options.KeepResources
-		state.mu.Unlock()
-		if !keeps {
+		if keeps, _ := state.deleted(); !keeps && (bd == nil || !bd.Spec.Options.KeepResources) {
 			errs = append(errs, d.deleteCopies(ctx, key, state))
 		}
 	}

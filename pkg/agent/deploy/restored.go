@@ -220,12 +220,11 @@ var unmanagedSince = time.Unix(0, 0)
 // ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this
 // run, and unmanagedSince if the hub no longer manages the agent.
 func (d *reconciler) ownGoneSince(state *deploymentState) time.Time {
-	state.mu.Lock()
-	defer state.mu.Unlock()
+	_, unmanaged := state.deleted()
 	d.record.Lock()
 	defer d.record.Unlock()
 	switch {
-	case state.unmanaged:
+	case unmanaged:
 		return unmanagedSince
 	case !d.record.ownGone.IsZero() && d.record.ownGone.Before(state.goneSince):
 		return d.record.ownGone

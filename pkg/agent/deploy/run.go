@@ -15,7 +15,8 @@
 //	restored.go  keeping releases that a restored hub, or another hub, does not know
 //	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
 //	stalled.go   reporting that nothing can be deployed
-//	caches.go    the releases and their objects, and the memory of the run
+//	state.go     the memory of the run about each BundleDeployment
+//	caches.go    the releases and their objects
 //	config.go    Config and its defaults
 package deploy
 
@@ -230,10 +231,7 @@ func (d *reconciler) compareRegularly(ctx context.Context) {
 		d.warnOfLeftReleases(ctx, checked)
 		d.checkForRestore(ctx)
 		for _, key := range d.states.keys() {
-			state := d.states.get(key)
-			state.mu.Lock()
-			state.drift.recompares++
-			state.mu.Unlock()
+			d.states.get(key).requestComparison()
 			d.drifts.Add(key)
 		}
 		d.enqueueAll()
@@ -282,15 +280,9 @@ func (d *reconciler) bundleDeploymentHandler() cache.ResourceEventHandler {
 	}
 }
 
-// noteDeleted notes option keepResources of a deleted BundleDeployment, also if it was staged, or not deployed yet: people set it
-// shortly before they delete a Bundle. It also notes UnmanagedAnnotation.
 func (d *reconciler) noteDeleted(object any) {
 	if bd, ok := withoutTombstone(object).(*fleet.BundleDeployment); ok {
-		state := d.states.get(registration.LabelValue(bd.Name))
-		state.mu.Lock()
-		defer state.mu.Unlock()
-		_, state.unmanaged = bd.Annotations[fleet.UnmanagedAnnotation]
-		state.keepsResources = bd.Spec.Options.KeepResources || bd.Spec.StagedOptions.KeepResources
+		d.states.get(registration.LabelValue(bd.Name)).noteDeleted(bd)
 	}
 }
 
@@ -300,10 +292,7 @@ func (d *reconciler) dropWrittenStatus(before, after any) {
 	older, isOlder := before.(*fleet.BundleDeployment)
 	newer, isNewer := after.(*fleet.BundleDeployment)
 	if isOlder && isNewer && number(newer.ResourceVersion) < number(older.ResourceVersion) {
-		state := d.states.get(registration.LabelValue(newer.Name))
-		state.mu.Lock()
-		defer state.mu.Unlock()
-		state.written = writtenStatus{}
+		d.states.get(registration.LabelValue(newer.Name)).setWritten(writtenStatus{})
 	}
 }
 
@@ -409,10 +398,7 @@ func (d *reconciler) retryLater(ctx context.Context, key string, state *deployme
 		return
 	}
 	d.log(key).Warnf("Trying again: %s", release.Explain(err))
-	if state.retries == nil {
-		state.retries = timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
-	}
-	d.queue.AddAfter(key, state.retries.Step())
+	d.queue.AddAfter(key, state.attempts.pause(d.Timing))
 }
 
 func (d *reconciler) log(key string) logrus.FieldLogger {

@@ -292,14 +292,10 @@ func number(resourceVersion string) uint64 {
 func (d *reconciler) updateStatus(
 	ctx context.Context, bd *fleet.BundleDeployment, state *deploymentState, change func(fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus,
 ) error {
-	state.mu.Lock()
-	before := state.written.latest(bd)
-	state.mu.Unlock()
+	before := state.latestStatus(bd)
 	wrote, err := d.writeStatus(ctx, bd, before, change(before))
 	if wrote.version != "" {
-		state.mu.Lock()
-		state.written = wrote
-		state.mu.Unlock()
+		state.setWritten(wrote)
 	}
 	return err
 }
