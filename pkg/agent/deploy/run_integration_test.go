@@ -1183,8 +1183,11 @@ func TestRun_takenOverInTurns(t *testing.T) {
 		})
 		s.value("a", name)
 	}
-	s.value("a", "other") // each has deployed twice, and waits
-	s.still()
+	testenv.Eventually(t, func() (bool, string) {
+		releases := s.releases()
+		return len(releases) == 1 && releases[0].Version == 4, fmt.Sprintf("each deploys twice: %v", releases)
+	})
+	s.still() // each waits
 	releases := s.releases()
 	require.Len(t, releases, 1)
 	assert.Equal(t, 4, releases[0].Version)
