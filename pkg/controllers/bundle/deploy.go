@@ -422,32 +422,60 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
-// isUntargeted reports whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that they
-// are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier versions.
-// The BundleDeployments of a Bundle that is being deleted are left to finalizeBundle. If no Bundle or no ClusterGroup requires the BundleDeployment any
-// more because their kind was deleted, the error is a kindDeletedError.
-//
-// recheck is the time after which the caller must decide again. An event is not enough: enqueueAffected ignores the first version of a Bundle that
-// this hub sees if its status has the current generation. For an invalid Bundle recheck is 0, because its correction enqueues the Clusters.
-func (d *Deployer) isUntargeted(
-	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
-) (untargeted bool, recheck time.Duration, err error) {
+// confirmation is the result of confirmUntargeted.
+type confirmation struct {
+	state confirmationState
+	after time.Duration // after which to decide again; only notConfirmed sets it
+	err   error         // of notConfirmed, nil if nothing failed; of keptWithoutKind a kindDeletedError
+}
+
+type confirmationState int
+
+const (
+	stateNotConfirmed confirmationState = iota
+	stateLeftToEvents
+	stateKindDeleted
+	stateUntargeted
+)
+
+// notConfirmed means that it is not known whether a Bundle requires the BundleDeployment, perhaps because of an error. The BundleDeployment stays, and
+// another pass must decide after the given time: an event is not enough, because enqueueAffected ignores the first version of a Bundle that this hub
+// sees if its status has the current generation.
+func notConfirmed(after time.Duration, err error) confirmation {
+	return confirmation{state: stateNotConfirmed, after: after, err: err}
+}
+
+// leftToEvents means that the BundleDeployment stays, and that an event follows if it must not stay: of the BundleDeployment, of its Bundle, which may be
+// invalid, or of the values of the Bundle. The BundleDeployments of a Bundle that is being deleted are left to finalizeBundle.
+func leftToEvents() confirmation { return confirmation{state: stateLeftToEvents} }
+
+// keptWithoutKind means that the BundleDeployment stays, because no object of the kind requires it any more only because the kind was deleted.
+func keptWithoutKind(deployment *fleet.BundleDeployment, resource string) confirmation {
+	return confirmation{state: stateKindDeleted, err: &kindDeletedError{keyOf(deployment), resource}}
+}
+
+// confirmedUntargeted means that no Bundle requires the BundleDeployment: it is to be deleted.
+func confirmedUntargeted() confirmation { return confirmation{state: stateUntargeted} }
+
+// confirmUntargeted finds out whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that
+// they are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier
+// versions.
+func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment) confirmation {
 	bundle := bundleOf(deployment)
-	unknown := func() (bool, time.Duration, error) { return false, expectations.Timeout, nil }
-	failed := func(err error) (bool, time.Duration, error) {
-		return false, expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err)
+	failed := func(err error) confirmation {
+		return notConfirmed(expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err))
 	}
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failed(err)
 	}
 	if err == nil && cached.DeletionTimestamp != nil && slices.Contains(cached.Finalizers, fleet.BundleFinalizer) {
-		return false, 0, nil
+		return leftToEvents()
 	}
 	isCached := err == nil && cached.DeletionTimestamp == nil
 	// While a Schedule of Fleet forbids changes, a BundleDeployment is deleted only with its Bundle.
 	if isCached && deployment.Spec.OffSchedule {
-		return false, 0, nil
+		return leftToEvents()
 	}
 	groups := d.groupsOf(cluster.Namespace)
 	known := groups.list() // before the API server is asked, so that all objects were current at one time
@@ -459,11 +487,11 @@ func (d *Deployer) isUntargeted(
 			return failed(p.err)
 		case p.lacksValues():
 			d.noteMissingValues(bundle)
-			return false, 0, nil
+			return leftToEvents()
 		case p.problem != nil:
-			return false, 0, nil
+			return leftToEvents()
 		case p.selectsGroups() && slices.ContainsFunc(known, func(group *fleet.ClusterGroup) bool { return group.Spec.MetadataTooLarge }):
-			return false, d.RecheckDelay(), nil // the cache does not have the labels of the group, which may select the Cluster
+			return notConfirmed(d.RecheckDelay(), nil) // the cache does not have the labels of the group, which may select the Cluster
 		}
 	}
 
@@ -479,29 +507,29 @@ func (d *Deployer) isUntargeted(
 		case kindErr != nil:
 			return failed(kindErr)
 		case kindDeleted:
-			return false, 0, &kindDeletedError{keyOf(deployment), "bundles"}
+			return keptWithoutKind(deployment, "bundles")
 		case err != nil && !writes.IsMissing(err): // the kind exists, so this answer says nothing about the Bundle
 			return failed(err)
 		}
-		return true, 0, nil
+		return confirmedUntargeted()
 	case err != nil:
 		return failed(err)
 	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
-		return unknown()
+		return notConfirmed(expectations.Timeout, nil)
 	}
 	if len(p.choose(cached, d.candidateOf(cluster, groups))) > 0 {
-		return unknown() // the Bundle or a group has changed since the pass has decided
+		return notConfirmed(expectations.Timeout, nil) // the Bundle or a group has changed since the pass has decided
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
 	if liveCluster.UID != cluster.UID || !maps.Equal(liveCluster.Labels, cluster.Labels) {
-		return unknown()
+		return notConfirmed(expectations.Timeout, nil)
 	}
 	if !p.selectsGroups() {
-		return true, 0, nil
+		return confirmedUntargeted()
 	}
 	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) { // the API server does not serve the kind
@@ -510,7 +538,7 @@ func (d *Deployer) isUntargeted(
 		case kindErr != nil:
 			return failed(kindErr)
 		case kindDeleted:
-			return false, 0, &kindDeletedError{keyOf(deployment), "clustergroups"}
+			return keptWithoutKind(deployment, "clustergroups")
 		}
 	}
 	if err != nil {
@@ -522,15 +550,24 @@ func (d *Deployer) isUntargeted(
 		isCurrent = isCurrent && found && isSameGroupVersion(known[i], &live)
 	}
 	if !isCurrent {
-		return unknown()
+		return notConfirmed(expectations.Timeout, nil)
 	}
 	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment, p, groups); {
 	case err != nil:
 		return failed(err)
 	case groupsDeleted:
-		return false, 0, &kindDeletedError{keyOf(deployment), "clustergroups"}
+		return keptWithoutKind(deployment, "clustergroups")
 	}
-	return true, 0, nil
+	return confirmedUntargeted()
+}
+
+// isUntargeted reports whether confirmUntargeted has confirmed that a BundleDeployment is to be deleted. recheck is the time after which to decide again,
+// 0 for never, and err why the BundleDeployment stays.
+func (d *Deployer) isUntargeted(
+	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
+) (untargeted bool, recheck time.Duration, err error) {
+	c := d.confirmUntargeted(ctx, cluster, deployment)
+	return c.state == stateUntargeted, c.after, c.err
 }
 
 // kindRecheck is how many times as long as after another stalled pass the hub waits until it decides again about a BundleDeployment that stays because a
