@@ -63,6 +63,11 @@ var rules = []importRule{
 		because: "hub and agent share only the wire format",
 	},
 	{
+		in:      []string{"pkg/controllers/bundle/templates"},
+		forbids: []string{"k8s.io/client-go", module + "pkg/generated", module + "pkg/controllers"},
+		because: "users write the templates, so that their result depends on the Bundle and the Cluster alone",
+	},
+	{
 		in:      []string{"pkg/apis"},
 		forbids: []string{module + "pkg/registration", module + "pkg/generated", "k8s.io/client-go/kubernetes"},
 		because: "other programs import the types, and should not get other dependencies with them",

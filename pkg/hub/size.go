@@ -14,6 +14,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -121,7 +122,7 @@ func reduceSpec(spec *fleet.ClusterSpec) {
 			spec.AgentSchedulingCustomization = nil
 		}
 	}
-	if exceeds(spec.TemplateValues, bundle.MaxTemplateValues) {
+	if exceeds(spec.TemplateValues, templates.MaxClusterValues) {
 		spec.TemplateValues, spec.TemplateValuesTooLarge = nil, true
 	}
 }

@@ -286,7 +286,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
 	out := bundleResult(cmp.Or(p.problem, storageProblem(limits)), summary, quarantined)
-	out = withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
+	out = rollup.WithoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
@@ -329,9 +329,9 @@ func (d *Deployer) summarize(
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
-			entry.State, entry.Message = fleet.ErrApplied, shown(err.Error())
+			entry.State, entry.Message = fleet.ErrApplied, rollup.Shown(err.Error())
 		} else if limit := limits[keyOf(m.cluster)]; limit != nil {
-			entry.State, entry.Message = fleet.ErrApplied, shown(limit.Error())
+			entry.State, entry.Message = fleet.ErrApplied, rollup.Shown(limit.Error())
 		} else if deployment == nil {
 			entry.State, entry.Message = fleet.Pending, postponed[keyOf(m.cluster)]
 		}
@@ -346,7 +346,7 @@ func (d *Deployer) summarize(
 			unavailable++
 		}
 		if state != fleet.Ready {
-			entry := nonReady(clusterOf(deployment).String(), deployment, state)
+			entry := rollup.NonReady(clusterOf(deployment).String(), deployment, state)
 			if state == fleet.OutOfSync && entry.Message == "" || deployment.Spec.DeploymentID == "" {
 				entry.Message = cmp.Or(postponed[clusterOf(deployment)], entry.Message)
 			}
@@ -357,7 +357,7 @@ func (d *Deployer) summarize(
 	for cluster := range postponed {
 		waits[cluster.String()] = true
 	}
-	summary.NonReadyResources = worstFirst(unready, waits)
+	summary.NonReadyResources = rollup.WorstFirst(unready, waits)
 	return summary, unavailable, quarantined, nil
 }
 
@@ -372,7 +372,7 @@ func bundleResult(p *problem, summary fleet.BundleSummary, quarantined int) resu
 	case summary.DesiredReady == 0:
 		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
 	}
-	return ready("Cluster", summary)
+	return rollup.Ready("Cluster", summary)
 }
 
 // removeFinalizer removes the finalizer that other fleet controllers put on BundleDeployments. This hub puts none on them.

@@ -290,6 +290,31 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
+func TestNonReadyListsResources(t *testing.T) {
+	d := isReady(deployed(t, toAlice()))
+	d.Status.Ready, d.Status.NonModified = false, false
+	d.Status.ModifiedStatus = []fleet.ModifiedStatus{{Kind: "ConfigMap", Name: "c1", Patch: `{"data":{"a":"1"}}`}}
+	d.Status.NonReadyStatus = []fleet.NonReadyStatus{{Kind: "Deployment", Name: "d"}}
+	want := []fleet.NonReadyResource{{
+		State: fleet.NotReady, Message: "Deployment /d", ModifiedStatus: d.Status.ModifiedStatus, NonReadyStatus: d.Status.NonReadyStatus,
+	}}
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), toAlice(), d)
+	summary, _, _, err := s.summarize(t.Context(), toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
+	require.NoError(t, err)
+	want[0].Name = "ws/alice"
+	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
+	cluster, _ := s.reconcile(t, clusterNamed("alice"))
+	want[0].Name = "app"
+	assert.Equal(t, want, cluster.Status.Summary.NonReadyResources, "of a Cluster")
+
+	after := d.DeepCopy()
+	after.ResourceVersion, after.Status.ModifiedStatus[0].Patch = "6", `{"data":{"a":"2"}}`
+	s.has(t, toAlice())
+	s.deploymentEvents().OnUpdate(d, after)
+	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "the list has changed")
+}
+
 // The only target of a Bundle is quarantined before anything is deployed to it.
 func TestUpdateStatusNamesQuarantine(t *testing.T) {
 	s := newStage(t)
@@ -307,8 +332,8 @@ func TestUpdateStatusNamesQuarantine(t *testing.T) {
 func TestBundleResult(t *testing.T) {
 	none := bundleResult(nil, fleet.BundleSummary{}, 0)
 	assert.Equal(t, []string{fleet.ReasonNoClusters, "the targets match no Cluster"}, []string{none.Reason, none.Message})
-	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0).Reason)
-	out := bundleResult(&problem{fleet.ReasonBundleInvalid, "why"}, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0)
+	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, fleet.BundleSummary{Ready: 1, DesiredReady: 1}, 0).Reason)
+	out := bundleResult(&problem{fleet.ReasonBundleInvalid, "why"}, fleet.BundleSummary{Ready: 1, DesiredReady: 1}, 0)
 	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
 	assert.True(t, out.IsStalled())
 }

@@ -22,9 +22,11 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -58,7 +60,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		recheck = result.Earliest(recheck, recount)
 	}
 	if ctx.Err() == nil {
-		reportDeployments(&cluster.Status, current)
+		rollup.ReportDeployments(&cluster.Status, current)
 	}
 
 	var out result.Result
@@ -72,12 +74,12 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	case cluster.Spec.MetadataTooLarge:
 		out = result.Stalled(fleet.ReasonTooLarge, registration.MetadataTooLarge+"; what is deployed stays as it is")
 	case cluster.Status.Agent.DeploymentsStalled != "": // what the agent has reported for each BundleDeployment is old
-		out = result.Stalled(fleet.ReasonDeploymentsStalled, "the agent deploys nothing: "+shown(cluster.Status.Agent.DeploymentsStalled))
+		out = result.Stalled(fleet.ReasonDeploymentsStalled, "the agent deploys nothing: "+rollup.Shown(cluster.Status.Agent.DeploymentsStalled))
 	default:
-		out = ready("Bundle", cluster.Status.Summary)
+		out = rollup.Ready("Bundle", cluster.Status.Summary)
 	}
 	out.After = result.Earliest(out.After, recheck)
-	return withoutRoutineEvent(fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady), out)
+	return rollup.WithoutRoutineEvent(fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady), out)
 }
 
 // assignment is what a pass decides for one BundleDeployment of a Cluster.
@@ -816,7 +818,7 @@ func stalledReason(err error) (reason string) {
 		var unusable *unusableError
 		var role *desiredset.ForeignError
 		var missing *missingSourceError
-		var template *templateError
+		var template *templates.RenderError
 		var limit *storageError
 		var kindDeleted *kindDeletedError
 		switch {

@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -652,7 +653,8 @@ func TestJoinErrors(t *testing.T) {
 	assert.EqualError(t, joinErrors(slices.Repeat([]error{errors.New("x")}, 12)...), strings.Repeat("x; ", 10)+"and 2 more")
 
 	foreign := foreignDeployment(&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "n"}})
-	template := fmt.Errorf("Bundle app: %w", &templateError{errInternal})
+	_, invalid := templates.Render(t.Context(), &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ none }"}}, clusterNamed("alice"))
+	template := fmt.Errorf("Bundle app: %w", invalid)
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(foreign, foreign)))
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(template, foreign)))
 	assert.Equal(t, fleet.ReasonBundleInvalid, stalledReason(joinErrors(template)))

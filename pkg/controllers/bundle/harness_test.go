@@ -14,7 +14,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/wrangler/v3/pkg/generic"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -321,7 +323,7 @@ func (s *stage) shown(b *fleet.Bundle) string {
 	if err != nil {
 		panic(err) // the context has not ended
 	}
-	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
+	return strings.TrimSpace(rollup.Fraction(summary) + " " + rollup.Ready("Cluster", summary).Message)
 }
 
 var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
@@ -359,6 +361,10 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 }
 
 func planOf(b *fleet.Bundle) *plan { return newPlans(&app.Context{}).of(context.Background(), b) }
+
+func condition(conditionType string, status corev1.ConditionStatus, message string) genericcondition.GenericCondition {
+	return genericcondition.GenericCondition{Type: conditionType, Status: status, Message: message}
+}
 
 // isReady reports that a BundleDeployment is deployed and ready.
 func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -320,7 +321,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 	if err != nil {
 		return mergedOptions{}, err
 	}
-	merged = mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
+	merged = mergedOptions{options: options, hasTemplate: templates.AreIn(options.Helm)}
 	if options.Helm != nil && options.Helm.Values != nil {
 		replaceLabels(options.Helm.Values.Data, func(name string) string {
 			merged.labelNames = append(merged.labelNames, name)
@@ -340,7 +341,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 
 // renderedVariant renders the templates for a Cluster. It keeps an error as well, because a retry with the same inputs fails again.
 func (p *plan) renderedVariant(ctx context.Context, merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
-	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster), cluster.Spec.TemplateValuesTooLarge})
+	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templates.Data(cluster), cluster.Spec.TemplateValuesTooLarge})
 	if err != nil {
 		return variant{}, err
 	}
@@ -360,10 +361,10 @@ func (p *plan) renderedVariant(ctx context.Context, merged mergedOptions, chosen
 	rendered := renderedVariant{inputs: inputs, size: variantSize}
 	options, helm := merged.options, *merged.options.Helm
 	options.Helm = &helm
-	if helm.Values, err = renderValues(ctx, merged.options.Helm, cluster); ctx.Err() != nil {
+	if helm.Values, err = templates.Render(ctx, merged.options.Helm, cluster); ctx.Err() != nil {
 		return variant{}, ctx.Err()
 	} else if err != nil {
-		rendered.err = &templateError{err}
+		rendered.err = err
 		rendered.size += len(rendered.err.Error())
 	} else {
 		rendered.variant, rendered.err = p.newVariant(options, cluster.Labels)

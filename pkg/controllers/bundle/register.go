@@ -8,10 +8,9 @@
 //	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
 //	dependents.go the pass over a workspace: which Clusters and Bundles depend on the changes
 //	plan.go       the plan of one generation of a Bundle, and the options for a Cluster
-//	budget.go     the limit of the memory of the caches of plans
+//	plancache.go  the limit of the memory of the caches of plans
 //	targets.go    which targets of a Bundle match a Cluster
 //	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
-//	templates.go  Helm values with templates
 //	bundlevalues.go the Helm values of a Bundle that are in a Secret
 //	values.go     the Secret with the Helm values of a BundleDeployment
 //	reduce.go     what the caches keep of a BundleDeployment, and the patch of its spec
@@ -19,7 +18,9 @@
 //	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
 //	contents.go   Contents: their creation, and the deletion of those that no BundleDeployment needs
 //	index.go      indexes, and the names in BundleDeployments
-//	summary.go    the sums over BundleDeployments in the status of Clusters and Bundles
+//
+// Package templates renders the templates in Helm values. Package rollup of the controllers has the sums over BundleDeployments in the status of Clusters
+// and Bundles.
 package bundle
 
 import (
@@ -40,6 +41,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -202,7 +204,7 @@ func changesStatus(before, after *fleet.BundleDeployment) bool {
 	stateBefore, stateAfter := fleetstatus.BundleState(before.Spec, before.Status), fleetstatus.BundleState(after.Spec, after.Status)
 	return bundleOf(before) != bundleOf(after) || clusterOf(before) != clusterOf(after) || before.Status.ResourceCounts != after.Status.ResourceCounts ||
 		before.Spec.DeploymentID != after.Spec.DeploymentID || // the rollout of the Bundle goes on
-		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
+		!equality.Semantic.DeepEqual(rollup.NonReady("", before, stateBefore), rollup.NonReady("", after, stateAfter))
 }
 
 // clusterEvents notes a Cluster whose labels, quarantine, pause, cluster namespace or deletion has changed, because the events of its BundleDeployments are not

@@ -73,7 +73,7 @@ func (r *Reporter) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 		}
 	}
 	slices.SortFunc(made, func(a, b *fleet.BundleDeployment) int { return strings.Compare(a.Name, b.Name) })
-	reportDeployments(&cluster.Status, made)
+	rollup.ReportDeployments(&cluster.Status, made)
 
 	var summary fleet.BundleSummary
 	for _, deployment := range made {
@@ -93,7 +93,7 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 	if state == fleet.Ready {
 		return s
 	}
-	entry := nonReady(deployment.Name, deployment, state)
+	entry := rollup.NonReady(deployment.Name, deployment, state)
 	entry.Message = ""
 	conditions := fleetstatus.Shorten(deployment.Status).Conditions
 	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {

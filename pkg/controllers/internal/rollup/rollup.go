@@ -1,4 +1,4 @@
-// Package rollup counts BundleDeployments by state for the status of Bundles, Clusters and ClusterGroups.
+// Package rollup has the sums over BundleDeployments in the status of Bundles, Clusters and ClusterGroups: their numbers by state, and what is not ready.
 package rollup
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// UnreadyStates are the states that are not ready, the worst first.
-var UnreadyStates = []fleet.BundleState{
+// unreadyStates are the states that are not ready, the worst first.
+var unreadyStates = []fleet.BundleState{
 	fleet.ErrApplied, fleet.WaitApplied, fleet.Modified, fleet.OutOfSync, fleet.Pending, fleet.NotReady,
 }
 
@@ -20,8 +20,8 @@ const MaxListed = 10
 
 // Worst returns the worst state in a summary, "" if all is ready.
 func Worst(s fleet.BundleSummary) fleet.BundleState {
-	for _, state := range UnreadyStates {
-		if *number(&s, state) > 0 {
+	for _, state := range unreadyStates {
+		if number(s, state) > 0 {
 			return state
 		}
 	}
@@ -33,14 +33,14 @@ func Fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Read
 
 // Count adds n BundleDeployments in a state to a summary.
 func Count(s *fleet.BundleSummary, state fleet.BundleState, n int) {
-	*number(s, state) += n
+	*counter(s, state) += n
 	s.DesiredReady += n
 }
 
-// Number returns the number of BundleDeployments in a state.
-func Number(s fleet.BundleSummary, state fleet.BundleState) int { return *number(&s, state) }
+// number returns the number of BundleDeployments in a state.
+func number(s fleet.BundleSummary, state fleet.BundleState) int { return *counter(&s, state) }
 
-func number(s *fleet.BundleSummary, state fleet.BundleState) *int {
+func counter(s *fleet.BundleSummary, state fleet.BundleState) *int {
 	switch state {
 	case fleet.Ready:
 		return &s.Ready
@@ -61,8 +61,8 @@ func number(s *fleet.BundleSummary, state fleet.BundleState) *int {
 
 // AddSummary adds the numbers of one summary to another, and appends its list up to MaxListed entries.
 func AddSummary(into *fleet.BundleSummary, s fleet.BundleSummary) {
-	for _, state := range append(slices.Clone(UnreadyStates), fleet.Ready) {
-		*number(into, state) += Number(s, state)
+	for _, state := range append(slices.Clone(unreadyStates), fleet.Ready) {
+		*counter(into, state) += number(s, state)
 	}
 	into.DesiredReady += s.DesiredReady
 	room := MaxListed - len(into.NonReadyResources)
@@ -95,7 +95,7 @@ func FleetMessage(kind string, s fleet.BundleSummary) string {
 		if r.Message != "" {
 			name += ": " + r.Message
 		}
-		texts = append(texts, fmt.Sprintf("%s(%d) [%s]", r.State, Number(s, r.State), name))
+		texts = append(texts, fmt.Sprintf("%s(%d) [%s]", r.State, number(s, r.State), name))
 		for _, m := range r.ModifiedStatus {
 			texts = append(texts, resource(m.Kind, m.APIVersion, m.Namespace, m.Name)+" "+fleetstatus.DifferenceText(m))
 		}

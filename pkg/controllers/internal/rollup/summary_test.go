@@ -1,4 +1,4 @@
-package bundle
+package rollup
 
 import (
 	"fmt"
@@ -8,12 +8,10 @@ import (
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 )
 
 func condition(conditionType string, status corev1.ConditionStatus, message string) genericcondition.GenericCondition {
@@ -62,7 +60,7 @@ func TestMessage(t *testing.T) {
 // counted returns a summary with these numbers of BundleDeployments.
 func counted(states map[fleet.BundleState]int) (s fleet.BundleSummary) {
 	for state, n := range states {
-		rollup.Count(&s, state, n)
+		Count(&s, state, n)
 	}
 	return s
 }
@@ -73,7 +71,7 @@ func TestDescribe(t *testing.T) {
 		all = append(all, fleet.NonReadyResource{Name: string(rune('t' - i)), State: fleet.NotReady})
 	}
 	all = append(all, fleet.NonReadyResource{Name: "z", State: fleet.ErrApplied, Message: "why"})
-	list := worstFirst(all, nil)
+	list := WorstFirst(all, nil)
 	assert.Len(t, list, 10)
 	assert.Equal(t, "z", list[0].Name)
 	assert.Equal(t, "a", list[1].Name)
@@ -82,7 +80,7 @@ func TestDescribe(t *testing.T) {
 	s.NonReadyResources = list
 	assert.Equal(t, "ErrApplied(1) [Cluster z: why]; NotReady(20) [Cluster a; Cluster b; Cluster c; Cluster d; Cluster e; Cluster f; Cluster g; Cluster h; Cluster i]",
 		describe("Cluster", s))
-	assert.Nil(t, worstFirst(nil, nil))
+	assert.Nil(t, WorstFirst(nil, nil))
 }
 
 // A rollout to many Clusters stops at one Cluster, whose state is the last one.
@@ -99,8 +97,8 @@ func TestWorstFirst_rollout(t *testing.T) {
 	}
 	add("z-canary", fleet.NotReady, false)
 	s := counted(map[fleet.BundleState]int{fleet.NotReady: 21, fleet.OutOfSync: 20})
-	s.NonReadyResources = worstFirst(slices.Clone(all), waits)
-	assert.Len(t, s.NonReadyResources, rollup.MaxListed)
+	s.NonReadyResources = WorstFirst(slices.Clone(all), waits)
+	assert.Len(t, s.NonReadyResources, MaxListed)
 	text := describe("Cluster", s)
 	assert.Contains(t, text, "OutOfSync(20) [Cluster old-00; ", "the order of the states stays")
 	assert.Contains(t, text, "; NotReady(21) [Cluster z-canary]")
@@ -108,7 +106,7 @@ func TestWorstFirst_rollout(t *testing.T) {
 	for i := range 20 {
 		add(fmt.Sprintf("down-%02d", i), fleet.NotReady, false)
 	}
-	s.NonReadyResources = worstFirst(all, waits)
+	s.NonReadyResources = WorstFirst(all, waits)
 	assert.Equal(t, "OutOfSync(20) [Cluster old-00]; NotReady(21) [Cluster down-00; Cluster down-01; Cluster down-02; Cluster down-03; "+
 		"Cluster down-04; Cluster down-05; Cluster down-06; Cluster down-07; Cluster down-08]", describe("Cluster", s))
 }
@@ -125,35 +123,10 @@ func TestReady(t *testing.T) {
 		{map[fleet.BundleState]int{fleet.Modified: 1}, "False", fleet.ReasonNotReady},
 		{map[fleet.BundleState]int{fleet.ErrApplied: 1, fleet.Ready: 1}, "False", fleet.ReasonDeployFailed},
 	} {
-		out := ready("Bundle", counted(row.states))
+		out := Ready("Bundle", counted(row.states))
 		assert.Equal(t, row.status, out.Status())
 		assert.Equal(t, row.reason, out.Reason)
 	}
-}
-
-func TestNonReadyListsResources(t *testing.T) {
-	d := isReady(deployed(t, toAlice()))
-	d.Status.Ready, d.Status.NonModified = false, false
-	d.Status.ModifiedStatus = []fleet.ModifiedStatus{{Kind: "ConfigMap", Name: "c1", Patch: `{"data":{"a":"1"}}`}}
-	d.Status.NonReadyStatus = []fleet.NonReadyStatus{{Kind: "Deployment", Name: "d"}}
-	want := []fleet.NonReadyResource{{
-		State: fleet.NotReady, Message: "Deployment /d", ModifiedStatus: d.Status.ModifiedStatus, NonReadyStatus: d.Status.NonReadyStatus,
-	}}
-	s := newStage(t)
-	s.has(t, clusterNamed("alice"), toAlice(), d)
-	summary, _, _, err := s.summarize(t.Context(), toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
-	require.NoError(t, err)
-	want[0].Name = "ws/alice"
-	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
-	cluster, _ := s.reconcile(t, clusterNamed("alice"))
-	want[0].Name = "app"
-	assert.Equal(t, want, cluster.Status.Summary.NonReadyResources, "of a Cluster")
-
-	after := d.DeepCopy()
-	after.ResourceVersion, after.Status.ModifiedStatus[0].Patch = "6", `{"data":{"a":"2"}}`
-	s.has(t, toAlice())
-	s.deploymentEvents().OnUpdate(d, after)
-	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "the list has changed")
 }
 
 func TestWithoutRoutineEvent(t *testing.T) {
@@ -162,21 +135,24 @@ func TestWithoutRoutineEvent(t *testing.T) {
 		after  result.Result
 		quiet  bool
 	}{
-		{"", ready("x", counted(map[fleet.BundleState]int{fleet.WaitApplied: 1})), true},
-		{fleet.ReasonNotReady, ready("x", counted(nil)), true},
-		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.Modified: 1})), true},
-		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.ErrApplied: 1})), false},
-		{fleet.ReasonDeployFailed, ready("x", counted(nil)), false},
+		{"", Ready("x", counted(map[fleet.BundleState]int{fleet.WaitApplied: 1})), true},
+		{fleet.ReasonNotReady, Ready("x", counted(nil)), true},
+		{fleet.ReasonAllReady, Ready("x", counted(map[fleet.BundleState]int{fleet.Modified: 1})), true},
+		{fleet.ReasonAllReady, Ready("x", counted(map[fleet.BundleState]int{fleet.ErrApplied: 1})), false},
+		{fleet.ReasonDeployFailed, Ready("x", counted(nil)), false},
 		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonBundleInvalid, ""), false},
 	} {
-		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).NoEvent, "%s to %s", row.before, row.after.Reason)
+		assert.Equal(t, row.quiet, WithoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).NoEvent, "%s to %s", row.before, row.after.Reason)
 	}
 }
 
 // A GitRepo or HelmOp counts for a Cluster if one of the BundleDeployments has its name in a label, and as ready if one of them is Ready.
 func TestReportDeployments_apps(t *testing.T) {
 	labelled := func(repo, helmOp string, change func(*fleet.BundleDeployment)) *fleet.BundleDeployment {
-		d := isReady(&fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{DeploymentID: "id", StagedDeploymentID: "id"}})
+		d := &fleet.BundleDeployment{
+			Spec:   fleet.BundleDeploymentSpec{DeploymentID: "id", StagedDeploymentID: "id"},
+			Status: fleet.BundleDeploymentStatus{AppliedDeploymentID: "id", Ready: true, NonModified: true},
+		}
 		d.Labels = map[string]string{"fleet.cattle.io/repo-name": repo, "fleet.cattle.io/fleet-helm-name": helmOp}
 		if change != nil {
 			change(d)
@@ -200,7 +176,7 @@ func TestReportDeployments_apps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := fleet.ClusterStatus{ReadyGitRepos: 9, DesiredReadyGitRepos: 9, ReadyHelmOps: 9, DesiredReadyHelmOps: 9}
-			reportDeployments(&status, row.deployments)
+			ReportDeployments(&status, row.deployments)
 			assert.Equal(t, []int{row.ready, row.desired, row.ops, row.all},
 				[]int{status.ReadyGitRepos, status.DesiredReadyGitRepos, status.ReadyHelmOps, status.DesiredReadyHelmOps})
 		})

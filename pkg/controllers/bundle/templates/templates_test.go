@@ -1,4 +1,4 @@
-package bundle
+package templates
 
 import (
 	"context"
@@ -7,18 +7,13 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/Masterminds/sprig/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 func TestFunctionNames(t *testing.T) {
@@ -28,7 +23,7 @@ func TestFunctionNames(t *testing.T) {
 	}
 }
 
-func TestVariant_templates(t *testing.T) {
+func TestRender(t *testing.T) {
 	long := strings.Repeat("x", maxArguments)
 	east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "east", Labels: map[string]string{"env": "dev", "n": "1", "x": "${ .ClusterName }"}}}
 	east.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{
@@ -48,7 +43,6 @@ func TestVariant_templates(t *testing.T) {
 		"quoted":                   {values: map[string]any{"a": "${ .ClusterLabels.n | quote }"}, want: `{"a":"1"}`},
 		"a condition":              {values: map[string]any{"a": `${ if eq .ClusterLabels.env "dev" }small${ else }large${ end }`}, want: `{"a":"small"}`},
 		"a default":                {values: map[string]any{"a": `${ get .ClusterValues "none" | default "d" }`}, want: `{"a":"d"}`},
-		"a label is no template":   {values: map[string]any{"a": "global.fleet.clusterLabels.x", "b": "${ .ClusterName }"}, want: `{"a":"${ .ClusterName }","b":"east"}`},
 		"templateValues are YAML":  {values: map[string]any{"a": "old", "b": "kept"}, templates: map[string]string{"a": "x: ${ .ClusterName }\nz: [1]"}, want: `{"a":{"x":"east","z":[1]},"b":"kept"}`},
 		"values become a comment":  {values: map[string]any{`${ "#x" }`: int64(1)}, templates: map[string]string{"a": "${ .ClusterName }"}, want: `{"a":"east"}`},
 		"templateValues alone":     {templates: map[string]string{"a": "${ .ClusterNamespace }"}, want: `{"a":"ws"}`},
@@ -89,65 +83,24 @@ func TestVariant_templates(t *testing.T) {
 			if row.values != nil {
 				helm.Values = &fleet.GenericMap{Data: row.values}
 			}
-			p := planOf(bundleWith(func(s *fleet.BundleSpec) { s.Helm, s.Targets = helm, []fleet.BundleTarget{{}} }))
-			require.Nil(t, p.problem)
-			v, err := p.variant(t.Context(), []int{0}, east)
+			rendered, err := Render(t.Context(), helm, east)
 			if row.err != "" {
-				var template *templateError
-				require.ErrorAs(t, err, &template)
+				var failed *RenderError
+				require.ErrorAs(t, err, &failed)
 				require.ErrorContains(t, err, row.err)
 				return
 			}
 			require.NoError(t, err)
-			assert.Equal(t, row.want, string(v.values))
-			assert.Equal(t, row.templates, v.options.Helm.TemplateValues, "Fleet's hub leaves them in the options")
-
-			west := east.DeepCopy()
-			west.Name = "west"
-			_, err = p.variant(t.Context(), []int{0}, west)
+			text, err := json.Marshal(rendered)
 			require.NoError(t, err)
-			again, err := p.variant(t.Context(), []int{0}, east)
-			require.NoError(t, err)
-			assert.Equal(t, v, again)
-		})
-	}
-}
-
-func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
-	sample.Long(t)
-	values := map[string]any{"text": strings.Repeat("x", 1<<20-100), "label": "global.fleet.clusterLabels.l"}
-	for name, values := range map[string]map[string]any{
-		"labels":    values,
-		"templates": {"text": values["text"], "label": "${ .ClusterLabels.l }"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := planOf(bundleWith(func(s *fleet.BundleSpec) {
-				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
-			}))
-			most := 0
-			for i := range 20 { // 20 MB
-				cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: fmt.Sprint(i), Labels: map[string]string{"l": fmt.Sprint(i)}}}
-				_, err := p.variant(t.Context(), []int{0}, cluster)
-				require.NoError(t, err)
-				held := 0
-				for _, v := range p.cache.variants {
-					held += len(v.values)
-				}
-				for _, r := range p.cache.rendered {
-					held += len(r.variant.values)
-				}
-				most = max(most, held)
-				require.LessOrEqual(t, held, p.cache.size)
-				require.LessOrEqual(t, p.cache.size, maxWorkspace)
-			}
-			assert.Greater(t, most, maxWorkspace/2, "the hub keeps what it may")
+			assert.Equal(t, row.want, string(text))
 		})
 	}
 }
 
 // As YAML, each line is indented by its depth: 600 kB of values could become gigabytes. A template may be as short as a reference to the values of a
 // Cluster, so that thousands of them fit in a Bundle, and all results are in memory at the same time.
-func TestRenderValues_memory(t *testing.T) {
+func TestRender_memory(t *testing.T) {
 	const depth, elements = 5000, 3000
 	elementsOf := make([]any, elements)
 	for i := range elementsOf {
@@ -158,7 +111,7 @@ func TestRenderValues_memory(t *testing.T) {
 		deep = map[string]any{"a": deep}
 	}
 	nested := strings.Repeat("${ if true }", 100_000) + strings.Repeat("${ end }", 100_000)
-	cluster := clusterNamed("alice")
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "alice"}}
 	cluster.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{
 		"list": "[1" + strings.Repeat(",1", 1<<19-10) + "]", "part": "[1" + strings.Repeat(",1", 1<<14-1) + "]", "text": strings.Repeat("x", 1<<14), "empty": "",
 	}}
@@ -196,7 +149,7 @@ func TestRenderValues_memory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := renderValues(t.Context(), &fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.values}, TemplateValues: row.templates}, cluster)
+			_, err := Render(t.Context(), &fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.values}, TemplateValues: row.templates}, cluster)
 			runtime.ReadMemStats(&after)
 			t.Logf("%d MiB, stack %d MiB", (after.TotalAlloc-before.TotalAlloc)>>20, (int64(after.StackSys)-int64(before.StackSys))>>20)
 			assert.ErrorContains(t, err, row.err)
@@ -206,131 +159,9 @@ func TestRenderValues_memory(t *testing.T) {
 	}
 }
 
-func TestRenderValues_contextEnds(t *testing.T) {
+func TestRender_contextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := renderValues(ctx, &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ .ClusterName }"}}, clusterNamed("alice"))
+	_, err := Render(ctx, &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ .ClusterName }"}}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "alice"}})
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-// A pass that ends waits for no other pass of the workspace, keeps no error for the next pass, and writes no status.
-func TestVariant_contextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		b, alice := withValues("${ .ClusterName }"), clusterNamed("alice")
-		s.has(t, b, alice)
-		p := s.plans.of(t.Context(), b)
-		var ends []func()
-		for range max(1, runtime.GOMAXPROCS(0)/2) {
-			end, err := s.Matching.Begin(t.Context(), "ws")
-			require.NoError(t, err)
-			ends = append(ends, end)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := p.variant(ctx, []int{0}, alice)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		for _, end := range ends {
-			end()
-		}
-
-		matches := []match{{alice, []int{0}}}
-		_, _, _, err = s.summarize(ctx, b, p, matches, nil)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		b.Spec.RolloutStrategy = &fleet.RolloutStrategy{MaxUnavailable: new(intstr.FromInt32(1))}
-		b.Generation++
-		_, err = s.rollOut(ctx, b, s.plans.of(t.Context(), b), matches)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-
-		assert.Empty(t, p.cache.rendered)
-		v, err := p.variant(t.Context(), []int{0}, alice)
-		require.NoError(t, err)
-		assert.JSONEq(t, `{"v":"alice"}`, string(v.values))
-	})
-}
-
-func TestForget(t *testing.T) {
-	s := newStage(t)
-	b := bundleWith(func(s *fleet.BundleSpec) {
-		s.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": "${ .ClusterName }"}}}
-		s.Targets = []fleet.BundleTarget{{ClusterSelector: selector("env", "prod")}}
-	})
-	p := s.plans.of(t.Context(), b)
-	for _, name := range []string{"alice", "bob"} {
-		_, err := p.variant(t.Context(), []int{0}, clusterNamed(name))
-		require.NoError(t, err)
-	}
-	size := p.cache.size
-	s.Forget("ws/alice")
-	assert.Len(t, p.cache.rendered, 1)
-	assert.Less(t, p.cache.size, size)
-	s.Forget("other/alice")
-	assert.Contains(t, p.cache.rendered, key{Namespace: "ws", Name: "bob"})
-}
-
-// The cache drops templateValues that are too large. The Bundle must not be deployed as if there were none.
-func TestVariant_templateValuesTooLarge(t *testing.T) {
-	p := planOf(withValues(`${ get .ClusterValues "none" | default "d" }`))
-	alice := clusterNamed("alice")
-	_, err := p.variant(t.Context(), []int{0}, alice)
-	require.NoError(t, err)
-	alice.Spec.TemplateValuesTooLarge = true
-	_, err = p.variant(t.Context(), []int{0}, alice)
-	require.ErrorContains(t, err, "spec.templateValues of the Cluster takes more than 1024 KiB")
-}
-
-// Each Cluster of the workspace has the error in its status, and the Bundle has several of them.
-func TestReconcile_longTemplateError(t *testing.T) {
-	s := newStage(t)
-	broken := withValues("${ " + strings.Repeat("x", 1<<20) + " }")
-	alice := clusterNamed("alice")
-	s.has(t, alice, broken)
-	cluster, out := s.reconcile(t, alice)
-	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
-	result.Set(&cluster.Status.Conditions, fleet.ConditionReady, out, noon)
-	written, err := json.Marshal(cluster)
-	require.NoError(t, err)
-	assert.Less(t, len(written), 20<<10)
-	assert.Less(t, len(s.shown(broken)), 1000)
-}
-
-func TestReconcileTemplateError(t *testing.T) {
-	s := newStage(t)
-	before, broken := toAlice(), withValues("${ .ClusterLabels.env }")
-	broken.Generation = 2
-	alice := clusterNamed("alice")
-	s.has(t, alice, broken, isReady(deployed(t, before)))
-	cluster, out := s.reconcile(t, alice)
-	assert.Empty(t, s.taken(), "what is deployed stays")
-	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
-	assert.Contains(t, out.Message, "Bundle app: the Helm values cannot be rendered")
-	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
-	assert.Contains(t, s.shown(broken), `0/1 ErrApplied(1) [Cluster ws/alice: the Helm values cannot be rendered: template: values:1:20: executing "values" at <.ClusterLabels.env>`)
-
-	labelled := alice.DeepCopy()
-	labelled.Labels = map[string]string{"env": "dev"}
-	s.has(t, labelled)
-	_, out = s.reconcile(t, labelled)
-	require.NoError(t, out.Err)
-	assert.JSONEq(t, `{"v":"dev"}`, string(s.liveSecret(t).Data["values"]))
-}
-
-func TestVariant_sharesTheOptions(t *testing.T) {
-	for name, value := range map[string]string{"labels": "global.fleet.clusterLabels.l", "templates": "${ .ClusterLabels.l }"} {
-		t.Run(name, func(t *testing.T) {
-			p := planOf(bundleWith(func(s *fleet.BundleSpec) {
-				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"label": value}}}, []fleet.BundleTarget{{}}
-				s.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
-			}))
-			of := func(label string) variant {
-				v, err := p.variant(t.Context(), []int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: label, Labels: map[string]string{"l": label}}})
-				require.NoError(t, err)
-				require.JSONEq(t, `{"label":"`+label+`"}`, string(v.values))
-				return v
-			}
-			first, second := of("first"), of("second")
-			assert.Same(t, &first.options.DownstreamResources[0], &second.options.DownstreamResources[0], "the options of a Bundle may be large")
-			assert.NotEqual(t, first.deploymentID, second.deploymentID)
-		})
-	}
 }

@@ -1,4 +1,4 @@
-package bundle
+package rollup
 
 import (
 	"cmp"
@@ -11,28 +11,27 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// reportDeployments sums up the BundleDeployments of a Cluster in its status.
-func reportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleDeployment) {
+// ReportDeployments sums up the BundleDeployments of a Cluster in its status.
+func ReportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleDeployment) {
 	var summary fleet.BundleSummary
 	var resources fleet.ResourceCounts
 	var unready []fleet.NonReadyResource
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
-		rollup.Count(&summary, state, 1)
+		Count(&summary, state, 1)
 		if state != fleet.Ready {
-			unready = append(unready, nonReady(deployment.Name, deployment, state))
+			unready = append(unready, NonReady(deployment.Name, deployment, state))
 		}
-		rollup.AddResources(&resources, deployment.Status.ResourceCounts)
+		AddResources(&resources, deployment.Status.ResourceCounts)
 	}
-	summary.NonReadyResources = worstFirst(unready, nil)
+	summary.NonReadyResources = WorstFirst(unready, nil)
 	status.Summary = summary
 	status.ResourceCounts = resources
-	status.Display.ReadyBundles = rollup.Fraction(summary)
-	status.Display.State = string(rollup.Worst(summary))
+	status.Display.ReadyBundles = Fraction(summary)
+	status.Display.State = string(Worst(summary))
 	status.ReadyGitRepos, status.DesiredReadyGitRepos = countApps(deployments, fleet.RepoLabel)
 	status.ReadyHelmOps, status.DesiredReadyHelmOps = countApps(deployments, fleet.HelmOpLabel)
 }
@@ -54,10 +53,10 @@ func countApps(deployments []*fleet.BundleDeployment, label string) (ready, desi
 	return ready, len(apps)
 }
 
-// ready returns condition Ready for a summary over objects of a kind. It is False whenever something is not ready: management
+// Ready returns condition Ready for a summary over objects of a kind. It is False whenever something is not ready: management
 // servers show Unknown as broken and False as in progress.
-func ready(kind string, s fleet.BundleSummary) result.Result {
-	switch rollup.Worst(s) {
+func Ready(kind string, s fleet.BundleSummary) result.Result {
+	switch Worst(s) {
 	case "":
 		return result.Done(fleet.ReasonAllReady, "")
 	case fleet.ErrApplied:
@@ -67,8 +66,8 @@ func ready(kind string, s fleet.BundleSummary) result.Result {
 	}
 }
 
-// withoutRoutineEvent suppresses the event of a transition that is part of every deployment.
-func withoutRoutineEvent(before genericcondition.GenericCondition, out result.Result) result.Result {
+// WithoutRoutineEvent suppresses the event of a transition that is part of every deployment.
+func WithoutRoutineEvent(before genericcondition.GenericCondition, out result.Result) result.Result {
 	routine := []string{"", fleet.ReasonAllReady, fleet.ReasonNoClusters, fleet.ReasonNotReady}
 	if slices.Contains(routine, before.Reason) && slices.Contains(routine, out.Reason) {
 		return out.WithoutEvent()
@@ -79,8 +78,8 @@ func withoutRoutineEvent(before genericcondition.GenericCondition, out result.Re
 // describe lists what is not ready: "ErrApplied(1) [Cluster ws/a: no such chart]; WaitApplied(2) [Cluster ws/b; Cluster ws/c]".
 func describe(kind string, s fleet.BundleSummary) string {
 	var parts []string
-	for _, state := range rollup.UnreadyStates {
-		n := rollup.Number(s, state)
+	for _, state := range unreadyStates {
+		n := number(s, state)
 		if n == 0 {
 			continue
 		}
@@ -100,33 +99,33 @@ func describe(kind string, s fleet.BundleSummary) string {
 	return strings.Join(parts, "; ")
 }
 
-// worstFirst sorts the resources by state and name, so that equal resources give an equal list, and returns at most rollup.MaxListed of them.
+// WorstFirst sorts the resources by state and name, so that equal resources give an equal list, and returns at most MaxListed of them.
 // Those that only wait for others come last in their state. If not all fit, the list has the first of each state, then those that do not wait,
 // so that it names what stops a rollout.
-func worstFirst(all []fleet.NonReadyResource, waits map[string]bool) []fleet.NonReadyResource {
+func WorstFirst(all []fleet.NonReadyResource, waits map[string]bool) []fleet.NonReadyResource {
 	if len(all) == 0 {
 		return nil
 	}
-	number := func(b bool) int {
+	toInt := func(b bool) int {
 		if b {
 			return 1
 		}
 		return 0
 	}
 	inOrder := func(a, b fleet.NonReadyResource) int {
-		return cmp.Or(slices.Index(rollup.UnreadyStates, a.State)-slices.Index(rollup.UnreadyStates, b.State),
-			number(waits[a.Name])-number(waits[b.Name]), strings.Compare(a.Name, b.Name))
+		return cmp.Or(slices.Index(unreadyStates, a.State)-slices.Index(unreadyStates, b.State),
+			toInt(waits[a.Name])-toInt(waits[b.Name]), strings.Compare(a.Name, b.Name))
 	}
 	slices.SortFunc(all, inOrder)
-	if len(all) > rollup.MaxListed {
+	if len(all) > MaxListed {
 		first := map[fleet.BundleState]string{}
 		for _, r := range slices.Backward(all) {
 			first[r.State] = r.Name
 		}
 		slices.SortStableFunc(all, func(a, b fleet.NonReadyResource) int {
-			return cmp.Or(number(first[a.State] != a.Name)-number(first[b.State] != b.Name), number(waits[a.Name])-number(waits[b.Name]))
+			return cmp.Or(toInt(first[a.State] != a.Name)-toInt(first[b.State] != b.Name), toInt(waits[a.Name])-toInt(waits[b.Name]))
 		})
-		all = all[:rollup.MaxListed]
+		all = all[:MaxListed]
 		slices.SortFunc(all, inOrder)
 	}
 	return slices.Clone(all)
@@ -135,8 +134,8 @@ func worstFirst(all []fleet.NonReadyResource, waits map[string]bool) []fleet.Non
 // maxMessage is how many bytes one BundleDeployment adds to a message that lists many.
 const maxMessage = 400
 
-// nonReady returns the entry of a BundleDeployment in the status of its Cluster or Bundle.
-func nonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
+// NonReady returns the entry of a BundleDeployment in the status of its Cluster or Bundle.
+func NonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
 	return fleet.NonReadyResource{
 		Name: name, State: state, Message: message(deployment, state),
 		// They are not shortened in the cache of an embedding server, nor in the response to a write.
@@ -184,11 +183,11 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 		}
 	default: // the state is enough
 	}
-	return shown(text)
+	return Shown(text)
 }
 
-// shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents, because more people may read Clusters than
+// Shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents, because more people may read Clusters than
 // Contents, and shortened.
-func shown(text string) string {
+func Shown(text string) string {
 	return fleetstatus.Cut(content.WithoutNames(text), maxMessage)
 }

@@ -1,4 +1,6 @@
-package bundle
+// Package templates renders the templates in the Helm values of a Bundle for one Cluster. Every user of a workspace may write one, so it limits the time
+// and the memory that the templates of a Bundle take.
+package templates
 
 import (
 	"bytes"
@@ -43,8 +45,8 @@ const (
 	expressionCost   = 64      // steps for each character of a regular expression, to compile it
 )
 
-// MaxTemplateValues limits the memory that spec.templateValues of a Cluster takes in the caches of the hub. Larger ones are dropped there.
-const MaxTemplateValues = 1 << 20
+// MaxClusterValues limits the memory that spec.templateValues of a Cluster takes in the caches of the hub. Larger ones are dropped there.
+const MaxClusterValues = 1 << 20
 
 // functionNames are the functions of sprig that templates may use. The result of each depends on its arguments alone, because another
 // result would deploy the Bundle again, and none of them reads from the hub's environment.
@@ -65,16 +67,16 @@ var builtinNames = []string{"and", "or", "not", "len", "index", "slice", "eq", "
 // lookups are the functions that only look for keys in maps, which can be of any size.
 var lookups = []string{"dig", "get", "hasKey", "pluck"}
 
-// templateError reports that the Helm values of a Bundle cannot be rendered for a Cluster. A retry does not help.
-type templateError struct{ error }
+// RenderError reports that the Helm values of a Bundle cannot be rendered for a Cluster. A retry does not help.
+type RenderError struct{ cause error }
 
 // Error returns the problem. The error of a template names the place.
-func (e *templateError) Error() string {
-	return fmt.Sprintf("the Helm values cannot be rendered: %v", e.error)
+func (e *RenderError) Error() string {
+	return fmt.Sprintf("the Helm values cannot be rendered: %v", e.cause)
 }
 
-// hasTemplate reports whether the Helm values of a Bundle contain the delimiter of templates.
-func hasTemplate(helm *fleet.HelmOptions) bool {
+// AreIn reports whether the Helm values of a Bundle contain the delimiter of templates.
+func AreIn(helm *fleet.HelmOptions) bool {
 	if helm == nil || helm.DisablePreProcess {
 		return false
 	}
@@ -98,16 +100,24 @@ func containsTemplate(value any) bool {
 	return false
 }
 
-// renderValues renders helm.values as one YAML document, so a result may be of any type, and then each of helm.templateValues, which is
-// a YAML document as well and replaces the value of its name.
+// Render renders helm.values as one YAML document, so a result may be of any type, and then each of helm.templateValues, which is
+// a YAML document as well and replaces the value of its name. The error is a RenderError, or that of ctx.
+func Render(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
+	rendered, err := renderValues(ctx, helm, cluster)
+	if err != nil && ctx.Err() == nil {
+		return nil, &RenderError{err}
+	}
+	return rendered, err
+}
+
 func renderValues(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
 	if cluster.Spec.TemplateValuesTooLarge {
-		return nil, fmt.Errorf("spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxTemplateValues>>10)
+		return nil, fmt.Errorf("spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxClusterValues>>10)
 	}
 	if n := len(helm.TemplateValues); n > maxTemplates {
 		return nil, fmt.Errorf("helm.templateValues has %d entries; it may have %d; let an entry have several values", n, maxTemplates)
 	}
-	r := newTemplateRenderer(templateData(cluster))
+	r := newTemplateRenderer(Data(cluster))
 	var rendered map[string]any
 	if helm.Values != nil {
 		if room := maxDocument; !fitsAsYAML(helm.Values.Data, 0, &room) {
@@ -167,8 +177,8 @@ func fitsAsYAML(value any, depth int, room *int) bool {
 	return *room >= 0
 }
 
-// templateData returns the fields of a Cluster that templates may use. Functions that look for keys, such as hasKey, need maps of any values.
-func templateData(cluster *fleet.Cluster) map[string]any {
+// Data returns the fields of a Cluster that templates may use. Functions that look for keys, such as hasKey, need maps of any values.
+func Data(cluster *fleet.Cluster) map[string]any {
 	ofAny := func(texts map[string]string) map[string]any {
 		converted := map[string]any{}
 		for key, text := range texts {
