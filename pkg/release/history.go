@@ -232,14 +232,15 @@ func (c *Client) ListAfter(ctx context.Context, selector labels.Selector, after 
 	}
 }
 
-// isNamed reports whether the names and labels of a Secret are no longer than those of Kubernetes.
+// isNamed reports whether the metadata that reducedMeta keeps of a Secret are no longer than an API server permits, or writes.
 func isNamed(secret metav1.Object) bool {
 	for _, value := range only(secret.GetLabels(), revisionLabels...) {
 		if len(value) > validation.LabelValueMaxLength {
 			return false
 		}
 	}
-	return len(secret.GetName()) <= validation.DNS1123SubdomainMaxLength && len(secret.GetNamespace()) <= validation.DNS1123LabelMaxLength
+	longest := max(len(secret.GetName()), len(secret.GetUID()), len(secret.GetResourceVersion()))
+	return longest <= validation.DNS1123SubdomainMaxLength && len(secret.GetNamespace()) <= validation.DNS1123LabelMaxLength
 }
 
 // Revisions lists and watches the metadata of the Secrets that List reads.

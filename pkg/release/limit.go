@@ -175,6 +175,9 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 			for i := range list.Items {
 				secret := &list.Items[i]
 				if s.limits.Reduces {
+					if !isNamed(secret) {
+						continue // it is from no API server
+					}
 					if secret, err = s.reduce(size, secret); err != nil {
 						return nil, err
 					}

@@ -62,7 +62,7 @@ type reducedHead struct {
 	Items any `json:"-" yaml:"items"`
 }
 
-// secretSize is about the memory that a Secret takes in addition to its content.
+// secretSize is about the memory that a Secret takes in addition to its texts.
 const secretSize = 1 << 10
 
 // reduce returns a Secret with the reduced revision of a Secret, and adds its size. The content of one that Helm cannot decode stays unreadable.
@@ -72,7 +72,7 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 		ObjectMeta: reducedMeta(secret), Data: map[string][]byte{"release": []byte("?")},
 	}
 	r := &revisionReader{history: s, size: size, Reader: bufio.NewReader(&scanned{Reader: unpacked(secret), size: size, limit: s.limits.Scanned})}
-	if err := r.keep(secretSize); err != nil {
+	if err := r.keep(secretSize + kept.Size()); err != nil {
 		return nil, err
 	}
 	revision, err := r.revision()

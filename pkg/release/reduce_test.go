@@ -11,7 +11,10 @@ import (
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -140,4 +143,49 @@ func TestReduce_signature(t *testing.T) {
 	assert.NotContains(t, list.Items[0].Annotations, "large")
 	_, err = history.Update(t.Context(), &list.Items[0], metav1.UpdateOptions{})
 	require.ErrorIs(t, err, errReduced)
+}
+
+// No API server stores a Secret with such a name, but a member may answer with one in each page.
+func TestReduce_longNames(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	for name, change := range map[string]func(*corev1.Secret){
+		"name":             func(s *corev1.Secret) { s.Name = long },
+		"namespace":        func(s *corev1.Secret) { s.Namespace = long },
+		"UID":              func(s *corev1.Secret) { s.UID = types.UID(long) },
+		"resource version": func(s *corev1.Secret) { s.ResourceVersion = long },
+		"label":            func(s *corev1.Secret) { s.Labels[AgentLabel] = long },
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret := stored(t, secretName("a", 1), `{}`, 1)
+			secret.Labels = map[string]string{"name": "a", "version": "1"}
+			change(secret)
+			client := fake.NewClientset()
+			client.PrependReactor("list", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
+				return true, &corev1.SecretList{Items: []corev1.Secret{*secret}}, nil
+			})
+			history := &historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), ctx: t.Context(), limits: HistoryLimits{Reduces: true}}
+			_, err := history.List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			assert.Empty(t, history.read)
+		})
+	}
+}
+
+// What is kept of the metadata counts.
+func TestReduce_manySecrets(t *testing.T) {
+	client, long := fake.NewClientset(), strings.Repeat("x", 63)
+	for version := range 5 {
+		secret := stored(t, secretName("a", version), `{}`, 1)
+		secret.Labels = map[string]string{}
+		for _, label := range revisionLabels {
+			secret.Labels[label] = long
+		}
+		require.NoError(t, client.Tracker().Add(secret))
+	}
+	history := &historySecrets{SecretInterface: client.CoreV1().Secrets("ns"), ctx: t.Context(), limits: HistoryLimits{
+		Reduces: true, ResponseLimits: transport.ResponseLimits{Bytes: 7 * secretSize},
+	}}
+	_, err := history.List(t.Context(), metav1.ListOptions{})
+	var tooLarge *transport.TooLargeError
+	require.ErrorAs(t, err, &tooLarge)
 }

@@ -12,8 +12,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,12 +46,17 @@ func packedRelease(t *testing.T, version int, manifest, chart string) string {
 		`"labels":{"owner":"helm","name":"shop","version":"%d","status":"deployed"}},"data":{"release":"%s"}}`, version, version, release)
 }
 
+// longNamesPages is the number of pages of a history whose Secrets have names that are together larger than the limit.
+const longNamesPages = 40
+
 // hostileWorkspace answers as many members, each with a path of its own, and each hostile in one way.
 type hostileWorkspace struct {
 	histories []string // lists of Secrets
 	// manyObjects is a history with about as many objects as the limit, of one member.
 	manyObjects string
 	manyKinds   string
+	longNames   string // of a Secret; a part of an answer
+	longPages   atomic.Int32
 	large       string // more than 4 MiB with fewer values than the limit; a part of an answer
 	many        string // about as many values as the limit, which counts the commas too
 }
@@ -78,6 +85,7 @@ func newHostileWorkspace(t *testing.T) *hostileWorkspace {
 		},
 		manyObjects: list(packedRelease(t, 1, objects(2200), "")),
 		manyKinds:   kinds.String(),
+		longNames:   strings.Repeat("x", 3<<20),
 		large:       strings.Repeat("x", 3<<20),
 		many:        strings.Repeat("[],", 49_000) + "[]",
 	}
@@ -116,6 +124,14 @@ func (h *hostileWorkspace) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			`"metadata":{"name":"sh.helm.release.v1.shop.v1","namespace":"apps","labels":{"owner":"helm","name":"shop","version":"1","status":"deployed"}}}]}`)
 	case r.Method == http.MethodGet && strings.HasSuffix(path, "/namespaces/apps/secrets") && n == 1:
 		raw(h.manyObjects)
+	case r.Method == http.MethodGet && strings.HasSuffix(path, "/namespaces/apps/secrets") && n == 5:
+		h.longPages.Add(1)
+		page, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+		next := strconv.Itoa(page + 1)
+		if page == longNamesPages {
+			next = ""
+		}
+		raw(`{"apiVersion":"v1","kind":"SecretList","metadata":{"continue":"`, next, `"},"items":[{"metadata":{"name":"`, next, h.longNames, `","namespace":"apps"}}]}`)
 	case r.Method == http.MethodGet && strings.HasSuffix(path, "/namespaces/apps/secrets"):
 		raw(h.histories[n%len(h.histories)])
 	case path == "/api":
@@ -191,7 +207,13 @@ func TestHostileMembersOfAWorkspace(t *testing.T) {
 		}
 		running.Wait()
 	})
-	failures.Range(func(key, _ any) bool { t.Log(key); return true })
+	var all strings.Builder
+	failures.Range(func(key, _ any) bool { fmt.Fprintln(&all, key); return true })
+	t.Log(all.String())
 	t.Logf("the heap grew by %d MiB", grown>>20)
 	assert.Less(t, grown, limit)
+	assert.Regexp(t, "removal [0-9]+ Forbidden: removing what the agent deployed at ", all.String(), "the objects of a history were read and deleted")
+	assert.Regexp(t, "removal [0-9]+ MemberError: removing what the agent deployed at .* 431", all.String(), "the object with a long name was read")
+	assert.Contains(t, all.String(), "import MemberError: installing Namespace ", "the first request of an import was answered")
+	assert.Positive(t, hostile.longPages.Load())
 }
