@@ -101,6 +101,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		}
 	}
 
+	isRemoved := true // whether the objects are removed, although a later step may have failed
 	switch latest := last(revisions); {
 	case options.KeepResources:
 		return op.forget(own)
@@ -118,25 +119,20 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		undecided := slices.DeleteFunc(own, func(r *helm.Release) bool { return c.decides(r, options) })
 		return cmp.Or(op.forget(undecided), errOtherOwner)
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
-		err = c.uninstallMarked(ctx, namespace, name, options)
+		isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
+	case latest.Info.Status == common.StatusUninstalled: // by an earlier call
 	default:
 		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded.
 		status := latest.Info.Status
 		op.cluster.keepsUnmarked = status == common.StatusSuperseded || status == common.StatusUninstalling
-		err = op.uninstall(ctx, name, options.DeleteCRDs)
+		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
-			err = c.uninstallMarked(ctx, namespace, name, options)
+			isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		}
 	}
-	if err == nil && options.DeleteCopies {
-		err = c.DeleteCopies(ctx, namespace, options.Deployment)
-	}
-	if err == nil && options.DeleteNamespace {
-		err = op.deleteNamespace(ctx, name, options.ServiceAccountNamespace)
-		if options.ServiceAccount != "" && apierrors.IsForbidden(err) {
-			err = nil
-		}
+	if isRemoved {
+		err = errors.Join(err, op.removeRest(ctx, name, options, revisions))
 	}
 	if err != nil {
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
@@ -144,12 +140,45 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
+// removeRest deletes the copies and the namespace of a release whose objects are removed, and then its history: without the history, a repeated call
+// would not know of them.
+func (o *helmAction) removeRest(ctx context.Context, name string, options UninstallOptions, revisions []*helm.Release) error {
+	if options.DeleteCopies {
+		if err := o.client.DeleteCopies(ctx, o.namespace, options.Deployment); err != nil {
+			return err
+		}
+	}
+	deleteNamespace := func() (isInUse bool, err error) {
+		if options.DeleteNamespace {
+			isInUse, err = o.deleteNamespace(ctx, name, options.ServiceAccountNamespace)
+		}
+		if options.ServiceAccount != "" && apierrors.IsForbidden(err) {
+			err = nil
+		}
+		return isInUse, err
+	}
+	isInUse, err := deleteNamespace()
+	if err != nil {
+		return err
+	}
+	if err := o.forget(revisions); err != nil {
+		return err
+	}
+	if isInUse { // perhaps by a release that was removed meanwhile, and that found this one in the namespace
+		_, err = deleteNamespace()
+	}
+	return err
+}
+
 // uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks. The manifest of a
 // revision that is not signed may name objects of other BundleDeployments, with their marks, so only those of the owner are removed.
-func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, options UninstallOptions) error {
+func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, options UninstallOptions) (isRemoved bool, err error) {
 	op, revisions, err := c.open(ctx, namespace, name, serviceAccount{})
 	if err != nil || len(revisions) == 0 { // with IgnoreNotFound, Helm would also ignore an error of reading the history
-		return err
+		return err == nil, err
+	}
+	if last(revisions).Info.Status == common.StatusUninstalled {
+		return true, nil
 	}
 	op.cluster.onlyMarked = name
 	if latest := last(revisions); options.Deployment != "" && !c.isSigned(latest) {
@@ -321,21 +350,28 @@ func isForbidden(err error) bool {
 	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), " is forbidden: ")
 }
 
-func (o *helmAction) uninstall(ctx context.Context, name string, deleteCRDs bool) error {
+// uninstall removes the objects of a release, and runs its hooks. It reports whether the objects are removed, even if a hook that follows has failed. It
+// keeps the history.
+func (o *helmAction) uninstall(ctx context.Context, name string, deleteCRDs bool) (isRemoved bool, err error) {
 	uninstall := action.NewUninstall(o.config)
+	uninstall.KeepHistory = true
 	uninstall.DisableHooks = o.cluster.onlyMarked != ""
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
 	uninstall.Timeout = defaultTimeout
 	o.cluster.removing, o.cluster.keepCRDs = name, !deleteCRDs
-	_, err := uninstall.Run(name)
+	done, err := uninstall.Run(name)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
-	if err != nil {
-		return errors.Join(err, o.cluster.removeError)
+	if err == nil {
+		return true, nil
 	}
-	return nil
+	if done != nil {
+		r, ok := done.Release.(*helm.Release)
+		isRemoved = ok && r.Info.Status == common.StatusUninstalled
+	}
+	return isRemoved, errors.Join(err, o.cluster.removeError)
 }
 
 // Forget removes the history of a release and keeps its objects.
@@ -359,25 +395,25 @@ func (o *helmAction) forget(revisions []*helm.Release) error {
 }
 
 // deleteNamespace deletes the namespace of a release. It keeps the protected ones, those that a cluster needs, and those that
-// contain another Helm release, whoever deployed it.
-func (o *helmAction) deleteNamespace(ctx context.Context, release string, protected ...string) error {
+// contain another Helm release, whoever deployed it; isInUse is true for the latter.
+func (o *helmAction) deleteNamespace(ctx context.Context, release string, protected ...string) (isInUse bool, err error) {
 	name := o.namespace
 	protected = append(protected, metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease)
 	if slices.Contains(protected, name) {
-		return nil
+		return false, nil
 	}
 	others, err := o.client.meta.Resource(secrets).Namespace(name).List(ctx, metav1.ListOptions{
 		LabelSelector: helmOwnerLabel + "=helm," + helmNameLabel + "!=" + release, Limit: 1,
 	})
 	if err != nil {
-		return fmt.Errorf("listing other Helm releases in namespace %s: %w", name, err)
+		return false, fmt.Errorf("listing other Helm releases in namespace %s: %w", name, err)
 	}
 	if len(others.Items) > 0 {
-		return nil
+		return true, nil
 	}
 	err = o.member.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
-	return err
+	return false, err
 }

@@ -558,18 +558,10 @@ func TestUninstall_namespaceWithAnotherRelease(t *testing.T) {
 	other.Name, other.Labels = "other", map[string]string{"made": "by-a-person"}
 	m.deploy(other)
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{DeleteNamespace: true}))
-	goes := func() bool {
-		found, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return true
-		}
-		require.NoError(t, err)
-		return found.DeletionTimestamp != nil
-	}
-	assert.False(t, goes())
+	assert.False(t, m.namespaceGoes())
 	assert.Equal(t, []string{"b"}, m.configMaps())
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", UninstallOptions{DeleteNamespace: true}))
-	assert.True(t, goes(), "with the last one")
+	assert.True(t, m.namespaceGoes(), "with the last one")
 }
 
 func TestUninstall_releaseOfAnotherOwner(t *testing.T) {
@@ -666,4 +658,95 @@ func TestUninstall_revisionsOfSeveralAgents(t *testing.T) {
 			assert.Empty(t, left)
 		})
 	}
+}
+
+// The history is the only record of the copies and of the namespace, so it must stay until they are deleted.
+func TestUninstall_historyIsLast(t *testing.T) {
+	for name, open := range map[string]func(m *member) *Client{
+		"agent": func(m *member) *Client { return m.withKey(m.key) },
+		"hub":   func(m *member) *Client { return m.reducing(m.config) },
+	} {
+		for step, path := range map[string]string{"copies": "/configmaps/copy", "namespace": "", "history": "/secrets/" + secretName("app", 2)} {
+			t.Run(name+", the step "+step+" fails", func(t *testing.T) {
+				fails := false
+				var namespace string
+				m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+					if fails && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/namespaces/"+namespace+path) {
+						return nil, errCut
+					}
+					return next.RoundTrip(r)
+				}))
+				m.withHistoryKey()
+				namespace = m.namespace
+				r := m.request("a.yaml", configMap("a", "k", "one"))
+				r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
+				r.Options.DeleteNamespace = true
+				for range 2 {
+					m.deploy(r)
+				}
+				options := m.removal("default")
+				fails = true
+				require.ErrorIs(t, open(m).Uninstall(t.Context(), m.namespace, "app", options), errCut)
+				require.Contains(t, m.revisions(), secretName("app", 2))
+				fails = false
+				require.NoError(t, open(m).Uninstall(t.Context(), m.namespace, "app", options))
+				assert.Empty(t, m.configMaps())
+				assert.Empty(t, m.revisions())
+				assert.True(t, m.namespaceGoes())
+			})
+		}
+		t.Run(name+", a post-delete hook fails: once", func(t *testing.T) {
+			m := onMember(t)
+			m.withHistoryKey()
+			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn("none-"+m.namespace, "post-delete"))
+			r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
+			m.deploy(r)
+			require.ErrorContains(t, open(m).Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)), "hook")
+			assert.Empty(t, m.configMaps())
+			assert.Empty(t, m.revisions())
+		})
+		t.Run(name+", a pre-delete hook fails: the release stays", func(t *testing.T) {
+			m := onMember(t)
+			m.withHistoryKey()
+			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-delete"))
+			r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
+			m.deploy(r)
+			for range 2 {
+				require.ErrorContains(t, open(m).Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)), "hook")
+				assert.Equal(t, []string{"a", "copy"}, m.configMaps())
+			}
+		})
+	}
+}
+
+// Two releases of a namespace are removed at the same time, and each finds the other one in the namespace.
+func TestUninstall_namespaceOfTwo(t *testing.T) {
+	var m *member
+	isOther := true
+	m = onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
+		if strings.Contains(r.URL.Query().Get("labelSelector"), "name!=app") && isOther {
+			isOther = false
+			assert.NoError(t, m.core.CoreV1().Secrets(m.namespace).Delete(t.Context(), secretName("other", 1), metav1.DeleteOptions{}))
+		}
+		return response, err
+	}))
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	other := m.request("b.yaml", configMap("b", "k", "one"))
+	other.Name = "other"
+	m.deploy(other)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{DeleteNamespace: true}))
+	assert.False(t, isOther)
+	assert.True(t, m.namespaceGoes())
+}
+
+// namespaceGoes reports whether the namespace of the test is deleted.
+func (m *member) namespaceGoes() bool {
+	m.t.Helper()
+	found, err := m.core.CoreV1().Namespaces().Get(m.t.Context(), m.namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	require.NoError(m.t, err)
+	return found.DeletionTimestamp != nil
 }
