@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -31,13 +34,13 @@ const (
 // copiedKinds are the kinds that can be copied.
 var copiedKinds = []string{"Secret", "ConfigMap"}
 
-// copiesIn returns a client for Secrets or ConfigMaps.
-func copiesIn(client dynamic.Interface, kind, namespace string) dynamic.ResourceInterface {
+// copiedResource returns the resource of one of copiedKinds.
+func copiedResource(kind string) schema.GroupVersionResource {
 	resource := secrets
 	if kind != "Secret" {
 		resource.Resource = "configmaps"
 	}
-	return client.Resource(resource).Namespace(namespace)
+	return resource
 }
 
 // writeCopies writes the copies of a request into the namespace of the release. It does not change an object that is not a copy. It
@@ -77,7 +80,8 @@ func (o *helmAction) writeCopies(ctx context.Context, r Request) error {
 		desired.SetName(source.GetName())
 		desired.SetLabels(labels.Merge(source.GetLabels(), map[string]string{CopyLabel: owner}))
 		desired.SetAnnotations(labels.Merge(source.GetAnnotations(), map[string]string{copyAnnotation + owner: labelTrue}))
-		reader, writer := copiesIn(o.client.dynamic, desired.GetKind(), r.Namespace), copiesIn(member, desired.GetKind(), r.Namespace)
+		resource := copiedResource(desired.GetKind())
+		reader, writer := o.client.dynamic.Resource(resource).Namespace(r.Namespace), member.Resource(resource).Namespace(r.Namespace)
 		if err := writeCopy(ctx, reader, writer, desired); err != nil {
 			return fmt.Errorf("copying %s %s from the hub into namespace %s: %w", desired.GetKind(), desired.GetName(), r.Namespace, err)
 		}
@@ -126,7 +130,7 @@ func writeCopy(ctx context.Context, reader, writer dynamic.ResourceInterface, de
 }
 
 // copyOwners returns the BundleDeployments that need a copy. A copy that Fleet's own agent made has only the label.
-func copyOwners(o *unstructured.Unstructured) (owners []string) {
+func copyOwners(o metav1.Object) (owners []string) {
 	for key := range o.GetAnnotations() {
 		if owner, ok := strings.CutPrefix(key, copyAnnotation); ok {
 			owners = append(owners, owner)
@@ -160,31 +164,32 @@ func (c *Client) HasRevisions(ctx context.Context, namespace, release, owner str
 // needs is assigned to that one.
 func (c *Client) DeleteCopies(ctx context.Context, namespace, owner string) error {
 	for _, kind := range copiedKinds {
-		client := copiesIn(c.dynamic, kind, namespace)
-		list, err := client.List(ctx, metav1.ListOptions{LabelSelector: CopyLabel})
-		if err != nil {
-			return fmt.Errorf("listing copies in namespace %s: %w", namespace, err)
-		}
-		for i := range list.Items {
-			o := &list.Items[i]
+		client := c.meta.Resource(copiedResource(kind)).Namespace(namespace)
+		err := eachObject(ctx, client, CopyLabel, func(o *metav1.PartialObjectMetadata) error {
 			others := copyOwners(o)
 			at := slices.Index(others, owner)
 			if at < 0 {
-				continue
+				return nil
 			}
+			var err error
 			if others = slices.Delete(others, at, at+1); len(others) == 0 {
-				uid := o.GetUID()
-				err = client.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+				err = client.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(o.UID))})
 			} else {
-				annotations := o.GetAnnotations()
-				delete(annotations, copyAnnotation+owner)
-				o.SetAnnotations(annotations)
-				o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{CopyLabel: others[0]}))
-				_, err = client.Update(ctx, o, metav1.UpdateOptions{FieldManager: registration.FieldManager})
+				var patch []byte
+				patch, err = json.Marshal(map[string]any{"metadata": map[string]any{
+					"resourceVersion": o.ResourceVersion, "labels": map[string]any{CopyLabel: others[0]}, "annotations": map[string]any{copyAnnotation + owner: nil},
+				}})
+				if err == nil {
+					_, err = client.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+				}
 			}
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("deleting the copy %s %s/%s: %w", kind, namespace, o.GetName(), err)
+			if apierrors.IsNotFound(err) {
+				return nil
 			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("deleting the copies of kind %s in namespace %s: %w", kind, namespace, err)
 		}
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -188,46 +189,77 @@ func (c *Client) List(ctx context.Context, selector labels.Selector) ([]Found, e
 }
 
 // allRevisions lists the revisions in all namespaces whose history matches the selector.
-func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) ([]Found, error) {
-	list, err := c.meta.Resource(secrets).List(ctx, metav1.ListOptions{LabelSelector: ownedByHelm(selector)})
-	if err != nil {
-		return nil, fmt.Errorf("listing Helm releases: %w", err)
-	}
-	all := make([]Found, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, FoundIn(&list.Items[i]))
-	}
-	return all, nil
+func (c *Client) allRevisions(ctx context.Context, selector labels.Selector) (all []Found, err error) {
+	err = c.eachRevision(ctx, selector, func(f Found) { all = append(all, f) })
+	return all, err
 }
 
-// listPage is the number of revisions that ListAfter reads at a time. The metadata of one may take some kilobytes.
-const listPage = 500
-
 // ListAfter is List for a cluster of which the caller may have only so many releases in memory. It returns those whose namespaces and names follow the
-// given ones in alphabetical order, a limited number of them, and whether there are more. It leaves out labels that only other programs read.
+// given ones in alphabetical order, a limited number of them, and whether there are more.
 func (c *Client) ListAfter(ctx context.Context, selector labels.Selector, after Found, limit int) (found []Found, hasMore bool, err error) {
 	byPlace := func(a, b Found) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	}
-	for page := (metav1.ListOptions{LabelSelector: ownedByHelm(selector), Limit: listPage}); ; {
-		list, err := c.meta.Resource(secrets).List(ctx, page)
-		if err != nil {
-			return nil, false, fmt.Errorf("listing Helm releases: %w", err)
+	dropLast := func() {
+		found = Newest(found)
+		slices.SortFunc(found, byPlace)
+		hasMore = hasMore || len(found) > limit
+		found = found[:min(limit, len(found))]
+	}
+	err = c.eachRevision(ctx, selector, func(f Found) {
+		if byPlace(f, after) <= 0 {
+			return
+		}
+		if found = append(found, f); len(found) >= 2*limit {
+			dropLast()
+		}
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	dropLast()
+	return found, hasMore, nil
+}
+
+// eachRevision calls a function with each revision whose history matches the selector, in all namespaces. It leaves out labels that only other programs
+// read: users who may write Secrets in one namespace could fill the memory.
+func (c *Client) eachRevision(ctx context.Context, selector labels.Selector, visit func(Found)) error {
+	err := eachObject(ctx, c.meta.Resource(secrets), ownedByHelm(selector), func(secret *metav1.PartialObjectMetadata) error {
+		if isNamed(secret) {
+			reduced := reducedMeta(secret)
+			visit(FoundIn(&reduced))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing Helm releases: %w", err)
+	}
+	return nil
+}
+
+// listPage is the number of objects whose metadata are read at a time. Most take some kilobytes.
+const listPage = 500
+
+// eachObject calls a function with the metadata of each selected object. It has one page of them in memory at a time, and reads smaller pages if
+// one is larger than the client accepts: users may store large annotations.
+func eachObject(ctx context.Context, client metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata) error) error {
+	for page := (metav1.ListOptions{LabelSelector: selector, Limit: listPage}); ; {
+		list, err := client.List(ctx, page)
+		var tooLarge *transport.TooLargeError
+		switch {
+		case errors.As(err, &tooLarge) && page.Limit > 1:
+			page.Limit /= 2
+			continue
+		case err != nil:
+			return err
 		}
 		for i := range list.Items {
-			if isNamed(&list.Items[i]) && byPlace(FoundIn(&list.Items[i]), after) > 0 {
-				reduced := reducedMeta(&list.Items[i])
-				found = append(found, FoundIn(&reduced))
-			}
-			if len(found) >= 2*limit || i == len(list.Items)-1 {
-				found = Newest(found)
-				slices.SortFunc(found, byPlace)
-				hasMore = hasMore || len(found) > limit
-				found = found[:min(limit, len(found))]
+			if err := visit(&list.Items[i]); err != nil {
+				return err
 			}
 		}
 		if page.Continue = list.Continue; page.Continue == "" {
-			return found, hasMore, nil
+			return nil
 		}
 	}
 }
@@ -262,11 +294,7 @@ func ReduceRevision(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	kept := maps.Clone(secret.Labels)
-	maps.DeleteFunc(kept, func(name, _ string) bool { return !slices.Contains(revisionLabels, name) })
-	secret.ObjectMeta = metav1.ObjectMeta{
-		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion, Labels: kept,
-	}
+	secret.ObjectMeta = reducedMeta(secret)
 	return secret, nil
 }
 

@@ -3,6 +3,7 @@ package release
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -82,6 +84,65 @@ func TestHistorySecrets_pages(t *testing.T) {
 		}
 		require.NoError(t, err)
 		assert.Len(t, list.Items, count)
+	}
+}
+
+// largeObjects are objects of which only so many fit into a response.
+type largeObjects struct {
+	metadata.ResourceInterface
+	count, fit int
+	requests   []string
+}
+
+// List returns a page.
+func (l *largeObjects) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	l.requests = append(l.requests, fmt.Sprintf("%d after %s", o.Limit, o.Continue))
+	at, _ := strconv.Atoi(o.Continue)
+	end := min(at+int(o.Limit), l.count)
+	if end-at > l.fit {
+		return nil, fmt.Errorf("reading: %w", &transport.TooLargeError{})
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	for i := at; i < end; i++ {
+		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}})
+	}
+	if end < l.count {
+		list.Continue = fmt.Sprint(end)
+	}
+	return list, nil
+}
+
+func TestEachObject(t *testing.T) {
+	for _, row := range []struct {
+		count, fit int
+		want       []string
+		tooLarge   bool
+	}{
+		{count: 0, fit: 1, want: []string{"500 after "}},
+		{count: 600, fit: 500, want: []string{"500 after ", "500 after 500"}},
+		{count: 501, fit: 499, want: []string{"500 after ", "250 after ", "250 after 250", "250 after 500"}},
+		{count: 2, fit: 1, want: []string{"500 after ", "250 after ", "125 after ", "62 after ", "31 after ", "15 after ", "7 after ", "3 after ", "1 after ", "1 after 1"}},
+		{count: 1, fit: 0, want: []string{"500 after ", "250 after ", "125 after ", "62 after ", "31 after ", "15 after ", "7 after ", "3 after ", "1 after "}, tooLarge: true},
+	} {
+		t.Run(fmt.Sprintf("%d objects, %d fit", row.count, row.fit), func(t *testing.T) {
+			objects := &largeObjects{count: row.count, fit: row.fit}
+			var visited []string
+			err := eachObject(t.Context(), objects, "", func(o *metav1.PartialObjectMetadata) error {
+				visited = append(visited, o.Name)
+				return nil
+			})
+			assert.Equal(t, row.want, objects.requests)
+			if row.tooLarge {
+				var tooLarge *transport.TooLargeError
+				require.ErrorAs(t, err, &tooLarge)
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, visited, row.count)
+			for i, name := range visited {
+				assert.Equal(t, fmt.Sprint(i), name)
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -120,4 +121,42 @@ func TestListAfter(t *testing.T) {
 		}
 		assert.Equal(t, want, all, "%d at a time", limit)
 	}
+}
+
+// Users may store large annotations and copies. A hub reads no response of more than 4 MiB.
+func TestReducing_largeObjects(t *testing.T) {
+	m := onMember(t)
+	of := Owner{Namespace: m.namespace, Workspace: "ws", ClusterName: "c"}
+	large := strings.Repeat("x", 250<<10)
+	for i := range 20 {
+		secret := stored(t, fmt.Sprint("large-", i), "?", 1)
+		secret.Labels, secret.Annotations = labels.Merge(of.Labels(), labels.Set{"owner": "helm"}), map[string]string{"a": large}
+		m.store(secret)
+		copied := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprint("copy-", i), Labels: map[string]string{CopyLabel: "app"}, Annotations: map[string]string{copyAnnotation + "app": labelTrue, "a": large[:200<<10]},
+		}}
+		if i == 7 {
+			copied.Annotations[copyAnnotation+"other"] = labelTrue
+		}
+		_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), copied, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	m.deploy(func() Request {
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Labels = of.LabelsFor("app", "one")
+		return r
+	}())
+	hub := m.reducing(m.config)
+	found, hasMore, err := hub.ListAfter(t.Context(), of.Selector(), Found{Namespace: m.namespace, Name: ""}, 10)
+	require.NoError(t, err)
+	assert.False(t, hasMore)
+	require.Len(t, found, 1)
+	assert.Equal(t, "app", found[0].Name)
+
+	require.NoError(t, hub.DeleteCopies(t.Context(), m.namespace, "app"))
+	require.Equal(t, []string{"a", "copy-7"}, m.configMaps())
+	kept := m.configMap("copy-7")
+	assert.Equal(t, "other", kept.Labels[CopyLabel])
+	assert.NotContains(t, kept.Annotations, copyAnnotation+"app")
+	assert.Contains(t, kept.Annotations, copyAnnotation+"other")
 }
