@@ -75,6 +75,9 @@ const (
 	kindNamesMax   = 256
 )
 
+// knownKindsMax is the number of kinds above which Reset forgets them all.
+const knownKindsMax = 1000
+
 // RESTMapping returns the mapping of a kind in the first of the versions in which the cluster serves it.
 func (k *kindLookup) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	k.mu.Lock()
@@ -132,11 +135,16 @@ func (k *kindLookup) RESTMappings(kind schema.GroupKind, versions ...string) ([]
 	return []*meta.RESTMapping{found}, err
 }
 
-// Reset makes the next call look for unknown kinds again, and for those of versions that could not be read.
+// Reset makes the next call look for unknown kinds again, and for those of versions that could not be read. Histories can name any number of kinds, so
+// it forgets all when there are many.
 func (k *kindLookup) Reset() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.failed)
+	if len(k.known) > knownKindsMax {
+		clear(k.known)
+		k.listed = 0
+	}
 	for kind, mapping := range k.known {
 		if mapping == nil {
 			delete(k.known, kind)
