@@ -72,7 +72,7 @@ type Client struct {
 	key     []byte // signs revisions; nil if there is none
 }
 
-// New returns a client for a cluster, and sends no request. The config must have no timeout, which would end the watches that wait for readiness.
+// New returns a client for a cluster, and sends no request. A timeout of the config also ends the watches that wait for readiness; they then begin again.
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	if config.RateLimiter == nil && config.QPS == 0 {

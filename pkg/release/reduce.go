@@ -3,6 +3,8 @@ package release
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -71,7 +73,7 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 	kept := &corev1.Secret{
 		ObjectMeta: reducedMeta(secret), Data: map[string][]byte{"release": []byte("?")},
 	}
-	r := &revisionReader{history: s, size: size, Reader: bufio.NewReader(&scanned{Reader: unpacked(secret), size: size, limit: s.limits.Scanned})}
+	r := &revisionReader{history: s, size: size, Reader: bufio.NewReader(&scanned{Reader: unpacked(secret), ctx: s.ctx, size: size, limit: s.limits.Scanned})}
 	if err := r.keep(secretSize + kept.Size()); err != nil {
 		return nil, err
 	}
@@ -80,6 +82,8 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 	switch {
 	case r.refused != nil:
 		return nil, r.refused
+	case s.ctx.Err() != nil:
+		return nil, context.Cause(s.ctx)
 	case errors.As(err, &tooLarge):
 		return nil, fmt.Errorf("the history of the Helm release: %w", err)
 	case err == nil:
@@ -99,12 +103,16 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 // scanned counts what is decompressed of all revisions.
 type scanned struct {
 	io.Reader
+	ctx   context.Context
 	size  *historySize
 	limit int64
 }
 
-// Read fails as soon as there is more than the limit.
+// Read fails as soon as there is more than the limit, and when the context ends: a Secret of some kilobytes can take seconds.
 func (c *scanned) Read(into []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
+	}
 	n, err := c.Reader.Read(into)
 	if c.size.scanned += int64(n); c.limit > 0 && c.size.scanned > c.limit {
 		return 0, &transport.TooLargeError{Limits: transport.ResponseLimits{Bytes: c.limit}}
@@ -188,6 +196,7 @@ func (r *revisionReader) revision() (*reducedRevision, error) {
 			return err
 		case "hooks":
 			return r.array(func() error {
+				values := r.size.keptValues
 				raw, err := r.raw()
 				if err != nil {
 					return err
@@ -198,6 +207,7 @@ func (r *revisionReader) revision() (*reducedRevision, error) {
 				}
 				isOfRemoval := func(e helm.HookEvent) bool { return e == helm.HookPreDelete || e == helm.HookPostDelete }
 				if hook != nil && !slices.ContainsFunc(hook.Events, isOfRemoval) {
+					r.size.keptValues = values
 					return r.keep(-len(raw))
 				}
 				revision.Hooks = append(revision.Hooks, raw)
@@ -224,7 +234,7 @@ func (r *revisionReader) object(field func(name string) error) error {
 	return r.elements('{', func() error {
 		name := []byte{}
 		if c, err := r.next(); err != nil || c != '"' {
-			return errNotJSON
+			return cmp.Or(err, errNotJSON)
 		}
 		if err := r.UnreadByte(); err != nil {
 			return err
@@ -240,7 +250,7 @@ func (r *revisionReader) object(field func(name string) error) error {
 			return err
 		}
 		if c, err := r.next(); err != nil || c != ':' {
-			return errNotJSON
+			return cmp.Or(err, errNotJSON)
 		}
 		return field(string(name))
 	})
@@ -278,13 +288,13 @@ func (r *revisionReader) elements(begin byte, element func() error) error {
 	}
 }
 
-func (r *revisionReader) skip() error { return r.value(func(byte) error { return nil }) }
+func (r *revisionReader) skip() error { return r.value(func(byte, bool) error { return nil }) }
 
 // raw returns a value as it is, and keeps it.
 func (r *revisionReader) raw() (raw []byte, err error) {
-	err = r.value(func(c byte) error {
+	err = r.value(func(c byte, inString bool) error {
 		raw = append(raw, c)
-		if c == ',' || c == '{' || c == '[' {
+		if !inString && (c == ',' || c == '{' || c == '[') {
 			r.size.keptValues++
 		}
 		return r.keep(1)
@@ -293,7 +303,7 @@ func (r *revisionReader) raw() (raw []byte, err error) {
 }
 
 // value reads a value.
-func (r *revisionReader) value(into func(byte) error) error {
+func (r *revisionReader) value(into func(c byte, inString bool) error) error {
 	c, err := r.next()
 	inString, escaped := false, false
 	for depth, first := 0, true; err == nil; c, err = r.ReadByte() {
@@ -314,7 +324,7 @@ func (r *revisionReader) value(into func(byte) error) error {
 		case c == '}', c == ']':
 			depth--
 		}
-		if err := into(c); err != nil {
+		if err := into(c, inString); err != nil {
 			return err
 		}
 		if depth <= 0 && !inString && (c == '"' || c == '}' || c == ']') {

@@ -1,7 +1,10 @@
 package release
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,8 +13,10 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -100,15 +105,18 @@ func TestReduce_limits(t *testing.T) {
 	object := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n"
 	limits := HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 8 << 10, Values: 100}, Nodes: 100, Scanned: 1 << 20}
 	for name, row := range map[string]struct{ text, says string }{
-		"large values":      {`{"config":{"a":[` + strings.Repeat("[],", 10_000) + `[]]},"manifest":"a"}`, ""},
-		"large objects":     {`{"manifest":"` + strings.Repeat("a: "+strings.Repeat("x", 100)+`\n`, 1000) + `"}`, ""},
-		"many objects":      {`{"manifest":"` + strings.Repeat(strings.ReplaceAll(object, "\n", `\n`), 200) + `"}`, "the response is larger than 8 kB"},
-		"a large head":      {`{"manifest":"metadata: ` + strings.Repeat("x", 10_000) + `"}`, "the response is larger than 8 kB"},
-		"many nodes":        {`{"manifest":"metadata: [` + strings.Repeat("1,", 200) + `]"}`, "YAML that has more than 100 nodes"},
-		"a large hook":      {`{"hooks":[{"events":["pre-delete"],"manifest":"` + strings.Repeat("x", 10_000) + `"}]}`, "the response is larger than 8 kB"},
-		"many values":       {`{"info":{"a":[` + strings.Repeat("1,", 200) + `1]}}`, "has more than 100 values"},
-		"many other hooks":  {`{"hooks":[` + strings.Repeat(`{"events":["test"],"manifest":"`+strings.Repeat("x", 1000)+`"},`, 20) + `{}]}`, ""},
-		"more than is read": {`{"config":"` + strings.Repeat("x", 2<<20) + `"}`, "the response is larger than 1024 kB"},
+		"large values":             {`{"config":{"a":[` + strings.Repeat("[],", 10_000) + `[]]},"manifest":"a"}`, ""},
+		"large objects":            {`{"manifest":"` + strings.Repeat("a: "+strings.Repeat("x", 100)+`\n`, 1000) + `"}`, ""},
+		"many objects":             {`{"manifest":"` + strings.Repeat(strings.ReplaceAll(object, "\n", `\n`), 200) + `"}`, "the response is larger than 8 kB"},
+		"a large head":             {`{"manifest":"metadata: ` + strings.Repeat("x", 10_000) + `"}`, "the response is larger than 8 kB"},
+		"many nodes":               {`{"manifest":"metadata: [` + strings.Repeat("1,", 200) + `]"}`, "YAML that has more than 100 nodes"},
+		"a large hook":             {`{"hooks":[{"events":["pre-delete"],"manifest":"` + strings.Repeat("x", 10_000) + `"}]}`, "the response is larger than 8 kB"},
+		"many values":              {`{"info":{"a":[` + strings.Repeat("1,", 200) + `1]}}`, "has more than 100 values"},
+		"many other hooks":         {`{"hooks":[` + strings.Repeat(`{"events":["test"],"manifest":"`+strings.Repeat("x", 1000)+`"},`, 20) + `{}]}`, ""},
+		"other hooks, with values": {`{"hooks":[` + strings.Repeat(`{"events":["test"],"manifest":"a","x":[1,2,3,4,5,6,7,8,9]},`, 20) + `{}]}`, ""},
+		"commas in texts":          {`{"info":{"status":"failed","notes":"` + strings.Repeat(`{a,[\",`, 200) + `"}}`, ""},
+		"spaces":                   {`{"name"` + strings.Repeat(" ", 2<<20) + `:"a"}`, "the response is larger than 1024 kB"},
+		"more than is read":        {`{"config":"` + strings.Repeat("x", 2<<20) + `"}`, "the response is larger than 1024 kB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := reducedOf(t, row.text, limits)
@@ -188,4 +196,27 @@ func TestReduce_manySecrets(t *testing.T) {
 	_, err := history.List(t.Context(), metav1.ListOptions{})
 	var tooLarge *transport.TooLargeError
 	require.ErrorAs(t, err, &tooLarge)
+}
+
+func TestReduce_contextEnds(t *testing.T) {
+	why := errors.New("the call has ended")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	secret := stored(t, secretName("a", 1), `{"name":"a"}`, 1)
+	_, err := (&historySecrets{ctx: ctx, limits: HistoryLimits{Reduces: true}}).reduce(&historySize{}, secret)
+	require.ErrorIs(t, err, why)
+}
+
+// A member may serve each of the kinds that its histories name.
+func TestKindLookup_forgets(t *testing.T) {
+	kinds := &kindLookup{known: map[schema.GroupVersionKind]*meta.RESTMapping{}, listed: 7}
+	for i := range knownKindsMax {
+		kinds.known[schema.GroupVersionKind{Kind: fmt.Sprint(i)}] = &meta.RESTMapping{}
+	}
+	kinds.Reset()
+	assert.Len(t, kinds.known, knownKindsMax)
+	kinds.known[schema.GroupVersionKind{Kind: "one more"}] = &meta.RESTMapping{}
+	kinds.Reset()
+	assert.Empty(t, kinds.known)
+	assert.Zero(t, kinds.listed)
 }
