@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	"helm.sh/helm/v4/pkg/release"
+	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
@@ -220,7 +221,7 @@ func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o me
 // Update changes a Secret.
 func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
 	if s.limits.Reduces {
-		return nil, errReduced
+		return secret, s.storeUninstalling(ctx, secret)
 	}
 	return s.keep(s.SecretInterface.Update(ctx, secret, o))
 }
@@ -350,6 +351,11 @@ func (s soundReleases) Query(labels map[string]string) ([]release.Releaser, erro
 		r, ok := found.(*helm.Release)
 		return s.isDamaged(found) || !ok || r.Labels[helmNameLabel] != r.Name || r.Labels[helmVersionLabel] != strconv.Itoa(r.Version)
 	})
+	for _, found := range found {
+		if r, ok := found.(*helm.Release); ok && r.Labels[helmStatusLabel] == string(common.StatusUninstalling) { // see storeUninstalling
+			r.Info.Status = common.StatusUninstalling
+		}
+	}
 	return found, s.checkYAML(found...)
 }
 

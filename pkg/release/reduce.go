@@ -18,9 +18,12 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -28,7 +31,8 @@ import (
 
 // A removal needs little of a revision: of each object in the manifest its kind, its name and few marks, the hooks of a removal, and the annotations of
 // the chart. HistoryLimits.Reduces makes historySecrets reduce each revision to that while it decompresses it, so that the chart, the values and the
-// contents of the objects are never in memory. A reduced revision is signed in memory if the stored one is. It is never stored.
+// contents of the objects are never in memory. A reduced revision is signed in memory if the stored one is. It is never stored; only the status
+// uninstalling is, see storeUninstalling.
 
 // errReduced is the error of storing a reduced revision. Helm's removal stores the state of the release and ignores an error.
 var errReduced = errors.New("the revision was reduced to what its removal needs, and is not stored")
@@ -95,9 +99,38 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 		base64.StdEncoding.Encode(kept.Data["release"], text)
 	}
 	if isSigned {
-		kept.Annotations = map[string]string{signatureAnnotation: signature(s.key, kept.Namespace, kept)}
+		uninstalling := *secret
+		uninstalling.Labels = labels.Merge(secret.Labels, labels.Set{helmStatusLabel: string(common.StatusUninstalling)})
+		kept.Annotations = map[string]string{
+			signatureAnnotation:    signature(s.key, kept.Namespace, kept),
+			uninstallingAnnotation: signature(s.key, kept.Namespace, &uninstalling),
+		}
 	}
 	return kept, nil
+}
+
+// uninstallingAnnotation is the signature of the stored revision with the status uninstalling. It is never stored under this name.
+const uninstallingAnnotation = signatureAnnotation + "-uninstalling"
+
+// storeUninstalling stores, in the label of a revision, that its removal has begun: if the removal does not end, an agent must not find that the release is
+// deployed.
+func (s *historySecrets) storeUninstalling(ctx context.Context, reduced *corev1.Secret) error {
+	kept := s.read[reduced.Name]
+	if kept == nil || reduced.Labels[helmStatusLabel] != string(common.StatusUninstalling) {
+		return errReduced
+	}
+	metadata := map[string]any{
+		"resourceVersion": kept.ResourceVersion, "labels": map[string]string{helmStatusLabel: string(common.StatusUninstalling)},
+	}
+	if signature, isSigned := kept.Annotations[uninstallingAnnotation]; isSigned {
+		metadata["annotations"] = map[string]string{signatureAnnotation: signature}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	_, err = s.SecretInterface.Patch(ctx, kept.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	return err
 }
 
 // scanned counts what is decompressed of all revisions.

@@ -160,3 +160,57 @@ func TestReducing_largeObjects(t *testing.T) {
 	assert.NotContains(t, kept.Annotations, copyAnnotation+"app")
 	assert.Contains(t, kept.Annotations, copyAnnotation+"other")
 }
+
+// The removal by the hub ends in the middle: the release must not look as if it were deployed.
+func TestUninstall_interruptedByHub(t *testing.T) {
+	for name, isSigned := range map[string]bool{"signed": true, "not signed": false} {
+		setUp := func(t *testing.T) (m *member, r Request, options UninstallOptions) {
+			fails := true
+			m = onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				if fails && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/a") {
+					fails = false
+					return nil, errCut
+				}
+				return next.RoundTrip(r)
+			}))
+			m.withHistoryKey()
+			r = m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+			m.deploy(r)
+			options = m.removal(m.namespace)
+			if !isSigned {
+				secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName("app", 1), metav1.GetOptions{})
+				require.NoError(t, err)
+				secret.Annotations = nil
+				_, err = m.core.CoreV1().Secrets(m.namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+				require.NoError(t, err)
+			}
+			require.ErrorIs(t, m.reducing(m.config).Uninstall(t.Context(), m.namespace, "app", options), errCut)
+			require.Equal(t, []string{"a"}, m.configMaps())
+			return m, r, options
+		}
+		t.Run(name+": the agent deploys again", func(t *testing.T) {
+			m, r, _ := setUp(t)
+			found := m.mine()
+			require.Len(t, found, 1)
+			assert.False(t, found[0].Deployed)
+			secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName("app", 1), metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, isSigned, hasSignature(m.key, secret))
+			assert.NotContains(t, secret.Annotations, uninstallingAnnotation)
+			if !isSigned {
+				return // the agent refuses what others have stored
+			}
+			assert.Equal(t, 2, m.deploy(r).Version)
+			assert.Equal(t, []string{"a", "b"}, m.configMaps())
+			assert.True(t, m.mine()[0].Deployed)
+		})
+		t.Run(name+": the next removal keeps what a person has created since", func(t *testing.T) {
+			m, _, options := setUp(t)
+			_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.NoError(t, m.reducing(m.config).Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Equal(t, []string{"b"}, m.configMaps())
+			assert.Empty(t, m.revisions())
+		})
+	}
+}
