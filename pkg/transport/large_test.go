@@ -233,3 +233,17 @@ func TestLimitedLarge_sameClient(t *testing.T) {
 	turn.End()
 	assert.True(t, large.TryAcquire(1))
 }
+
+// A server answers with a long token, with which the client would continue a list.
+func TestLimitedQuery(t *testing.T) {
+	turn := &Turn{Of: semaphore.NewWeighted(1)}
+	require.NoError(t, turn.Begin(t.Context()))
+	client, url, accepted := clientOf(t, Limited{Large: turn}, "application/json", "{}")
+	_, err := fetch(t.Context(), client, url+"?continue="+strings.Repeat("x", maxQuery), "") //nolint:bodyclose // there is no response
+	require.ErrorIs(t, err, errLongQuery)
+	assert.Nil(t, accepted.Load(), "nothing is sent")
+	assert.True(t, turn.isTaken(), "the token is still in memory")
+	response, err := fetch(t.Context(), client, url+"?continue="+strings.Repeat("x", maxQuery/2), "")
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+}

@@ -18,6 +18,12 @@ import (
 // maxHeaders limits the headers of one response, in bytes. The headers of an API server have about one kilobyte.
 const maxHeaders = 64 << 10
 
+// maxQuery limits the query of one request, in bytes. A server chooses the token with which the client continues a list, and could have the client keep
+// one of megabytes until it answers. API servers choose tokens of less than a kilobyte.
+const maxQuery = 16 << 10
+
+var errLongQuery = fmt.Errorf("the query of a request is longer than %d kB: the token with which the server continues a list is too long", maxQuery>>10)
+
 // ResponseLimits are limits of one response. 0 is no limit.
 type ResponseLimits struct {
 	Bytes int64 // after decompression
@@ -60,6 +66,9 @@ func (e *TooLargeError) Error() string {
 
 // RoundTrip sends the request and limits the body of the response.
 func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
+	if len(request.URL.RawQuery) > maxQuery {
+		return nil, errLongQuery // the turn of the response with the token goes on
+	}
 	if l.Large != nil {
 		l.Large.End() // ends the turn of the previous response
 	}
