@@ -116,9 +116,9 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	}
 	config := rest.CopyConfig(c.config)
 	config.Wrap(transport.Sender(op.setFieldManager).Wrap)
-	config.Wrap(until(ctx).Wrap)
+	config.Wrap(endingWith(ctx).Wrap)
 	if c.history.Reduces {
-		config.Wrap(transport.Sender(op.holdGroups).Wrap)
+		config.Wrap(transport.Sender(op.waitForGroups).Wrap)
 	}
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -162,19 +162,19 @@ func (o *helmAction) setFieldManager(next http.RoundTripper, req *http.Request) 
 	return next.RoundTrip(req)
 }
 
-// holdGroups waits for the turn of a large history before the API groups of the cluster are listed: Helm's wait for a hook does that, and has the list in
+// waitForGroups waits for the turn of a large history before the API groups of the cluster are listed: Helm's wait for a hook does that, and has the list in
 // memory until the end of the action.
-func (o *helmAction) holdGroups(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+func (o *helmAction) waitForGroups(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "/apis") {
-		if err := o.client.history.hold(o.history.ctx); err != nil {
+		if err := o.client.history.waitForTurn(o.history.ctx); err != nil {
 			return nil, err
 		}
 	}
 	return next.RoundTrip(req)
 }
 
-// until ends requests when ctx ends, and sends none after that.
-func until(ctx context.Context) transport.Sender {
+// endingWith ends requests when ctx ends, and sends none after that.
+func endingWith(ctx context.Context) transport.Sender {
 	return func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

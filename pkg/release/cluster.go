@@ -90,7 +90,7 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	}
 	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
 	if isUnknownKind(err) {
-		// The transport of the client ends each request with the context of the action (until). The error of the poll is a timeout, and err
+		// The transport of the client ends each request with the context of the action (endingWith). The error of the poll is a timeout, and err
 		// says which kind is missing.
 		_ = wait.PollUntilContextTimeout(context.Background(), servedPoll, servedTimeout, true, func(context.Context) (bool, error) {
 			c.schema.mapper.Reset()
@@ -280,7 +280,7 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 	for _, info := range target {
 		client := dynamicClient.Resource(info.Mapping.Resource).Namespace(info.Namespace)
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-			// The transport of the client ends each request with the context of the action (until).
+			// The transport of the client ends each request with the context of the action (endingWith).
 			live, err := client.Get(context.Background(), info.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -333,7 +333,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 			continue
 		}
 		objects := client.Resource(info.Mapping.Resource).Namespace(info.Namespace)
-		// The transport of the client ends each request with the context of the action (until).
+		// The transport of the client ends each request with the context of the action (endingWith).
 		_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
 		if !apierrors.IsInvalid(err) {
 			continue

@@ -26,7 +26,7 @@ func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
 	return &schemaCache{discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
 }
 
-// failure returns an error of reading the kinds, nil if there is none. The library that reads manifests does not wrap it.
+// failure returns one of the errors of reading the kinds, nil if there is none. The library that reads manifests does not wrap it.
 func (s *schemaCache) failure() error {
 	if s.lookup == nil {
 		return nil
@@ -43,7 +43,7 @@ func (s *schemaCache) failure() error {
 // those that it needs. A cluster may serve any number of kinds, and each takes some kilobytes in the mapper of client-go. The requests end with ctx.
 func (c *Client) LookUpKinds(ctx context.Context) (*Client, error) {
 	config := rest.CopyConfig(c.config)
-	config.Wrap(until(ctx).Wrap)
+	config.Wrap(endingWith(ctx).Wrap)
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
@@ -62,17 +62,17 @@ type kindLookup struct {
 	meta.RESTMapper // of no kinds
 	client          discovery.ServerResourcesInterface
 
-	mu     sync.Mutex
-	known  map[schema.GroupVersionKind]*meta.RESTMapping // nil for a kind that the cluster does not serve
-	listed int                                           // how many of them were not asked for
-	failed map[schema.GroupVersion]error                 // until Reset: a manifest may have thousands of objects of one version
+	mu      sync.Mutex
+	known   map[schema.GroupVersionKind]*meta.RESTMapping // nil for a kind that the cluster does not serve
+	unasked int                                           // how many of them were not asked for
+	failed  map[schema.GroupVersion]error                 // until Reset: a manifest may have thousands of objects of one version
 }
 
 // Limits of the kinds that a kindLookup keeps in addition to those that it was asked for, so that it does not list the kinds of a version again: their
 // number, and the length of the names of each.
 const (
-	listedKindsMax = 200
-	kindNamesMax   = 256
+	unaskedMax   = 200
+	kindNamesMax = 256
 )
 
 // knownKindsMax is the number of kinds above which Reset forgets them all.
@@ -113,12 +113,12 @@ func (k *kindLookup) list(wanted schema.GroupVersionKind) error {
 	k.known[wanted] = nil
 	for _, r := range list.APIResources {
 		kind := wanted.GroupVersion().WithKind(strings.Clone(r.Kind))
-		isListed := kind != wanted && k.listed < listedKindsMax && k.known[kind] == nil
-		if strings.Contains(r.Name, "/") || len(r.Name)+len(r.Kind) > kindNamesMax || kind != wanted && !isListed {
+		isUnasked := kind != wanted && k.unasked < unaskedMax && k.known[kind] == nil
+		if strings.Contains(r.Name, "/") || len(r.Name)+len(r.Kind) > kindNamesMax || kind != wanted && !isUnasked {
 			continue // a subresource, such as deployments/scale, which no manifest has, or one too many
 		}
-		if isListed {
-			k.listed++
+		if isUnasked {
+			k.unasked++
 		}
 		scope := meta.RESTScopeRoot
 		if r.Namespaced {
@@ -143,7 +143,7 @@ func (k *kindLookup) Reset() {
 	clear(k.failed)
 	if len(k.known) > knownKindsMax {
 		clear(k.known)
-		k.listed = 0
+		k.unasked = 0
 	}
 	for kind, mapping := range k.known {
 		if mapping == nil {

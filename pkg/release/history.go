@@ -225,7 +225,7 @@ func (c *Client) ListAfter(ctx context.Context, selector labels.Selector, after 
 // read: users who may write Secrets in one namespace could fill the memory.
 func (c *Client) eachRevision(ctx context.Context, selector labels.Selector, visit func(Found)) error {
 	err := eachObject(ctx, c.meta.Resource(secrets), ownedByHelm(selector), func(secret *metav1.PartialObjectMetadata) error {
-		if isNamed(secret) {
+		if hasLegalNames(secret) {
 			reduced := reducedMeta(secret)
 			visit(FoundIn(&reduced))
 		}
@@ -264,9 +264,9 @@ func eachObject(ctx context.Context, client metadata.ResourceInterface, selector
 	}
 }
 
-// isNamed reports whether the metadata that reducedMeta keeps of a Secret are no longer than an API server permits, or writes.
-func isNamed(secret metav1.Object) bool {
-	for _, value := range only(secret.GetLabels(), revisionLabels...) {
+// hasLegalNames reports whether the metadata that reducedMeta keeps of a Secret are no longer than an API server permits, or writes.
+func hasLegalNames(secret metav1.Object) bool {
+	for _, value := range withNames(secret.GetLabels(), revisionLabels...) {
 		if len(value) > validation.LabelValueMaxLength {
 			return false
 		}

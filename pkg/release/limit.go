@@ -67,8 +67,8 @@ func (c *Client) LimitHistory(limits HistoryLimits) *Client {
 	return &limited
 }
 
-// hold waits until no other client of Large, and no other action, has a large history in memory.
-func (l HistoryLimits) hold(ctx context.Context) error {
+// waitForTurn waits until no other client of Large, and no other action, has a large history in memory.
+func (l HistoryLimits) waitForTurn(ctx context.Context) error {
 	switch {
 	case l.Large != nil:
 		return l.Large.Pin(ctx)
@@ -176,7 +176,7 @@ func (s *historySecrets) List(ctx context.Context, o metav1.ListOptions) (*corev
 			for i := range list.Items {
 				secret := &list.Items[i]
 				if s.limits.Reduces {
-					if !isNamed(secret) {
+					if !hasLegalNames(secret) {
 						continue // it is from no API server
 					}
 					if secret, err = s.reduce(size, secret); err != nil {
@@ -215,7 +215,7 @@ func (s *historySecrets) pageSize() int64 {
 
 // Create creates a Secret.
 func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
-	return s.keep(s.SecretInterface.Create(ctx, secret, o))
+	return s.remember(s.SecretInterface.Create(ctx, secret, o))
 }
 
 // Update changes a Secret.
@@ -223,10 +223,10 @@ func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o me
 	if s.limits.Reduces {
 		return secret, s.storeUninstalling(ctx, secret)
 	}
-	return s.keep(s.SecretInterface.Update(ctx, secret, o))
+	return s.remember(s.SecretInterface.Update(ctx, secret, o))
 }
 
-func (s *historySecrets) keep(stored *corev1.Secret, err error) (*corev1.Secret, error) {
+func (s *historySecrets) remember(stored *corev1.Secret, err error) (*corev1.Secret, error) {
 	if err == nil && s.read != nil {
 		s.read[stored.Name] = stored.DeepCopy()
 	}
@@ -252,10 +252,10 @@ type historySize struct {
 	// storedCounted and readCounted do not include revisions that HistoryLimits.TrustSigned excepts.
 	storedCounted int64
 	readCounted   transport.SizeCounter
-	// scanned is the size of what reduce has decompressed, kept and keptValues that of what it has kept; held is whether it has its turn.
+	// scanned is the size of what reduce has decompressed, kept and keptValues that of what it has kept; hasTurn is whether it has its turn.
 	scanned, kept int64
 	keptValues    int
-	held          bool
+	hasTurn       bool
 }
 
 // check adds the size of Secrets, and returns an error if it exceeds the limits. It decompresses the releases as Helm does, and keeps nothing. Beyond
@@ -275,7 +275,7 @@ func (s *historySecrets) check(size *historySize, secrets ...corev1.Secret) erro
 			size.storedCounted += int64(secrets[i].Size())
 		}
 		if limits.Small.Bytes > 0 && size.storedCounted > limits.Small.Bytes {
-			if err := limits.hold(s.ctx); err != nil {
+			if err := limits.waitForTurn(s.ctx); err != nil {
 				return err
 			}
 		}
@@ -289,7 +289,7 @@ func (s *historySecrets) check(size *historySize, secrets ...corev1.Secret) erro
 				return len(text), nil
 			}
 			if _, err := size.readCounted.Write(text); err != nil {
-				refused = limits.hold(s.ctx)
+				refused = limits.waitForTurn(s.ctx)
 			}
 			return len(text), refused
 		}), unpacked(&secrets[i]))
@@ -374,7 +374,7 @@ func (s soundReleases) checkYAML(found ...release.Releaser) error {
 		for text := range parsedTexts(revision) {
 			var err error
 			if limits.Small.Values > 0 && registration.MostNodes(text) > limits.Small.Values {
-				err = limits.hold(s.ctx)
+				err = limits.waitForTurn(s.ctx)
 			}
 			if err == nil {
 				err = CheckDocuments(text, limits.Nodes)

@@ -77,8 +77,8 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 	kept := &corev1.Secret{
 		ObjectMeta: reducedMeta(secret), Data: map[string][]byte{"release": []byte("?")},
 	}
-	r := &revisionReader{history: s, size: size, Reader: bufio.NewReader(&scanned{Reader: unpacked(secret), ctx: s.ctx, size: size, limit: s.limits.Scanned})}
-	if err := r.keep(secretSize + kept.Size()); err != nil {
+	r := &revisionReader{history: s, size: size, Reader: bufio.NewReader(&scannedReader{Reader: unpacked(secret), ctx: s.ctx, size: size, limit: s.limits.Scanned})}
+	if err := r.add(secretSize + kept.Size()); err != nil {
 		return nil, err
 	}
 	revision, err := r.revision()
@@ -133,8 +133,8 @@ func (s *historySecrets) storeUninstalling(ctx context.Context, reduced *corev1.
 	return err
 }
 
-// scanned counts what is decompressed of all revisions.
-type scanned struct {
+// scannedReader counts what is decompressed of all revisions.
+type scannedReader struct {
 	io.Reader
 	ctx   context.Context
 	size  *historySize
@@ -142,7 +142,7 @@ type scanned struct {
 }
 
 // Read fails as soon as there is more than the limit, and when the context ends: a Secret of some kilobytes can take seconds.
-func (c *scanned) Read(into []byte) (int, error) {
+func (c *scannedReader) Read(into []byte) (int, error) {
 	if c.ctx.Err() != nil {
 		return 0, context.Cause(c.ctx)
 	}
@@ -161,8 +161,8 @@ type revisionReader struct {
 	refused error // why the history is refused, whatever the rest of it is
 }
 
-// keep adds to the size of what is kept of the history; a negative size is that of something that is kept no longer.
-func (r *revisionReader) keep(bytes int) error {
+// add adds to the size of what is kept of the history; a negative size is that of something that is kept no longer.
+func (r *revisionReader) add(bytes int) error {
 	r.size.kept += int64(bytes)
 	return r.checkSize()
 }
@@ -173,7 +173,7 @@ func (r *revisionReader) checkSize() error {
 		return l.Bytes > 0 && r.size.kept > l.Bytes || l.Values > 0 && r.size.keptValues > l.Values
 	}
 	if exceeds(limits.Small) {
-		r.refused = r.hold()
+		r.refused = r.waitForTurn()
 	}
 	if r.refused == nil && exceeds(limits.ResponseLimits) {
 		r.refused = fmt.Errorf("the history of the Helm release: %w", &transport.TooLargeError{Limits: limits.ResponseLimits})
@@ -181,13 +181,13 @@ func (r *revisionReader) checkSize() error {
 	return r.refused
 }
 
-// hold waits for the turn of a large history, once.
-func (r *revisionReader) hold() error {
-	if r.size.held {
+// waitForTurn waits for the turn of a large history, once.
+func (r *revisionReader) waitForTurn() error {
+	if r.size.hasTurn {
 		return nil
 	}
-	err := r.history.limits.hold(r.history.ctx)
-	r.size.held = err == nil
+	err := r.history.limits.waitForTurn(r.history.ctx)
+	r.size.hasTurn = err == nil
 	return err
 }
 
@@ -241,7 +241,7 @@ func (r *revisionReader) revision() (*reducedRevision, error) {
 				isOfRemoval := func(e helm.HookEvent) bool { return e == helm.HookPreDelete || e == helm.HookPostDelete }
 				if hook != nil && !slices.ContainsFunc(hook.Events, isOfRemoval) {
 					r.size.keptValues = values
-					return r.keep(-len(raw))
+					return r.add(-len(raw))
 				}
 				revision.Hooks = append(revision.Hooks, raw)
 				return nil
@@ -307,7 +307,7 @@ func (r *revisionReader) elements(begin byte, element func() error) error {
 		switch c, err = r.next(); {
 		case err != nil:
 			return err
-		case c == begin+2: // the closing bracket
+		case c == begin+2: // the closing bracket: ASCII has ']' two behind '[', and '}' two behind '{'
 			return nil
 		case c == ',':
 			continue
@@ -330,7 +330,7 @@ func (r *revisionReader) raw() (raw []byte, err error) {
 		if !inString && (c == ',' || c == '{' || c == '[') {
 			r.size.keptValues++
 		}
-		return r.keep(1)
+		return r.add(1)
 	})
 	return raw, err
 }
@@ -437,18 +437,19 @@ func (r *revisionReader) escaped() ([]byte, error) {
 }
 
 // headWriter gets a manifest, and keeps the heads of its objects. Of each document it keeps the fields of heads at the beginning of a line, with the lines
-// that belong to them, and any text of which it cannot tell where its fields are: indented documents, and those in JSON.
+// that belong to them, and any text of which it cannot tell where its fields are: indented documents, and those in JSON. Agents store objects as
+// sigs.k8s.io/yaml writes them. Of rarer layouts, such as a flow mapping whose lines are not indented, it may keep a part that cannot be parsed, and Helm
+// then reports that the revision is damaged.
 //
-// A text that is written to mislead it names other objects than for Helm. It cannot have an object removed that a text for Helm cannot: Helm gets
-// what the headWriter keeps, after the signature of the whole revision was checked.
+// A crafted text may give Helm other objects than the original. That gives its author nothing: they could have written the other objects.
 type headWriter struct {
 	reader   *revisionReader
 	manifest bytes.Buffer
 	head     []byte // of the document
 	line     []byte // the beginning of the line, until isDecided
-	// skipsSpace is whether the line follows the beginning of a document. isField is whether the lines that follow belong to a field that is kept.
-	isDecided, isKept, isField, skipsSpace bool
-	hasBegun                               bool // whether a field of the document has begun
+	// skipsSpace is whether the line follows the beginning of a document. inKeptField is whether the lines that follow belong to a field that is kept.
+	isDecided, isKept, inKeptField, skipsSpace bool
+	hasField                                   bool // whether a field of the document has begun
 }
 
 // headFields are the fields of an object that are kept. A list has items, which are kept as they are.
@@ -488,7 +489,7 @@ func (h *headWriter) WriteByte(c byte) error {
 // decide decides from the beginning of a line whether the line is kept.
 func (h *headWriter) decide() {
 	h.isDecided = true
-	first, isField := h.line[0], h.isField || !h.hasBegun
+	first, inKeptField := h.line[0], h.inKeptField || !h.hasField
 	switch {
 	case first == '#':
 		h.isKept = false
@@ -496,12 +497,12 @@ func (h *headWriter) decide() {
 	case strings.IndexByte(" \t\r\n-}]", first) >= 0: // continues the field
 	case isNameCharacter(first):
 		if name, _, found := bytes.Cut(h.line, []byte(":")); found || len(h.line) >= longestField {
-			isField, h.hasBegun = slices.Contains(headFields, strings.TrimSpace(string(name))), true
+			inKeptField, h.hasField = slices.Contains(headFields, strings.TrimSpace(string(name))), true
 		}
 	default: // a quoted name, JSON, or what else YAML permits
-		isField, h.hasBegun = true, true
+		inKeptField, h.hasField = true, true
 	}
-	h.isField, h.isKept = isField, isField
+	h.inKeptField, h.isKept = inKeptField, inKeptField
 }
 
 func (h *headWriter) write(text ...byte) error {
@@ -512,7 +513,7 @@ func (h *headWriter) write(text ...byte) error {
 		return nil
 	}
 	h.head = append(h.head, text...)
-	return h.reader.keep(len(text))
+	return h.reader.add(len(text))
 }
 
 // endDocument adds the head of the document to the manifest.
@@ -525,13 +526,13 @@ func (h *headWriter) endDocument() error {
 	}
 	head := h.head
 	h.head, h.line = head[:0], h.line[:0]
-	h.isDecided, h.isKept, h.isField, h.hasBegun = false, false, false, false
+	h.isDecided, h.isKept, h.inKeptField, h.hasField = false, false, false, false
 	if len(bytes.TrimSpace(head)) == 0 {
-		return h.reader.keep(-len(head))
+		return h.reader.add(-len(head))
 	}
 	limits := h.reader.history.limits
 	if limits.Small.Values > 0 && registration.MostNodes(head) > limits.Small.Values {
-		if h.reader.refused = h.reader.hold(); h.reader.refused != nil {
+		if h.reader.refused = h.reader.waitForTurn(); h.reader.refused != nil {
 			return h.reader.refused
 		}
 	}
@@ -544,19 +545,19 @@ func (h *headWriter) endDocument() error {
 	var object reducedHead
 	reduced := head // Helm reports that it is damaged
 	if yaml.Unmarshal(head, &object) == nil && object.Items == nil && object.Kind != "" {
-		object.Metadata.Labels = only(object.Metadata.Labels, SetHashLabel)
-		object.Metadata.Annotations = only(object.Metadata.Annotations, kube.ResourcePolicyAnno, helm.HookAnnotation)
+		object.Metadata.Labels = withNames(object.Metadata.Labels, SetHashLabel)
+		object.Metadata.Annotations = withNames(object.Metadata.Annotations, kube.ResourcePolicyAnno, helm.HookAnnotation)
 		if text, err := json.Marshal(object); err == nil {
 			reduced = text
 		}
 	}
 	before := h.manifest.Len()
 	fmt.Fprintf(&h.manifest, "---\n%s\n", bytes.TrimRight(reduced, "\n"))
-	return h.reader.keep(h.manifest.Len() - before - len(head))
+	return h.reader.add(h.manifest.Len() - before - len(head))
 }
 
-// only returns the entries with these names.
-func only(all map[string]string, names ...string) map[string]string {
+// withNames returns the entries with these names.
+func withNames(all map[string]string, names ...string) map[string]string {
 	kept := map[string]string{}
 	for _, name := range names {
 		if value, found := all[name]; found {
@@ -570,6 +571,6 @@ func only(all map[string]string, names ...string) map[string]string {
 func reducedMeta(object metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-		Labels: only(object.GetLabels(), revisionLabels...),
+		Labels: withNames(object.GetLabels(), revisionLabels...),
 	}
 }

@@ -209,7 +209,7 @@ func TestReduce_contextEnds(t *testing.T) {
 
 // A member may serve each of the kinds that its histories name.
 func TestKindLookup_forgets(t *testing.T) {
-	kinds := &kindLookup{known: map[schema.GroupVersionKind]*meta.RESTMapping{}, listed: 7}
+	kinds := &kindLookup{known: map[schema.GroupVersionKind]*meta.RESTMapping{}, unasked: 7}
 	for i := range knownKindsMax {
 		kinds.known[schema.GroupVersionKind{Kind: fmt.Sprint(i)}] = &meta.RESTMapping{}
 	}
@@ -218,5 +218,5 @@ func TestKindLookup_forgets(t *testing.T) {
 	kinds.known[schema.GroupVersionKind{Kind: "one more"}] = &meta.RESTMapping{}
 	kinds.Reset()
 	assert.Empty(t, kinds.known)
-	assert.Zero(t, kinds.listed)
+	assert.Zero(t, kinds.unasked)
 }

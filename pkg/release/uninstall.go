@@ -51,7 +51,7 @@ type UninstallOptions struct {
 
 // errOtherOwner is the error of Uninstall if no revision of the owner decides, and another revision has another owner, perhaps a person or an agent with
 // another key: the history is theirs. The revisions that name the owner are then deleted, and another call continues with the rest.
-var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: its Secret was deleted")
+var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: the Secrets of the revisions that name this owner were deleted")
 
 // Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
@@ -63,7 +63,7 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	c, end := c.beginAction(false)
 	defer end()
 	err := c.uninstall(ctx, namespace, name, options)
-	if err == nil || c.key == nil || ctx.Err() != nil || mayPass(err) || errors.Is(err, errOtherOwner) {
+	if err == nil || c.key == nil || ctx.Err() != nil || isTransient(err) || errors.Is(err, errOtherOwner) {
 		return err
 	}
 	forgotten, forgetErr := c.forgetUnsigned(ctx, namespace, name, options)
@@ -88,7 +88,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	signed := c.lastSigned(own, options)
 	if signed != nil {
 		account := options.account()
-		options = options.of(signed)
+		options = options.trustedFrom(signed)
 		hasDropped, err := op.dropLater(ctx, name, options, signed, own, revisions)
 		if err != nil {
 			return err
@@ -123,7 +123,8 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
 	case latest.Info.Status == common.StatusUninstalled: // by an earlier call
 	default:
-		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded.
+		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded. Objects
+		// without marks are then kept: a person may have created them since.
 		status := latest.Info.Status
 		op.cluster.keepsUnmarked = status == common.StatusSuperseded || status == common.StatusUninstalling
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
@@ -199,8 +200,8 @@ func (o UninstallOptions) setHash(r *helm.Release) string {
 	return setHash(objectSetID(deployment, *o.Scope))
 }
 
-// of returns the options for a revision of the owner that decides.
-func (o UninstallOptions) of(signed *helm.Release) UninstallOptions {
+// trustedFrom returns the options for a revision of the owner that decides.
+func (o UninstallOptions) trustedFrom(signed *helm.Release) UninstallOptions {
 	trusted := UninstallOptionsFrom(signed.Labels)
 	trusted.ServiceAccountNamespace, trusted.Scope, trusted.Adjust = o.ServiceAccountNamespace, o.Scope, o.Adjust
 	if o.Adjust != nil {
@@ -269,7 +270,7 @@ func (o *helmAction) dropLater(
 		return len(damaged) > 0, nil
 	}
 	if options.Scope != nil {
-		if err := o.client.deleteOwned(ctx, o.namespace, name, options, signed, later...); err != nil && mayPass(err) {
+		if err := o.client.deleteOwned(ctx, o.namespace, name, options, signed, later...); err != nil && isTransient(err) {
 			return false, err
 		}
 	}
@@ -334,9 +335,9 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 	}
 }
 
-// mayPass reports whether the same call may succeed later: the error comes from a request, or is ErrBusy. Other errors are caused by the content of
+// isTransient reports whether the same call may succeed later: the error comes from a request, or is ErrBusy. Other errors are caused by the content of
 // the revision.
-func mayPass(err error) bool {
+func isTransient(err error) bool {
 	var request *url.Error
 	var answer apierrors.APIStatus
 	isRefused := func(err error) bool {
