@@ -1,6 +1,7 @@
 package release
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -9,8 +10,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	chartcommon "helm.sh/helm/v4/pkg/chart/common"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/fuzz"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -198,5 +208,86 @@ func FuzzCheckYAML(f *testing.F) {
 		if accepted && hasAliases([]byte(text)) {
 			assert.LessOrEqual(t, expanded, limit)
 		}
+	})
+}
+
+// What a removal reads of a revision that an agent has stored is the same in the reduced one.
+func FuzzReduce(f *testing.F) {
+	for _, text := range []string{
+		"", "a\n---\nkind: X\n", "\n---\n", `{"a":[1,"\"}]`, "# a\r\n- b\n", "&a *a", "kind", "manifest", "? a\n: b", "\U0001F600\u2028\x00\xff", "<\\u0041>", " a ", "1", "null", "---",
+	} {
+		for _, event := range []string{"pre-delete", "post-delete", "test", ""} {
+			f.Add(text, event, event != "")
+		}
+	}
+	f.Fuzz(func(t *testing.T, text, event string, isIndented bool) {
+		key := text
+		if strings.ContainsAny(text, "\u0085\u2028\u2029") {
+			key = "key" // no field has a name with one of the line ends that only YAML knows
+		}
+		object := func(name string) string {
+			fields := map[string]any{
+				"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"k": text}, "list": []any{text, map[string]any{key: nil}},
+				"metadata": map[string]any{
+					"name": name, "namespace": text, "labels": map[string]any{SetHashLabel: text, "a": text},
+					"annotations": map[string]any{kube.ResourcePolicyAnno: text, "b": text, helm.HookAnnotation: event},
+				},
+			}
+			if _, isField := fields[key]; !isField && key != "items" { // a list is kept as it is
+				fields[key] = text
+			}
+			encoded, err := sigsyaml.Marshal(fields)
+			if err != nil {
+				t.Skip("no agent stores it: ", err)
+			}
+			return "---\n" + string(encoded)
+		}
+		stored := &helm.Release{
+			Name: "a", Namespace: "ns", Version: 7, Info: &helm.Info{Status: common.StatusDeployed, Description: text, Notes: text},
+			Chart: &chart.Chart{
+				Metadata:  &chart.Metadata{Name: text, Annotations: map[string]string{bundleAnnotation: text}},
+				Templates: []*chartcommon.File{{Name: text, Data: []byte(text)}}, Values: map[string]any{text: text},
+			},
+			Config: map[string]any{text: []any{text, 1.5, map[string]any{"manifest": text}}}, Manifest: object("one") + object(text),
+			Hooks: []*helm.Hook{{Name: text, Manifest: object("hook"), Events: []helm.HookEvent{helm.HookEvent(event)}, Weight: 3}},
+		}
+		encoded, err := json.Marshal(stored)
+		if isIndented {
+			encoded, err = json.MarshalIndent(stored, "", "\t")
+		}
+		require.NoError(t, err)
+		decode := func(reduces bool) *helm.Release {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: secretName("a", 7)}}
+			secret.Data = map[string][]byte{"release": []byte(base64.StdEncoding.EncodeToString(encoded))}
+			found, err := driver.NewSecrets(&historySecrets{SecretInterface: readSecret{secret: secret}, ctx: t.Context(), limits: HistoryLimits{Reduces: reduces}}).Get(secret.Name)
+			require.NoError(t, err)
+			return found.(*helm.Release)
+		}
+		want, got := decode(false), decode(true)
+		heads := func(manifest string) (heads []reducedHead, err error) {
+			for _, document := range documentStart.Split(manifest, -1) {
+				var head reducedHead
+				if err := sigsyaml.Unmarshal([]byte(document), &head); err != nil {
+					return nil, err
+				}
+				head.Metadata.Labels = withNames(head.Metadata.Labels, SetHashLabel)
+				head.Metadata.Annotations = withNames(head.Metadata.Annotations, kube.ResourcePolicyAnno, helm.HookAnnotation)
+				heads = append(heads, head)
+			}
+			return heads, nil
+		}
+		wanted, err := heads(want.Manifest)
+		if err != nil {
+			return // the encoder writes some characters that no decoder accepts
+		}
+		kept, err := heads(got.Manifest)
+		require.NoError(t, err, got.Manifest)
+		require.Equal(t, wanted, kept)
+		if isOfRemoval := event == "pre-delete" || event == "post-delete"; !isOfRemoval {
+			want.Hooks = nil
+		}
+		want.Manifest, got.Manifest = "", ""
+		want.Config, want.Chart.Templates, want.Chart.Values = nil, nil, nil
+		assert.Equal(t, want, got)
 	})
 }
