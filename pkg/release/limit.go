@@ -220,8 +220,11 @@ func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o me
 
 // Update changes a Secret.
 func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
-	if s.limits.Reduces {
+	switch {
+	case s.limits.Reduces:
 		return secret, s.storeUninstalling(ctx, secret)
+	case secret.Labels[helmStatusLabel] == string(common.StatusUninstalled): // removeRest deletes the Secret
+		return s.remember(secret, nil)
 	}
 	return s.remember(s.SecretInterface.Update(ctx, secret, o))
 }

@@ -121,7 +121,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
 		isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
-	case latest.Info.Status == common.StatusUninstalled: // by an earlier call
+	case latest.Info.Status == common.StatusUninstalled: // by a person who kept the history
 	default:
 		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded. Objects
 		// without marks are then kept: a person may have created them since.
