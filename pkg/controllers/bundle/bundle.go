@@ -19,7 +19,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"

@@ -16,7 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )

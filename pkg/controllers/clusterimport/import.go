@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"

@@ -20,7 +20,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"

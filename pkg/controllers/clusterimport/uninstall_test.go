@@ -25,7 +25,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	tokens "github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"

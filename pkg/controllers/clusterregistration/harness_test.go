@@ -31,7 +31,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"

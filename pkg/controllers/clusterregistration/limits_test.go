@@ -10,7 +10,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
