@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -9,14 +10,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -242,6 +246,39 @@ func TestAgentPolicies(t *testing.T) {
 			_, err := ask(audiences...)
 			require.NoError(t, err, "%v", audiences)
 		}
+	})
+	s.run("an agent names only its own token in its Lease", func(t *testing.T, s *scene) {
+		namespace := registration.ClusterNamespace(s.namespace, "c")
+		first := s.account(namespace, "request-x", rule("coordination.k8s.io", "leases", "get", "patch"), rule("", "serviceaccounts/token", "create"))
+		reply, err := first.kubernetes.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "request-x", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		config := rest.CopyConfig(first.config)
+		config.BearerToken = reply.Status.Token
+		second := newUser(t, first.name, config)
+		_, err = s.admin.kubernetes.CoordinationV1().Leases(namespace).Create(t.Context(),
+			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "request-x"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		id := func(as user) string {
+			claims, err := credential.Inspect(credential.Token(as.config.BearerToken))
+			require.NoError(t, err)
+			return strconv.Quote(claims.CredentialID)
+		}
+		write := func(as user, id string) error { // a heartbeat
+			_, err := as.kubernetes.CoordinationV1().Leases(namespace).Patch(t.Context(), "request-x", types.MergePatchType, []byte(
+				`{"metadata":{"annotations":{"`+registration.LeaseCredential+`":`+id+`}},"spec":{"holderIdentity":"i"}}`), metav1.PatchOptions{})
+			return err
+		}
+
+		require.NoError(t, write(first, "null"), "an agent of an earlier release names no token")
+		for _, other := range []string{id(second), `"JTI=1"`, `""`} {
+			requireRefused(t, write(first, other), "only the ID of its own token")
+		}
+		require.NoError(t, write(first, id(first)))
+		requireRefused(t, write(first, "null"), "only the ID of its own token")
+		require.NoError(t, write(second, id(first)), "it is not changed")
+		require.NoError(t, write(second, id(second)))
+		requireRefused(t, write(second, id(first)), "only the ID of its own token")
+		require.NoError(t, write(s.admin, "null"), "others may remove it")
 	})
 	s.run("others get tokens without these limits", func(t *testing.T, s *scene) {
 		s.agent("c")

@@ -87,7 +87,7 @@ func TestObjectsUseTheAnnotationsOfTheHub(t *testing.T) {
 	for _, policy := range objects(t, "v1") {
 		text := fmt.Sprint(policy.Object["spec"])
 		for _, key := range regexp.MustCompile(`muster\.fleet\.cattle\.io/[a-z-]+`).FindAllString(text, -1) {
-			assert.Contains(t, []string{fleet.CreatorAnnotation, registration.LeaseReport, registration.LeaseProof}, key)
+			assert.Contains(t, []string{fleet.CreatorAnnotation, registration.LeaseReport, registration.LeaseProof, registration.LeaseCredential}, key)
 			found++
 		}
 	}

@@ -41,6 +41,9 @@ type Claims struct {
 	Expires time.Time
 	// Issued is the time of issue by the API server's clock; zero if the token has none.
 	Issued time.Time
+	// CredentialID is the credential ID that an API server from Kubernetes 1.30 on gives the token, in the extra of its user; empty if the token
+	// has no ID.
+	CredentialID string
 	// KeyID names the key with which the API server has signed the token; empty if the token does not say it.
 	KeyID string
 }
@@ -70,6 +73,9 @@ func Inspect(token Token) (Claims, error) {
 		Namespace:      cmp.Or(c.Kubernetes.Namespace, c.LegacyNamespace),
 		ServiceAccount: cmp.Or(c.Kubernetes.ServiceAccount.Name, c.LegacyName),
 		UID:            cmp.Or(c.Kubernetes.ServiceAccount.UID, c.LegacyUID),
+	}
+	if c.ID != "" {
+		claims.CredentialID = "JTI=" + c.ID
 	}
 	claims.KeyID, _ = parsed.Header["kid"].(string)
 	if c.ExpiresAt != nil {

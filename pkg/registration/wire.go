@@ -145,7 +145,13 @@ const (
 	LeaseReport = "muster.fleet.cattle.io/agent-report"
 	// LeaseProof names a new ClusterRegistration of the same agent: the proof of possession.
 	LeaseProof = "muster.fleet.cattle.io/possession-proof"
+	// LeaseCredential is the credential ID of the token with which the agent works. LeasePolicy lets an agent write only the ID of the token with
+	// which it sends the request.
+	LeaseCredential = "muster.fleet.cattle.io/credential-id"
 )
+
+// LeasePolicy is the admission policy that limits what an agent may write to its Lease. Agents recognize its refusals.
+const LeasePolicy = "fleet-agent-lease"
 
 // PendingSecret is the Secret on a member in which an agent stores its pending request, so that after a restart it continues
 // that request instead of creating another.

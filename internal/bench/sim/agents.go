@@ -22,6 +22,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -344,7 +345,11 @@ func (a *Agents) renewal(agent Agent, b Beats) []byte {
 			APIServer: &fleet.AgentAPIServer{Ready: true}, Instance: instance, Registration: agent.Request,
 			Hub: &fleet.AgentHub{APIServerURL: a.values.APIServerURL, APIServerCAHash: registration.CAHash([]byte(a.values.APIServerCA))},
 		})
-		patch["metadata"] = map[string]any{"annotations": map[string]string{registration.LeaseReport: string(report)}, "managedFields": []any{struct{}{}}}
+		annotations := map[string]string{registration.LeaseReport: string(report)}
+		if claims, _ := credential.Inspect(credential.Token(agent.token)); claims.CredentialID != "" {
+			annotations[registration.LeaseCredential] = claims.CredentialID
+		}
+		patch["metadata"] = map[string]any{"annotations": annotations, "managedFields": []any{struct{}{}}}
 	}
 	return mustJSON(patch)
 }

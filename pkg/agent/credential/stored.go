@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/config"
+	tokens "github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -49,6 +50,12 @@ type Stored struct {
 
 // ClusterNamespace is the namespace of the BundleDeployments and of the Lease.
 func (s *Stored) ClusterNamespace() string { return s.Namespace }
+
+// CredentialID returns the credential ID of the token; empty if the token has none.
+func (s *Stored) CredentialID() string {
+	claims, _ := tokens.Inspect(tokens.Token(s.Token)) // a token that is not readable has none
+	return claims.CredentialID
+}
 
 // HubID identifies the hub, by its address and a digest of its CA, and the Cluster there. It is another one after any of these has changed.
 func (s *Stored) HubID() string {

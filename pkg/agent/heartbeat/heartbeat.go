@@ -44,6 +44,8 @@ type Heartbeat struct {
 	// sending is held from the read of the possession proof until the hub has answered, so that an earlier proof, or none, cannot arrive
 	// after a later one.
 	sending sync.Mutex
+	// named is the credential ID that the Lease has, and refused one that the hub did not let the agent write there. sending guards both.
+	named, refused string
 }
 
 // Run sends a heartbeat at once, after each interval, and when the Notes ask for one, until ctx ends. It returns an error when the
@@ -101,6 +103,11 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 		// apply. Each renewal then costs it a quarter less CPU.
 		metadata["managedFields"] = []any{struct{}{}}
 	}
+	id := stored.CredentialID()
+	names := id != "" && id != h.named && id != h.refused
+	if names {
+		annotations[registration.LeaseCredential] = id
+	}
 	forLease := map[string]any{
 		"metadata": metadata,
 		"spec": map[string]any{
@@ -110,8 +117,17 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	statusInterval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
 	report.CheckinInterval, report.LastSeen = &metav1.Duration{Duration: statusInterval}, now.UTC().Format(time.RFC3339)
 	lease, err := h.write(ctx, use, forLease, report)
+	if names && hubclient.RefusedBy(err, registration.LeasePolicy) { // a hub of an earlier release, or a renewal has replaced the token meanwhile
+		h.refused = id
+		delete(annotations, registration.LeaseCredential)
+		lease, err = h.write(ctx, use, forLease, report)
+	}
 	if lease != nil {
-		last.text = lease.Annotations[registration.LeaseReport] // the hub may have made another Lease since the last heartbeat
+		// The hub may have made another Lease since the last heartbeat, or was restored from a backup.
+		last.text, h.named = lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseCredential]
+		if h.named != "" && id != "" && h.named != id && h.refused != id {
+			h.Notes.SendNow() // another holder of the credential may have written it: the hub detects the two if they write in turn
+		}
 	}
 	if lease != nil || err != nil && stored.Lease != "" { // an agent with a Lease waits no longer for a retry than for its next heartbeat
 		return leaseInterval, err
@@ -150,9 +166,10 @@ func (h *Heartbeat) write(ctx context.Context, use *credential.InUse, forLease, 
 	return nil, use.Conn.PatchAgentStatus(ctx, stored.Workspace, stored.ClusterName, forStatus)
 }
 
-// isWithoutLease reports whether the hub no longer makes a Lease for this agent. A proxy may answer 403 and 404 for a hub that is down.
+// isWithoutLease reports whether the hub no longer makes a Lease for this agent. A proxy may answer 403 and 404 for a hub that is down, and the policy
+// for Leases answers 403.
 func isWithoutLease(err error) bool {
-	return (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) && hubclient.FromAPIServer(err)
+	return (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) && hubclient.FromAPIServer(err) && !hubclient.RefusedBy(err, registration.LeasePolicy)
 }
 
 // skewTolerance is the change of the clock skew below which the agent reports the same skew again: its last digits differ each time.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,10 +31,13 @@ import (
 // recordingHub answers patches of a Lease and of the status of a Cluster, and records them.
 type recordingHub struct {
 	use          *credential.InUse
-	patches      []string // resource and the JSON that was sent
+	useToken     func(token string) // makes the agent work with another token
+	patches      []string           // resource and the JSON that was sent
 	leaseAnswer  hubAnswer
 	statusAnswer hubAnswer
 	annotations  map[string]string
+	// refusesCredential makes the policy for Leases refuse the annotation with the credential ID.
+	refusesCredential bool
 }
 
 // hubAnswer is an error of the API server, or of a proxy before it. The zero value is no error.
@@ -75,6 +79,12 @@ func newRecordingHub(t *testing.T, lease string) *recordingHub {
 			r.leaseAnswer.write(w)
 			return
 		}
+		if r.refusesCredential && strings.Contains(string(body), registration.LeaseCredential) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"leases.coordination.k8s.io \"lease\" `+
+				`is forbidden: ValidatingAdmissionPolicy 'fleet-agent-lease' with binding 'fleet-agent-lease' denied request: an agent may change only its report"}`)
+			return
+		}
 		var sent struct {
 			Metadata struct{ Annotations map[string]*string }
 		}
@@ -88,14 +98,17 @@ func newRecordingHub(t *testing.T, lease string) *recordingHub {
 		_, _ = w.Write(answer)
 	}))
 	t.Cleanup(server.Close)
-	stored, err := credential.Parse(agenttest.StoredSecret(t, agenttest.HubURL, "", agenttest.OldToken))
-	require.NoError(t, err)
-	stored.Server, stored.Lease, stored.Workspace = server.URL, lease, "fleet-default"
-	log, _ := agenttest.Log(t)
-	conn, err := (&hubclient.Dialer{Timing: *agenttest.Quick(), Clock: clock.RealClock{}, Log: log}).Dial(stored.Access)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	r.use = credential.NewInUse(conn, stored)
+	r.useToken = func(token string) {
+		stored, err := credential.Parse(agenttest.StoredSecret(t, agenttest.HubURL, "", token))
+		require.NoError(t, err)
+		stored.Server, stored.Lease, stored.Workspace = server.URL, lease, "fleet-default"
+		log, _ := agenttest.Log(t)
+		conn, err := (&hubclient.Dialer{Timing: *agenttest.Quick(), Clock: clock.RealClock{}, Log: log}).Dial(stored.Access)
+		require.NoError(t, err)
+		t.Cleanup(conn.Close)
+		r.use = credential.NewInUse(conn, stored)
+	}
+	r.useToken(agenttest.OldToken)
 	return r
 }
 
@@ -135,6 +148,57 @@ func TestHeartbeat_send(t *testing.T) {
 		}
 		assert.Contains(t, hub.annotations, registration.LeaseReport)
 		assert.Contains(t, hub.patches[len(hub.patches)-1], `"managedFields":[{}]`, "the hub's new Lease has managers again")
+	})
+	t.Run("the credential only when the Lease names another one", func(t *testing.T) {
+		hub, h, last := newRecordingHub(t, "lease"), agent(t), lastReport{}
+		named := func() bool { return strings.Contains(hub.patches[len(hub.patches)-1], registration.LeaseCredential) }
+		for serial, issued := range []time.Time{now.Now(), now.Now().Add(time.Hour)} {
+			hub.useToken(agenttest.JWT("uid", issued, issued.Add(24*time.Hour), serial))
+			for n := range 3 {
+				_, err := h.send(t.Context(), hub.use, &last)
+				require.NoError(t, err)
+				assert.Equal(t, n == 0, named())
+				assert.Equal(t, fmt.Sprint("JTI=", serial), hub.annotations[registration.LeaseCredential])
+			}
+		}
+
+		wake := h.Notes.waker()
+		delete(hub.annotations, registration.LeaseCredential) // the hub has made the Lease again
+		for n := range 3 {
+			_, err := h.send(t.Context(), hub.use, &last)
+			require.NoError(t, err)
+			assert.Equal(t, n == 1, named())
+		}
+		assertOpen(t, wake)
+		hub.annotations[registration.LeaseCredential] = "JTI=thief"
+		_, err := h.send(t.Context(), hub.use, &last)
+		require.NoError(t, err)
+		assert.True(t, isClosed(wake), "the credential is named again at once")
+		_, err = h.send(t.Context(), hub.use, &last)
+		require.NoError(t, err)
+		assert.Equal(t, "JTI=1", hub.annotations[registration.LeaseCredential])
+	})
+	t.Run("a policy that does not let the agent name its credential", func(t *testing.T) {
+		hub, h, last := newRecordingHub(t, "lease"), agent(t), lastReport{}
+		hub.useToken(agenttest.JWT("uid", now.Now(), now.Now().Add(24*time.Hour), 1))
+		hub.refusesCredential = true
+		wake := h.Notes.waker()
+		for range 2 {
+			_, err := h.send(t.Context(), hub.use, &last)
+			require.NoError(t, err)
+			hub.annotations[registration.LeaseCredential] = "JTI=0" // from before a downgrade of the hub
+		}
+		assertOpen(t, wake)
+		require.Len(t, hub.patches, 3, "it is tried once")
+		for n, patch := range hub.patches {
+			assert.True(t, strings.HasPrefix(patch, "lease "), patch)
+			assert.Equal(t, n == 0, strings.Contains(patch, registration.LeaseCredential))
+		}
+		hub.useToken(agenttest.JWT("uid", now.Now(), now.Now().Add(24*time.Hour), 2))
+		hub.refusesCredential = false
+		_, err := h.send(t.Context(), hub.use, &last)
+		require.NoError(t, err)
+		assert.Equal(t, "JTI=2", hub.annotations[registration.LeaseCredential], "after the next renewal it is tried again")
 	})
 	t.Run("the status where the hub makes no Lease", func(t *testing.T) {
 		hub, h := newRecordingHub(t, ""), agent(t)

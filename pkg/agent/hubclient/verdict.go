@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,11 @@ func Classify(err error) TokenVerdict {
 // FromAPIServer reports whether the API server wrote the Status of an error. client-go generates one if the body of a response is no Status.
 func FromAPIServer(err error) bool {
 	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// RefusedBy reports whether an admission policy of the hub has refused a request.
+func RefusedBy(err error, policy string) bool {
+	return err != nil && apierrors.IsForbidden(err) && FromAPIServer(err) && strings.Contains(err.Error(), "'"+policy+"'")
 }
 
 func (v TokenVerdict) String() string {

@@ -197,7 +197,7 @@ type Liveness interface {
 	Observe(cluster *fleet.Cluster)
 	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
-	// Instances returns the names of the agent processes that have recently sent heartbeats, sorted.
+	// Instances names the agent processes that have recently sent heartbeats, sorted, with their credentials if they differ in nothing else.
 	Instances(cluster *fleet.Cluster) []string
 }
 

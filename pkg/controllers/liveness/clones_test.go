@@ -14,11 +14,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-func TestInstances_clones(t *testing.T) {
+func TestHolders_clones(t *testing.T) {
 	const interval = 15 * time.Minute
 	for _, row := range []struct {
 		name  string
-		beats string // an interval apart; "." is no heartbeat, "-" an agent that reports no instance
+		beats string // an interval apart; "." is no heartbeat, "-" an agent that reports no instance, "Ax" one of instance A with credential x
 		want  string // after each: c where there are clones
 	}{
 		{"one agent", "A A A A", "    "},
@@ -31,17 +31,27 @@ func TestInstances_clones(t *testing.T) {
 		{"a copy after a long pause", "A B . . . A B A", "       c"},
 		{"agents without an instance", "- - - A - B", "      "},
 		{"nothing at all", ". . .", "   "},
+		{"renewals", "Ax Ax Ay Ay Az Az", "      "},
+		{"a restart with a renewed credential", "Ax Ay By By", "    "},
+		{"a restart before the renewed credential was stored", "Ax Ay Bx Bx Bz", "     "},
+		{"a member that was restored from a backup", "Ax Ay Bx Bx", "    "},
+		{"a hub that makes the Lease again", "Ax A Ax Ax", "    "},
+		{"a hub of an earlier release before", "A Ax Ax Ay", "    "},
+		{"a thief who sends the instance of the agent", "Ax At Ax Ax Ax Ax", "  cc  "},
+		{"a thief who also renews", "Ax Ay At Ay Au Ay", "   ccc"},
+		{"a thief, and a restart", "Ax At Bx Bt Bx", "    c"},
+		{"a copy of a running process, after it has renewed", "Ax Ax Ay Ax", "   c"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			i, got, now := &instances{}, "", noon
+			i, got, now := &holders{}, "", noon
 			for _, name := range strings.Fields(row.beats) {
 				now = now.Add(interval)
 				switch name {
 				case ".":
 				case "-":
-					i.add("", now)
+					i.add(holder{}, now)
 				default:
-					i.add(name, now)
+					i.add(holder{instance: name[:1], credential: name[1:]}, now)
 				}
 				i.expire(now, interval)
 				got += map[bool]string{true: "c", false: " "}[i.clones]
@@ -51,25 +61,35 @@ func TestInstances_clones(t *testing.T) {
 	}
 }
 
-// One image of a disk was started at more sites than instances are kept.
-func TestInstances_manyClones(t *testing.T) {
-	i, now := &instances{}, noon
-	for n := range 2 * maxInstances {
-		i.add(fmt.Sprint(n), now.Add(time.Duration(n)*time.Second))
+// One image of a disk was started at more sites than holders are kept.
+func TestHolders_manyClones(t *testing.T) {
+	i, now := &holders{}, noon
+	for n := range 2 * maxHolders {
+		i.add(holder{instance: fmt.Sprint(n)}, now.Add(time.Duration(n)*time.Second))
 	}
 	assert.False(t, i.clones)
-	i.add("0", now.Add(time.Minute))
+	i.add(holder{instance: "0"}, now.Add(time.Minute))
 	assert.True(t, i.clones)
 }
 
-func TestInstances_limit(t *testing.T) {
-	i := &instances{}
+func TestHolders_limit(t *testing.T) {
+	i := &holders{}
 	for n := range 1000 {
-		i.add(fmt.Sprint(n), noon.Add(time.Duration(n)*time.Second))
+		i.add(holder{instance: fmt.Sprint(n)}, noon.Add(time.Duration(n)*time.Second))
 	}
-	assert.Len(t, i.recent, maxInstances)
-	assert.Equal(t, "999", i.recent[maxInstances-1].name)
+	assert.Len(t, i.recent, maxHolders)
+	assert.Equal(t, "999", i.recent[maxHolders-1].instance)
 	assert.False(t, i.clones)
+}
+
+// The message names the credentials only if the instances do not differ.
+func TestHolders_names(t *testing.T) {
+	h := &holders{}
+	for _, by := range []holder{{"B", "JTI=2"}, {"A", "JTI=1"}, {"B", "JTI=3"}, {"C", ""}, {"C", "JTI=4"}, {}} {
+		h.add(by, noon)
+	}
+	h.expectClones(noon)
+	assert.Equal(t, []string{"A", "B with credential JTI=2", "B with credential JTI=3", "C", "C with credential JTI=4"}, h.names())
 }
 
 // beatAs is a heartbeat of one of several agents.

@@ -40,7 +40,7 @@ func Reduce(object any) (any, error) {
 	maps.DeleteFunc(lease.Annotations, func(key, value string) bool {
 		switch key {
 		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.WorkspaceAnnotation,
-			registration.LeaseProof:
+			registration.LeaseProof, registration.LeaseCredential:
 			return len(value) > maxRequestName
 		case registration.LeaseReport:
 			return false
@@ -81,20 +81,26 @@ func storable(t time.Time) bool { return t.UTC().Year() > 0 && t.UTC().Year() < 
 
 func sameReport(a, b *coordinationv1.Lease) bool {
 	return a.Annotations[registration.LeaseReport] == b.Annotations[registration.LeaseReport] &&
-		a.Annotations[registration.LeaseProof] == b.Annotations[registration.LeaseProof] && holder(a) == holder(b)
+		a.Annotations[registration.LeaseProof] == b.Annotations[registration.LeaseProof] && holderOf(a) == holderOf(b)
 }
 
 var digestSeed = maphash.MakeSeed()
 
 // sourceOf is a digest of the name of a Lease and of what sameReport compares.
 func sourceOf(lease *coordinationv1.Lease) uint64 {
-	return maphash.Comparable(digestSeed, [4]string{
-		lease.Name, lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseProof], holder(lease),
+	return maphash.Comparable(digestSeed, [5]string{
+		lease.Name, lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseProof],
+		lease.Annotations[registration.LeaseCredential], instanceOf(lease),
 	})
 }
 
-// holder is the instance of the agent.
-func holder(lease *coordinationv1.Lease) string {
+// holderOf returns who has renewed a Lease.
+func holderOf(lease *coordinationv1.Lease) holder {
+	return holder{instance: instanceOf(lease), credential: lease.Annotations[registration.LeaseCredential]}
+}
+
+// instanceOf is the instance of the agent.
+func instanceOf(lease *coordinationv1.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
 		return ""
 	}
@@ -113,7 +119,7 @@ func reportedFields(lease *coordinationv1.Lease) (fields map[string]json.RawMess
 func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error) {
 	text := lease.Annotations[registration.LeaseReport]
 	if text == "" {
-		return fleet.AgentStatus{Instance: holder(lease)}, nil
+		return fleet.AgentStatus{Instance: instanceOf(lease)}, nil
 	}
 	if len(text) > maxReport {
 		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d bytes", maxReport)
@@ -126,6 +132,6 @@ func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error)
 		return fleet.AgentStatus{}, errors.New("the year of credentialExpires is out of range")
 	}
 	report.LastSeen, report.Registration = metav1.Time{}, ""
-	report.Instance, report.PossessionProof = holder(lease), proof
+	report.Instance, report.PossessionProof = instanceOf(lease), proof
 	return report, nil
 }

@@ -509,6 +509,30 @@ func TestDetector_clonesOnALease(t *testing.T) {
 	assert.True(t, d.HasClones(d.cluster))
 }
 
+// A thief of the token sends the instance of the agent too, or writes only the credential.
+func TestDetector_clonesWithOneInstance(t *testing.T) {
+	for name, renews := range map[string]bool{"the thief sends heartbeats": true, "the thief writes only the annotation": false} {
+		t.Run(name, func(t *testing.T) {
+			d := newLeaseTest(t)
+			renewed := d.clock.Now()
+			for _, credential := range []string{"JTI=1", "JTI=2", "JTI=1"} {
+				if byThief := credential == "JTI=2"; renews || !byThief {
+					renewed = d.clock.Now()
+				}
+				lease := d.renewedLease("a-uid", oneReport)
+				lease.Annotations[registration.LeaseCredential], lease.Spec.RenewTime.Time = credential, renewed
+				d.onRenewal(lease, false)
+				assert.Equal(t, 1, d.enqueued())
+				assert.Equal(t, renewed, d.records[member].byLease.lastSeen.Time)
+				d.leasePass()
+				d.clock.Step(time.Second)
+			}
+			assert.True(t, d.HasClones(d.cluster))
+			assert.Equal(t, []string{"i with credential JTI=1", "i with credential JTI=2"}, d.Instances(d.cluster))
+		})
+	}
+}
+
 // The status names the process before the restart of an agent, and the Lease the one after it.
 func TestDetector_agentRestartedWhileTheHubWasDown(t *testing.T) {
 	for name, renewedBeforeThePass := range map[string]bool{"the pass is first": false, "a renewal is first": true} {
@@ -677,6 +701,7 @@ func TestReduce(t *testing.T) {
 	lease := d.renewedLease("a-uid", strings.Repeat("x", 1<<18))
 	lease.Labels = map[string]string{fleet.ManagedLabel: "true", "other": "x"}
 	lease.Annotations["other"], lease.Annotations[registration.LeaseProof] = "x", strings.Repeat("x", maxRequestName+1)
+	lease.Annotations[registration.LeaseCredential] = strings.Repeat("x", maxRequestName+1)
 	lease.Spec.HolderIdentity = ptr.To(strings.Repeat("x", maxInstance+1))
 	lease.Spec.Strategy, lease.Spec.PreferredHolder = ptr.To(coordinationv1.OldestEmulationVersion), ptr.To(strings.Repeat("x", 1<<18))
 	lease.OwnerReferences, lease.GenerateName = []metav1.OwnerReference{{}}, strings.Repeat("x", 1<<18)
@@ -695,9 +720,10 @@ func TestReduce(t *testing.T) {
 	assert.NotEmpty(t, got.Finalizers, "the hub has to remove them")
 
 	other := d.renewedLease("a-uid", oneReport)
-	other.Namespace = "other"
+	other.Namespace, other.Annotations[registration.LeaseCredential] = "other", "JTI=1"
 	_, err = Reduce(other)
 	require.NoError(t, err)
+	assert.Equal(t, "JTI=1", other.Annotations[registration.LeaseCredential])
 	assert.NotContains(t, other.Annotations, registration.LeaseReport, "the Lease of no agent")
 }
 

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -148,7 +147,9 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	if before == nil || before.Name != lease.Name || !before.Spec.RenewTime.Equal(lease.Spec.RenewTime) {
 		d.Metrics.Heartbeat(r.lateness(hub, now))
 		r.byLease.lastSeen, r.byLease.at = renewed, now
-		r.instances.add(holder(lease), now)
+		r.holders.add(holderOf(lease), now)
+	} else if holderOf(before) != holderOf(lease) { // not a heartbeat, but somebody has written it
+		r.holders.add(holderOf(lease), now)
 	}
 	// Most renewals repeat the report: it is not decoded again. Observe decodes it when it copies it, because 10,000 decoded reports would take 20 MB.
 	isNew := before == nil || before.Annotations[registration.LeaseReport] != lease.Annotations[registration.LeaseReport]
@@ -161,7 +162,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 			d.reportInvalid(key, lease, invalid)
 		}
 	}
-	r.instances.expire(now, r.byLease.effectiveInterval(hub))
+	r.holders.expire(now, r.byLease.effectiveInterval(hub))
 
 	// A heartbeat in time changes nothing but the time until which the agent is connected.
 	sameLease := usedLease && before != nil && before.Name == lease.Name
@@ -207,7 +208,7 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance. It is
 		// the same instance if the agent can no longer write its Lease: then deploymentsStalled comes back after it was gone. A status that was cleared may
 		// not have been written.
-		if r.lease != nil && cluster.Status.Agent.Instance == holder(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledGone {
+		if r.lease != nil && cluster.Status.Agent.Instance == instanceOf(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledGone {
 			cluster.Status.Agent.DeploymentsStalled, r.stalledCleared = "", true
 		}
 	}
@@ -326,19 +327,15 @@ func (d *Detector) onSettings(before, after config.Hub) {
 	}
 }
 
-// Instances returns the names of the agent processes that have recently sent heartbeats with the identity of the Cluster, sorted.
-func (d *Detector) Instances(cluster *fleet.Cluster) (names []string) {
+// Instances names the agent processes that have recently sent heartbeats with the identity of the Cluster, sorted, with their credentials if they
+// differ in nothing else.
+func (d *Detector) Instances(cluster *fleet.Cluster) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r := d.records[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]; r != nil {
-		for _, recent := range r.instances.recent {
-			if recent.name != "" {
-				names = append(names, recent.name)
-			}
-		}
+		return r.holders.names()
 	}
-	slices.Sort(names)
-	return names
+	return nil
 }
 
 // HasClones reports whether two agents send heartbeats with the identity of the Cluster.
@@ -346,5 +343,5 @@ func (d *Detector) HasClones(cluster *fleet.Cluster) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.records[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
-	return r != nil && r.instances.clones
+	return r != nil && r.holders.clones
 }

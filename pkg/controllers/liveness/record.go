@@ -20,10 +20,10 @@ import (
 // An agent renews its Lease or writes status.agent, and two agents with different identities may do both. The way by which the last heartbeat
 // arrived is in use. Arrivals are compared by the hub's clock alone, because the clock of a member may be wrong by hours.
 type agentRecord struct {
-	lease     *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
-	byLease   receivedHeartbeat     // the last renewal; it stays when the Lease is deleted
-	byStatus  receivedHeartbeat     // the last heartbeat that an agent has written to the status
-	instances instances
+	lease    *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
+	byLease  receivedHeartbeat     // the last renewal; it stays when the Lease is deleted
+	byStatus receivedHeartbeat     // the last heartbeat that an agent has written to the status
+	holders  holders
 
 	// observed is the heartbeat in the status at the last pass, and copied the one that the hub itself has copied there from a Lease: any
 	// other heartbeat in the status was written by an agent.
@@ -125,10 +125,10 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 	default:
 		r.observed = status
 		r.byStatus = receivedHeartbeat{lastSeen: agent.LastSeen, at: now, interval: intervalOf(agent)}
-		r.instances.add(agent.Instance, now)
+		r.holders.add(holder{instance: agent.Instance}, now)
 		isNew = true
 	}
-	r.instances.expire(now, r.last().effectiveInterval(hub))
+	r.holders.expire(now, r.last().effectiveInterval(hub))
 	return isNew
 }
 
@@ -143,12 +143,12 @@ func (r *agentRecord) observeFirst(cluster *fleet.Cluster, hub config.Hub, now t
 		r.byLease = receivedHeartbeat{} // the status was emptied before the start
 	}
 	if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
-		r.instances.expectClones(now)
+		r.holders.expectClones(now)
 	}
 	if !r.usesLease() {
-		r.instances.add(agent.Instance, now)
+		r.holders.add(holder{instance: agent.Instance}, now)
 	} else if r.lease != nil {
-		r.instances.add(holder(r.lease), now)
+		r.holders.add(holderOf(r.lease), now)
 	}
 }
 
@@ -236,51 +236,79 @@ func (h receivedHeartbeat) connected(skew *metav1.Duration, before corev1.Condit
 }
 
 const (
-	// instanceIntervals is the number of intervals without a heartbeat after which an instance is forgotten.
-	instanceIntervals = 3
-	// maxInstances limits the instances that are kept for one Cluster.
-	maxInstances = 8
+	// holderIntervals is the number of intervals without a heartbeat after which a holder is forgotten.
+	holderIntervals = 3
+	// maxHolders limits the holders that are kept for one Cluster.
+	maxHolders = 8
 )
 
-// instances are the agent processes that have recently sent heartbeats with one identity. A restarted agent is a new instance, and the
-// previous instance never sends a heartbeat again. So if two instances send heartbeats in turn, two agents run at the same time.
-type instances struct {
-	recent  []instance
-	current string // the name of the instance that sent the last heartbeat
-	clones  bool   // an earlier instance has sent a heartbeat after a later one
+// holders are the holders of one identity that have recently sent heartbeats. A restarted agent is a new instance, and an agent that has renewed its
+// credential works with the new one only: the previous holder never sends a heartbeat again. So if two holders send heartbeats in turn, two agents run
+// at the same time. They may send the same instance, if one is a thief or the copy of a running process.
+type holders struct {
+	recent  []recentHolder
+	current holder // the one that sent the last heartbeat
+	clones  bool   // an earlier holder has sent a heartbeat after a later one
 }
 
-type instance struct {
-	name     string
+// holder is an agent process with one credential.
+type holder struct {
+	instance   string // empty in the heartbeats of Fleet's agents
+	credential string // its ID; empty if the heartbeat names none
+}
+
+type recentHolder struct {
+	holder
 	lastSeen time.Time
 }
 
-// add records a heartbeat. Fleet's agents report no instance.
-func (i *instances) add(name string, now time.Time) {
-	if name == "" {
+// add records a heartbeat.
+func (h *holders) add(by holder, now time.Time) {
+	if by.instance == "" {
 		return
 	}
-	known := slices.IndexFunc(i.recent, func(other instance) bool { return other.name == name })
-	if known >= 0 {
-		i.clones = i.clones || name != i.current
-		i.recent[known].lastSeen = now
-	} else {
-		if len(i.recent) == maxInstances {
-			// Replace the newest: if more clones than maxInstances take turns, replacing the oldest would always replace the next.
-			i.recent = i.recent[:maxInstances-1]
-		}
-		i.recent = append(i.recent, instance{name, now})
+	if by.credential == "" && by.instance == h.current.instance { // the hub has made the Lease again, and the next heartbeat names the credential
+		by.credential = h.current.credential
 	}
-	i.current = name
+	known := slices.IndexFunc(h.recent, func(other recentHolder) bool { return other.holder == by })
+	if known >= 0 {
+		h.clones = h.clones || by != h.current
+		h.recent[known].lastSeen = now
+	} else {
+		if len(h.recent) == maxHolders {
+			// Replace the newest: if more clones than maxHolders take turns, replacing the oldest would always replace the next.
+			h.recent = h.recent[:maxHolders-1]
+		}
+		h.recent = append(h.recent, recentHolder{by, now})
+	}
+	h.current = by
 }
 
-// expire forgets instances that have sent no heartbeat for a while. With a single instance left there are no clones.
-func (i *instances) expire(now time.Time, interval time.Duration) {
-	i.recent = slices.DeleteFunc(i.recent, func(other instance) bool { return now.Sub(other.lastSeen) >= instanceIntervals*interval })
-	i.clones = i.clones && len(i.recent) > 1
+// expire forgets holders that have sent no heartbeat for a while. With a single holder left there are no clones.
+func (h *holders) expire(now time.Time, interval time.Duration) {
+	h.recent = slices.DeleteFunc(h.recent, func(other recentHolder) bool { return now.Sub(other.lastSeen) >= holderIntervals*interval })
+	h.clones = h.clones && len(h.recent) > 1
 }
 
-// expectClones is for a Cluster that had clones before this hub started: the other instance may still send heartbeats.
-func (i *instances) expectClones(now time.Time) {
-	i.recent, i.clones = append(i.recent, instance{"", now}), true
+// expectClones is for a Cluster that had clones before this hub started: the other holder may still send heartbeats.
+func (h *holders) expectClones(now time.Time) {
+	h.recent, h.clones = append(h.recent, recentHolder{lastSeen: now}), true
+}
+
+// names returns the instances, sorted. An instance with several credentials is named with each of them.
+func (h *holders) names() (names []string) {
+	for _, one := range h.recent {
+		isSame := func(other recentHolder) bool {
+			return other.instance == one.instance && other.credential != one.credential
+		}
+		switch {
+		case one.instance == "":
+		case one.credential != "" && slices.ContainsFunc(h.recent, isSame):
+			names = append(names, fmt.Sprintf("%s with credential %s", one.instance, one.credential))
+		default:
+			names = append(names, one.instance)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
