@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,8 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -104,6 +107,38 @@ func TestHostileLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A thief has copied the token of an agent and renewed it, and sends the heartbeats of the agent, with its instance.
+func TestThiefWithTheInstanceOfTheAgent(t *testing.T) {
+	s := testenv.ParallelStage(t)
+	agent := withLease(t, s, s.Token(t, "shared"), "victim")
+	id := func(token string) string {
+		claims, err := credential.Inspect(credential.Token(token))
+		require.NoError(t, err)
+		return claims.CredentialID
+	}
+	beat := func(token, named string) error {
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"renewTime":%q,"holderIdentity":"i"}}`,
+			registration.LeaseCredential, named, time.Now().UTC().Format(metav1.RFC3339Micro))
+		return only(s.Hub.ClientFor(t, token).Kubernetes.CoordinationV1().Leases(agent.ClusterNamespace()).Patch(t.Context(), agent.Account(), types.MergePatchType,
+			[]byte(patch), metav1.PatchOptions{}))
+	}
+	original := agent.Bearer()
+	require.NoError(t, beat(original, id(original)))
+	reply, err := s.Hub.ClientFor(t, original).Kubernetes.CoreV1().ServiceAccounts(agent.ClusterNamespace()).CreateToken(t.Context(), agent.Account(),
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	renewed := reply.Status.Token
+	require.NoError(t, beat(renewed, id(original)), "this does not change the name")
+	require.NoError(t, beat(renewed, id(renewed)))
+	require.ErrorContains(t, beat(renewed, id(original)), registration.LeasePolicy, "the thief cannot hide that")
+	require.NoError(t, beat(original, id(original)))
+	s.Hub.ClusterCondition(t, s.Namespace, agent.Request.Status.ClusterName, fleet.ConditionRegistered, "False CloneDetected")
+	warned(t, s, agent.Request.Status.ClusterName, fleet.ReasonCloneDetected)
+	message := fleetstatus.Condition(s.Cluster(t, agent.Request.Status.ClusterName).Status.Conditions, fleet.ConditionRegistered).Message
+	assert.Contains(t, message, id(original))
+	assert.Contains(t, message, id(renewed))
 }
 
 // renewalOf is a heartbeat of an agent of this version.
