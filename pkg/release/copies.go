@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -166,22 +168,15 @@ func (c *Client) DeleteCopies(ctx context.Context, namespace, owner string) erro
 	for _, kind := range copiedKinds {
 		client := c.meta.Resource(copiedResource(kind)).Namespace(namespace)
 		err := eachObject(ctx, client, CopyLabel, func(o *metav1.PartialObjectMetadata) error {
-			others := copyOwners(o)
-			at := slices.Index(others, owner)
-			if at < 0 {
-				return nil
-			}
-			var err error
-			if others = slices.Delete(others, at, at+1); len(others) == 0 {
-				err = client.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(o.UID))})
-			} else {
-				var patch []byte
-				patch, err = json.Marshal(map[string]any{"metadata": map[string]any{
-					"resourceVersion": o.ResourceVersion, "labels": map[string]any{CopyLabel: others[0]}, "annotations": map[string]any{copyAnnotation + owner: nil},
-				}})
-				if err == nil {
-					_, err = client.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
-				}
+			err := deleteCopy(ctx, client, o, owner)
+			if apierrors.IsConflict(err) { // another removal, or a deployment, has changed the owners
+				err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+					current, err := client.Get(ctx, o.Name, metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					return deleteCopy(ctx, client, current, owner)
+				})
 			}
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -193,4 +188,24 @@ func (c *Client) DeleteCopies(ctx context.Context, namespace, owner string) erro
 		}
 	}
 	return nil
+}
+
+// deleteCopy deletes one copy, or assigns it to another owner.
+func deleteCopy(ctx context.Context, client metadata.ResourceInterface, o *metav1.PartialObjectMetadata, owner string) error {
+	others := copyOwners(o)
+	at := slices.Index(others, owner)
+	if at < 0 {
+		return nil
+	}
+	if others = slices.Delete(others, at, at+1); len(others) == 0 {
+		return client.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}})
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": o.ResourceVersion, "labels": map[string]any{CopyLabel: others[0]}, "annotations": map[string]any{copyAnnotation + owner: nil},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	return err
 }

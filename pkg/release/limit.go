@@ -131,6 +131,8 @@ type historySecrets struct {
 	read   map[string]*corev1.Secret // by name; nil until the first List
 	// onlySigned makes Get return ErrNotSigned for a revision that is not signed, whatever it contains.
 	onlySigned bool
+	// storesRemoved is whether status uninstalled is stored, see storeRemoved. Otherwise, only this action sees it.
+	storesRemoved bool
 }
 
 // Get returns a Secret.
@@ -222,8 +224,8 @@ func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o me
 func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
 	switch {
 	case s.limits.Reduces:
-		return secret, s.storeUninstalling(ctx, secret)
-	case secret.Labels[helmStatusLabel] == string(common.StatusUninstalled): // removeRest deletes the Secret
+		return secret, s.storeStatus(ctx, secret)
+	case secret.Labels[helmStatusLabel] == string(common.StatusUninstalled) && !s.storesRemoved: // removeRest deletes the Secret
 		return s.remember(secret, nil)
 	}
 	return s.remember(s.SecretInterface.Update(ctx, secret, o))
@@ -355,8 +357,8 @@ func (s soundReleases) Query(labels map[string]string) ([]release.Releaser, erro
 		return s.isDamaged(found) || !ok || r.Labels[helmNameLabel] != r.Name || r.Labels[helmVersionLabel] != strconv.Itoa(r.Version)
 	})
 	for _, found := range found {
-		if r, ok := found.(*helm.Release); ok && r.Labels[helmStatusLabel] == string(common.StatusUninstalling) { // see storeUninstalling
-			r.Info.Status = common.StatusUninstalling
+		if r, ok := found.(*helm.Release); ok && isRemovalStatus(r.Labels[helmStatusLabel]) { // see storeStatus
+			r.Info.Status = common.Status(r.Labels[helmStatusLabel])
 		}
 	}
 	return found, s.checkYAML(found...)

@@ -31,8 +31,8 @@ import (
 
 // A removal needs little of a revision: of each object in the manifest its kind, its name and few marks, the hooks of a removal, and the annotations of
 // the chart. HistoryLimits.Reduces makes historySecrets reduce each revision to that while it decompresses it, so that the chart, the values and the
-// contents of the objects are never in memory. A reduced revision is signed in memory if the stored one is. It is never stored; only the status
-// uninstalling is, see storeUninstalling.
+// contents of the objects are never in memory. A reduced revision is signed in memory if the stored one is. It is never stored; only its status
+// is, see storeStatus.
 
 // errReduced is the error of storing a reduced revision. Helm's removal stores the state of the release and ignores an error.
 var errReduced = errors.New("the revision was reduced to what its removal needs, and is not stored")
@@ -99,37 +99,45 @@ func (s *historySecrets) reduce(size *historySize, secret *corev1.Secret) (*core
 		base64.StdEncoding.Encode(kept.Data["release"], text)
 	}
 	if isSigned {
-		uninstalling := *secret
-		uninstalling.Labels = labels.Merge(secret.Labels, labels.Set{helmStatusLabel: string(common.StatusUninstalling)})
-		kept.Annotations = map[string]string{
-			signatureAnnotation:    signature(s.key, kept.Namespace, kept),
-			uninstallingAnnotation: signature(s.key, kept.Namespace, &uninstalling),
+		kept.Annotations = map[string]string{signatureAnnotation: signature(s.key, kept.Namespace, kept)}
+		for _, status := range removalStatuses {
+			removed := *secret
+			removed.Labels = labels.Merge(secret.Labels, labels.Set{helmStatusLabel: string(status)})
+			kept.Annotations[signatureOf(string(status))] = signature(s.key, kept.Namespace, &removed)
 		}
 	}
 	return kept, nil
 }
 
-// uninstallingAnnotation is the signature of the stored revision with the status uninstalling. It is never stored under this name.
-const uninstallingAnnotation = signatureAnnotation + "-uninstalling"
+// removalStatuses are the statuses that are stored of a reduced revision: while its objects are removed, and after that.
+var removalStatuses = []common.Status{common.StatusUninstalling, common.StatusUninstalled}
 
-// storeUninstalling stores, in the label of a revision, that its removal has begun: if the removal does not end, an agent must not find that the release is
-// deployed.
-func (s *historySecrets) storeUninstalling(ctx context.Context, reduced *corev1.Secret) error {
-	kept := s.read[reduced.Name]
-	if kept == nil || reduced.Labels[helmStatusLabel] != string(common.StatusUninstalling) {
+func isRemovalStatus(status string) bool {
+	return slices.Contains(removalStatuses, common.Status(status))
+}
+
+// signatureOf is the annotation of a reduced revision with the signature of the stored one for a status. It is never stored under this name.
+func signatureOf(status string) string { return signatureAnnotation + "-" + status }
+
+// storeStatus stores, in the label of a revision, that its removal has begun, or that only its history is left: if the removal does not end, an agent
+// must not find that the release is deployed.
+func (s *historySecrets) storeStatus(ctx context.Context, reduced *corev1.Secret) error {
+	kept, status := s.read[reduced.Name], reduced.Labels[helmStatusLabel]
+	if kept == nil || !isRemovalStatus(status) || status == string(common.StatusUninstalled) && !s.storesRemoved {
 		return errReduced
 	}
-	metadata := map[string]any{
-		"resourceVersion": kept.ResourceVersion, "labels": map[string]string{helmStatusLabel: string(common.StatusUninstalling)},
-	}
-	if signature, isSigned := kept.Annotations[uninstallingAnnotation]; isSigned {
+	metadata := map[string]any{"resourceVersion": kept.ResourceVersion, "labels": map[string]string{helmStatusLabel: status}}
+	if signature, isSigned := kept.Annotations[signatureOf(status)]; isSigned {
 		metadata["annotations"] = map[string]string{signatureAnnotation: signature}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
-	_, err = s.SecretInterface.Patch(ctx, kept.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	stored, err := s.SecretInterface.Patch(ctx, kept.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	if err == nil {
+		kept.ResourceVersion = stored.ResourceVersion
+	}
 	return err
 }
 

@@ -196,7 +196,7 @@ func TestUninstall_interruptedByHub(t *testing.T) {
 			secret, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), secretName("app", 1), metav1.GetOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, isSigned, hasSignature(m.key, secret))
-			assert.NotContains(t, secret.Annotations, uninstallingAnnotation)
+			assert.NotContains(t, secret.Annotations, signatureOf("uninstalling"))
 			if !isSigned {
 				return // the agent refuses what others have stored
 			}

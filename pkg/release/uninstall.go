@@ -121,7 +121,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	case !c.decides(latest, options) || c.key != nil && latest.Labels[ServiceAccountLabel] != options.ServiceAccount:
 		isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
-	case latest.Info.Status == common.StatusUninstalled: // by a person who kept the history
+	case latest.Info.Status == common.StatusUninstalled: // by an earlier call, see storeRemoved, or by a person who kept the history
 	default:
 		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded. Objects
 		// without marks are then kept: a person may have created them since.
@@ -133,7 +133,9 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		}
 	}
 	if isRemoved {
-		err = errors.Join(err, op.removeRest(ctx, name, options, revisions))
+		if restErr := op.removeRest(ctx, name, options, revisions); restErr != nil {
+			err = errors.Join(err, restErr, op.storeRemoved(last(revisions)))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
@@ -153,7 +155,7 @@ func (o *helmAction) removeRest(ctx context.Context, name string, options Uninst
 		if options.DeleteNamespace {
 			isInUse, err = o.deleteNamespace(ctx, name, options.ServiceAccountNamespace)
 		}
-		if options.ServiceAccount != "" && apierrors.IsForbidden(err) {
+		if apierrors.IsForbidden(err) || isRefused(err) { // by RBAC or a policy of the cluster: the namespace stays
 			err = nil
 		}
 		return isInUse, err
@@ -169,6 +171,19 @@ func (o *helmAction) removeRest(ctx context.Context, name string, options Uninst
 		_, err = deleteNamespace()
 	}
 	return err
+}
+
+// storeRemoved stores that the objects of a release are removed. A repeated removal then does not run the hooks again, which may need these objects.
+func (o *helmAction) storeRemoved(latest *helm.Release) error {
+	if latest == nil {
+		return nil
+	}
+	o.history.storesRemoved = true
+	latest.Info.Status = common.StatusUninstalled
+	if err := o.config.Releases.Update(latest); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("storing that its objects are removed: %w", err)
+	}
+	return nil
 }
 
 // uninstallMarked removes a release with the client's own identity: only the objects that have its marks, and without its hooks. The manifest of a
@@ -340,10 +355,12 @@ func (c *Client) forgetUnsigned(ctx context.Context, namespace, name string, opt
 func isTransient(err error) bool {
 	var request *url.Error
 	var answer apierrors.APIStatus
-	isRefused := func(err error) bool {
-		return apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err)
-	}
-	return errors.Is(err, ErrBusy) || errors.As(err, &request) || errors.As(err, &answer) && !isRefused(err)
+	return errors.Is(err, ErrBusy) || errors.As(err, &request) || errors.As(err, &answer) && !apierrors.IsNotFound(err) && !isRefused(err)
+}
+
+// isRefused reports whether the API server, or a policy of the cluster, will refuse the same request again.
+func isRefused(err error) bool {
+	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err)
 }
 
 // isForbidden checks the text as well, because Helm does not wrap the errors of several objects.

@@ -1,6 +1,9 @@
 package release
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -668,9 +671,12 @@ func TestUninstall_historyIsLast(t *testing.T) {
 	} {
 		for step, path := range map[string]string{"copies": "/configmaps/copy", "namespace": "", "history": "/secrets/" + secretName("app", 2)} {
 			t.Run(name+", the step "+step+" fails", func(t *testing.T) {
-				fails := false
+				fails, hooks := false, 0
 				var namespace string
 				m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+					if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/hook") {
+						hooks++
+					}
 					if fails && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/namespaces/"+namespace+path) {
 						return nil, errCut
 					}
@@ -678,7 +684,8 @@ func TestUninstall_historyIsLast(t *testing.T) {
 				}))
 				m.withHistoryKey()
 				namespace = m.namespace
-				r := m.request("a.yaml", configMap("a", "k", "one"))
+				hook := strings.Replace(hookIn(m.namespace, "pre-delete"), "annotations: {", "annotations: {helm.sh/hook-delete-policy: hook-succeeded, ", 1)
+				r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hook)
 				r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
 				r.Options.DeleteNamespace = true
 				for range 2 {
@@ -690,6 +697,7 @@ func TestUninstall_historyIsLast(t *testing.T) {
 				require.Contains(t, m.revisions(), secretName("app", 2))
 				fails = false
 				require.NoError(t, open(m).Uninstall(t.Context(), m.namespace, "app", options))
+				assert.Equal(t, 1, hooks, "the hook is not run again")
 				assert.Empty(t, m.configMaps())
 				assert.Empty(t, m.revisions())
 				assert.True(t, m.namespaceGoes())
@@ -717,6 +725,54 @@ func TestUninstall_historyIsLast(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A policy of the cluster refuses the deletion of the namespace, each time.
+func TestUninstall_namespaceRefused(t *testing.T) {
+	for _, reason := range []metav1.Status{
+		apierrors.NewForbidden(schema.GroupResource{}, "", nil).ErrStatus,
+		apierrors.NewBadRequest("refused").ErrStatus,
+		apierrors.NewInvalid(schema.GroupKind{}, "", nil).ErrStatus,
+	} {
+		t.Run(string(reason.Reason), func(t *testing.T) {
+			var namespace string
+			m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/namespaces/"+namespace) {
+					body, err := json.Marshal(reason)
+					return &http.Response{
+						StatusCode: int(reason.Code), Header: http.Header{"Content-Type": {"application/json"}}, Request: r, Body: io.NopCloser(bytes.NewReader(body)),
+					}, err
+				}
+				return next.RoundTrip(r)
+			}))
+			namespace = m.namespace
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{DeleteNamespace: true}))
+			assert.Empty(t, m.configMaps())
+			assert.Empty(t, m.revisions())
+			assert.False(t, m.namespaceGoes())
+		})
+	}
+}
+
+// Two removals share a copy: the other one changes its owners after this one has read them.
+func TestDeleteCopies_shared(t *testing.T) {
+	var m *member
+	isFirst := true
+	m = onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/configmaps/copy") && isFirst {
+			isFirst = false
+			assert.NoError(t, m.DeleteCopies(t.Context(), m.namespace, "other"))
+		}
+		return next.RoundTrip(r)
+	}))
+	_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "copy", Labels: map[string]string{CopyLabel: "app"}, Annotations: map[string]string{copyAnnotation + "app": labelTrue, copyAnnotation + "other": labelTrue},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, m.DeleteCopies(t.Context(), m.namespace, "app"))
+	assert.False(t, isFirst)
+	assert.Empty(t, m.configMaps())
 }
 
 // Two releases of a namespace are removed at the same time, and each finds the other one in the namespace.
