@@ -239,7 +239,7 @@ func TestLimitedQuery(t *testing.T) {
 	turn := &Turn{Of: semaphore.NewWeighted(1)}
 	require.NoError(t, turn.Begin(t.Context()))
 	client, url, accepted := clientOf(t, Limited{Large: turn}, "application/json", "{}")
-	_, err := fetch(t.Context(), client, url+"?continue="+strings.Repeat("x", maxQuery), "") //nolint:bodyclose // there is no response
+	_, err := fetch(t.Context(), client, url+"?continue="+strings.Repeat("x", maxQuery), "")
 	require.ErrorIs(t, err, errLongQuery)
 	assert.Nil(t, accepted.Load(), "nothing is sent")
 	assert.True(t, turn.isTaken(), "the token is still in memory")
