@@ -174,7 +174,7 @@ func TestSupersede(t *testing.T) {
 						deleted = append(deleted, write)
 					}
 				}
-				assert.ElementsMatch(t, want, deleted, granted)
+				assert.Equal(t, want, deleted, granted)
 			}
 		})
 	}

@@ -2,7 +2,9 @@
 package fakecache
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,7 +15,7 @@ import (
 )
 
 // Cache answers as the hub's cache of objects of type T does, which has the indexes of package index. A test may change All, and its objects, at any
-// time: each look-up works with a new cache of these objects.
+// time: each look-up works with a new cache of these objects. Several objects are returned in the order of All.
 type Cache[T generic.RuntimeMetaObject] struct {
 	All []T
 	// Err is the error of each look-up.
@@ -48,7 +50,8 @@ func (c *Cache[T]) List(namespace string, selector labels.Selector) ([]T, error)
 	if err != nil {
 		return nil, err
 	}
-	return current.List(namespace, selector)
+	found, err := current.List(namespace, selector)
+	return c.inOrder(found), err
 }
 
 // GetByIndex implements generic.CacheInterface.
@@ -57,7 +60,17 @@ func (c *Cache[T]) GetByIndex(name, key string) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return current.GetByIndex(name, key)
+	found, err := current.GetByIndex(name, key)
+	return c.inOrder(found), err
+}
+
+// inOrder gives objects the order of All: an indexer has none.
+func (c *Cache[T]) inOrder(found []T) []T {
+	place := func(object T) int {
+		return slices.IndexFunc(c.All, func(o T) bool { return o.GetNamespace() == object.GetNamespace() && o.GetName() == object.GetName() })
+	}
+	slices.SortFunc(found, func(a, b T) int { return cmp.Compare(place(a), place(b)) })
+	return found
 }
 
 func (c *Cache[T]) current() (*generic.Cache[T], error) {
