@@ -237,9 +237,9 @@ func (d *Deployer) assign(
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		isUntargeted, recheck, err := d.isUntargetedUnlessKept(ctx, cluster, deployment)
-		a := leaveAsIs(deployment, err)
-		if a.recheck = recheck; isUntargeted {
+		confirmed := d.confirmUnlessKept(ctx, cluster, deployment)
+		a := leaveAsIs(deployment, confirmed.err)
+		if a.recheck = confirmed.after; confirmed.isUntargeted {
 			a = assignment{action: remove, existing: deployment}
 		}
 		assignments = append(assignments, a)
@@ -424,40 +424,31 @@ func lacksDisplay(deployment *fleet.BundleDeployment) bool {
 	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
-// confirmation is the result of confirmUntargeted.
+// confirmation is the result of confirmUntargeted, made by one of the following functions.
 type confirmation struct {
-	state confirmationState
-	after time.Duration // after which to decide again; only notConfirmed sets it
-	err   error         // of notConfirmed, nil if nothing failed; of keptWithoutKind a kindDeletedError
+	isUntargeted bool
+	after        time.Duration // after which to decide again; 0 for never
+	err          error         // why the BundleDeployment stays; nil if nothing failed
 }
-
-type confirmationState int
-
-const (
-	stateNotConfirmed confirmationState = iota
-	stateLeftToEvents
-	stateKindDeleted
-	stateUntargeted
-)
 
 // notConfirmed means that it is not known whether a Bundle requires the BundleDeployment, perhaps because of an error. The BundleDeployment stays, and
 // another pass must decide after the given time: an event is not enough, because enqueueAffected ignores the first version of a Bundle that this hub
 // sees if its status has the current generation.
 func notConfirmed(after time.Duration, err error) confirmation {
-	return confirmation{state: stateNotConfirmed, after: after, err: err}
+	return confirmation{after: after, err: err}
 }
 
 // leftToEvents means that the BundleDeployment stays, and that an event follows if it must not stay: of the BundleDeployment, of its Bundle, which may be
 // invalid, or of the values of the Bundle. The BundleDeployments of a Bundle that is being deleted are left to finalizeBundle.
-func leftToEvents() confirmation { return confirmation{state: stateLeftToEvents} }
+func leftToEvents() confirmation { return confirmation{} }
 
 // keptWithoutKind means that the BundleDeployment stays, because no object of the kind requires it any more only because the kind was deleted.
 func keptWithoutKind(deployment *fleet.BundleDeployment, resource string) confirmation {
-	return confirmation{state: stateKindDeleted, err: &kindDeletedError{keyOf(deployment), resource}}
+	return confirmation{err: &kindDeletedError{keyOf(deployment), resource}}
 }
 
 // confirmedUntargeted means that no Bundle requires the BundleDeployment: it is to be deleted.
-func confirmedUntargeted() confirmation { return confirmation{state: stateUntargeted} }
+func confirmedUntargeted() confirmation { return confirmation{isUntargeted: true} }
 
 // confirmUntargeted finds out whether no Bundle requires a BundleDeployment of the Cluster, according to objects of which the API server confirms that
 // they are current: the Bundle, the Cluster and, if the targets select ClusterGroups, the groups. The pass has decided the same, perhaps with earlier
@@ -563,15 +554,6 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	return confirmedUntargeted()
 }
 
-// isUntargeted reports whether confirmUntargeted has confirmed that a BundleDeployment is to be deleted. recheck is the time after which to decide again,
-// 0 for never, and err why the BundleDeployment stays.
-func (d *Deployer) isUntargeted(
-	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
-) (untargeted bool, recheck time.Duration, err error) {
-	c := d.confirmUntargeted(ctx, cluster, deployment)
-	return c.state == stateUntargeted, c.after, c.err
-}
-
 // kindRecheck is how many times as long as after another stalled pass the hub waits until it decides again about a BundleDeployment that stays because a
 // kind was deleted: it sends some requests for each of them. The recreation of the objects enqueues the Cluster.
 const kindRecheck = 30
@@ -582,25 +564,23 @@ type keptKey struct {
 	generation         int64     // of the Bundle
 }
 
-// isUntargetedUnlessKept is isUntargeted, and remembers which BundleDeployments stay because a kind was deleted: passes for other reasons, for example
+// confirmUnlessKept is confirmUntargeted, and remembers which BundleDeployments stay because a kind was deleted: passes for other reasons, for example
 // for a stalled Bundle, ask nothing about them.
-func (d *Deployer) isUntargetedUnlessKept(
-	ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment,
-) (untargeted bool, recheck time.Duration, err error) {
+func (d *Deployer) confirmUnlessKept(ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment) confirmation {
 	decision, bundle := keptKey{deployment: deployment.UID}, bundleOf(deployment)
 	if cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name); err == nil {
 		decision.bundle, decision.generation = cached.UID, cached.Generation
 	}
 	if known, found := d.kept.Get(decision); found {
-		return false, kindRecheck * d.RecheckDelay(), known.(*kindDeletedError)
+		return notConfirmed(kindRecheck*d.RecheckDelay(), known.(*kindDeletedError))
 	}
-	untargeted, recheck, err = d.isUntargeted(ctx, cluster, deployment)
+	confirmed := d.confirmUntargeted(ctx, cluster, deployment)
 	var kindDeleted *kindDeletedError
-	if errors.As(err, &kindDeleted) {
-		recheck = kindRecheck * d.RecheckDelay()
-		d.kept.Set(decision, kindDeleted, recheck-d.RecheckDelay()) // ends before the next pass
+	if errors.As(confirmed.err, &kindDeleted) {
+		confirmed.after = kindRecheck * d.RecheckDelay()
+		d.kept.Set(decision, kindDeleted, confirmed.after-d.RecheckDelay()) // ends before the next pass
 	}
-	return untargeted, recheck, err
+	return confirmed
 }
 
 // freeKept frees the decisions to keep a BundleDeployment that have expired. The cache itself does so only in Set, for which no pass has a reason once
