@@ -20,21 +20,21 @@ const (
 	envLong = "MUSTER_TEST_LONG" // if it is "sample", one in oneInLong of the long tests runs; scripts/test sets it for all packages
 )
 
-// oneInLong is so large that make test takes eight minutes on two cores.
+// oneInLong is the number of runs of all packages, with successive seeds, that take all long tests.
 const oneInLong = 6
 
 // All reports whether tests run everything instead of a sample.
 func All() bool { return os.Getenv(envAll) != "" }
 
-// Long says that a test takes more than about eight seconds of a run of all packages, and skips it if the run takes a sample of these tests
-// that the test is not in. Runs with successive seeds take different tests, so that six of them run all.
+// Long says that a test takes more than about eight seconds in a run of all packages. Such a run takes a sample of the long tests, and Long skips a
+// test that is not in the sample. Runs with successive seeds take different tests.
 func Long(t *testing.T) {
 	t.Helper()
 	if os.Getenv(envLong) != "sample" || All() {
 		return
 	}
 	if !takes(seedOf(t), t.Name()) {
-		t.Skipf("not in this sample of the long tests: scripts/test with its package runs it, and so does make test-all")
+		t.Skip("not in this sample of the long tests: scripts/test with its package runs it, and so does make test-all")
 	}
 }
 

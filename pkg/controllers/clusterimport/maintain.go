@@ -186,7 +186,7 @@ func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Clust
 		return err
 	}
 	own, kept := registration.LabelValue(registration.AgentBundleName(cluster.Name)), registration.KeptDeployments(earlierKey)
-	// All revisions together are larger than a response may be.
+	// One revision for each response: several may together be larger than the hub accepts.
 	for page := (metav1.ListOptions{LabelSelector: before.Selector().String(), Limit: 1}); ; {
 		revisions, err := all.List(ctx, page)
 		if err != nil {
