@@ -139,7 +139,8 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	if agent.exists && !agent.belongsTo(cluster) {
 		return nil
 	}
-	if problem := m.stopAgent(ctx, namespace, stopTimeout); problem != nil {
+	ended, problem := m.stopAgent(ctx, namespace, stopTimeout)
+	if problem != nil {
 		return problem
 	}
 	objects := agentmanifest.OwnedObjects(namespace)
@@ -152,7 +153,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
 		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
-	if problem := m.removeAll(ctx, id, objects, "removing the agent's earlier"); problem != nil {
+	if problem := m.removeStopped(ctx, id, ended, stopTimeout, objects, "removing the agent's earlier"); problem != nil {
 		return problem
 	}
 
@@ -293,10 +294,11 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
 			return problem
 		}
-		if problem := member.stopAgent(ctx, agentNamespace, stopTimeout); problem != nil {
+		ended, problem := member.stopAgent(ctx, agentNamespace, stopTimeout)
+		if problem != nil {
 			return problem
 		}
-		return member.removeAll(ctx, agentIn(cluster, agentNamespace, i.SystemNamespace), objects, "removing the agent's")
+		return member.removeStopped(ctx, agentIn(cluster, agentNamespace, i.SystemNamespace), ended, stopTimeout, objects, "removing the agent's")
 	})
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -332,23 +334,38 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
+// removeStopped deletes the objects of an agent for which stopAgent waited for the time of timeout. An agent that had not ended by then may have
+// created some of the objects again until it lost its rights. So the hub waits for it again, for a quarter of the time, and deletes them once more.
+func (m *memberClient) removeStopped(
+	ctx context.Context, agent agentID, ended bool, timeout time.Duration, objects []agentmanifest.OwnedObject, doing string,
+) *failure {
+	problem := m.removeAll(ctx, agent, objects, doing)
+	if problem != nil || ended {
+		return problem
+	}
+	if _, problem = m.stopAgent(ctx, agent.namespace, timeout/4); problem != nil {
+		return problem
+	}
+	return m.removeAll(ctx, agent, objects, doing)
+}
+
 // stopAgent deletes the agent's Deployment and waits until its Pods have ended, or timeout has passed. An agent that is deploying its own Bundle
 // at this time would create the removed objects again, and the Deployment; the caller deletes the Deployment once more afterwards.
-func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout time.Duration) *failure {
+func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout time.Duration) (ended bool, problem *failure) {
 	if err := m.remove(ctx, "Deployment", namespace, registration.AgentName); err != nil {
-		return diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
+		return false, diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
 	}
 	pods, err := m.resource("Pod", namespace)
 	if err != nil {
-		return failuref(fleet.ReasonError, "%s", err)
+		return false, failuref(fleet.ReasonError, "%s", err)
 	}
 	const selector = "app=" + registration.AgentName // of agents of all versions
 	found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return diagnose(m.server, "removing the agent's Pods: listing them", err)
+		return false, diagnose(m.server, "removing the agent's Pods: listing them", err)
 	}
 	if len(found.Items) == 0 {
-		return nil
+		return true, nil
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -375,7 +392,7 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout 
 	if err != nil { // the time is over: both functions return no error, and the informer repeats failed requests
 		logrus.Infof("The hub no longer waits for the end of the agent's Pods in namespace %s at %s", namespace, m.server)
 	}
-	return nil
+	return err == nil, nil
 }
 
 // lastNamespace returns the namespace in which the agent was last installed.

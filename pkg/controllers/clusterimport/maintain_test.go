@@ -48,12 +48,15 @@ func TestStopAgent_listWithoutEnd(t *testing.T) {
 	m := newFakeMember(t)
 	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
 	m.pods, m.morePods = []any{agentPod}, "more"
-	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system, stopTimeout))
+	ended, problem := m.connect(t).stopAgent(t.Context(), system, stopTimeout)
+	assert.Nil(t, problem)
+	assert.True(t, ended)
 	assert.Empty(t, m.pods, "the Pods were waited for")
 	assert.NotContains(t, m.transcript(), "continue=more")
 }
 
-func TestStopAgent_timeout(t *testing.T) {
+// An agent that has not ended in time creates objects again while the hub deletes them.
+func TestRemoveStopped_agentThatHasNotEnded(t *testing.T) {
 	log := logtest.NewGlobal()
 	m := newFakeMember(t)
 	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
@@ -67,19 +70,36 @@ func TestStopAgent_timeout(t *testing.T) {
 		<-r.Context().Done() // the Pod never ends
 		return true
 	}
-	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system, 300*time.Millisecond))
+	c := m.connect(t)
+	const timeout = 300 * time.Millisecond
+	ended, problem := c.stopAgent(t.Context(), system, timeout)
+	require.Nil(t, problem)
+	assert.False(t, ended)
 	require.NotNil(t, log.LastEntry())
 	assert.Equal(t, "The hub no longer waits for the end of the agent's Pods in namespace "+system+" at "+m.URL, log.LastEntry().Message)
+
+	waits := m.fault
+	m.fault = func(n int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/secrets/fleet-agent") { // the last object
+			m.fault = waits
+			m.objects[agentDeployment] = map[string]any{"kind": "Deployment"}
+			m.objects["/apis/rbac.authorization.k8s.io/v1/clusterroles/"+agentmanifest.ClusterRoleName(system)] = map[string]any{"kind": "ClusterRole"}
+		}
+		return waits(n, w, r)
+	}
+	require.Nil(t, c.removeStopped(t.Context(), agentID{namespace: system}, ended, timeout, agentmanifest.OwnedObjects(system), "removing the agent's"))
+	assert.Empty(t, m.paths())
 }
 
 // removeAgent removes the agent as when the hub's own cluster is to have none.
 func (m *fakeMember) removeAgent(t *testing.T, namespace string) *failure {
 	t.Helper()
 	c := m.connect(t)
-	if problem := c.stopAgent(t.Context(), namespace, stopTimeout); problem != nil {
+	ended, problem := c.stopAgent(t.Context(), namespace, stopTimeout)
+	if problem != nil {
 		return problem
 	}
-	return c.removeAll(t.Context(), agentID{namespace: namespace}, agentmanifest.OwnedObjects(namespace), "removing the agent's")
+	return c.removeStopped(t.Context(), agentID{namespace: namespace}, ended, stopTimeout, agentmanifest.OwnedObjects(namespace), "removing the agent's")
 }
 
 func TestRemoveAll(t *testing.T) {
@@ -111,7 +131,7 @@ func TestStopAgent_failures(t *testing.T) {
 			m := newFakeMember(t)
 			m.put(agentDeployment, map[string]any{"kind": "Deployment"})
 			m.fault = failAt(row.at, row.how)
-			problem := m.connect(t).stopAgent(t.Context(), system, stopTimeout)
+			_, problem := m.connect(t).stopAgent(t.Context(), system, stopTimeout)
 			require.NotNil(t, problem)
 			assert.Equal(t, row.reason, problem.reason)
 		})

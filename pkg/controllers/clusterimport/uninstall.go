@@ -244,7 +244,8 @@ func (u *removal) run(ctx context.Context) *failure {
 			continue
 		}
 		found = true
-		if problem := u.member.stopAgent(ctx, namespace, u.stopTimeout); problem != nil {
+		ended, problem := u.member.stopAgent(ctx, namespace, u.stopTimeout)
+		if problem != nil {
 			return problem
 		}
 		if problem := u.removeReleases(ctx, namespace); problem != nil {
@@ -260,7 +261,7 @@ func (u *removal) run(ctx context.Context) *failure {
 			continue
 		}
 		objects := agentObjects(u.cluster, namespace, u.pullSecrets...)
-		if problem := u.member.removeAll(ctx, agentIn(u.cluster, namespace, u.systemNamespace), objects, "removing the agent's"); problem != nil {
+		if problem := u.member.removeStopped(ctx, agentIn(u.cluster, namespace, u.systemNamespace), ended, u.stopTimeout, objects, "removing the agent's"); problem != nil {
 			return problem
 		}
 	}
