@@ -13,12 +13,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // The README promises it: the hub has no setting for extra volumes.
 func TestExtraVolumesStayWhenTheHubTakesTheAgentOver(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	before := s.inventory()
 	values := readValues(t, "testdata/fleet-agent/replicas.values.yaml")

@@ -65,6 +65,7 @@ func TestKindsOfAManagementServerAreTakenOver(t *testing.T) {
 }
 
 func TestKindsWithoutAReleaseNeedTakeOwnership(t *testing.T) {
+	sample.Long(t)
 	s := freshScene(t)
 	s.makeKind("clusters", "Cluster", nil)
 	cluster := s.register("stays")

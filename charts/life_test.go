@@ -76,6 +76,7 @@ func (s *scene) hubConfig() string {
 }
 
 func TestAgentReleaseFromInstallToUninstall(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	before := s.inventory()
 	s.install(t, charts.Agent, readValues(t, "testdata/fleet-agent/minimal.values.yaml"))

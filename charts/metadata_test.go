@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
@@ -102,6 +103,7 @@ func forEachValuesFile(t *testing.T, test func(t *testing.T, chart, file string)
 }
 
 func TestHelmLint(t *testing.T) {
+	sample.Long(t)
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
 		lint := action.NewLint()
 		lint.Strict, lint.Namespace = true, "cattle-fleet-system"

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func newSession(t *testing.T) (*Session, *bytes.Buffer) {
@@ -47,6 +49,7 @@ func TestSessionChecksTheOutput(t *testing.T) {
 }
 
 func TestSessionTimeout(t *testing.T) {
+	sample.Long(t)
 	s, _ := newSession(t)
 	s.Timeout = 50 * time.Millisecond
 	err := s.Run(t.Context(), Block{Script: "read -r < <(sleep 60)"})

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -69,6 +70,7 @@ func (p person) importsEast(change ...func(*agent.Config)) (member *testenv.Clus
 }
 
 func TestDescribe(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	// The agent is stopped below, and counts as connected for three intervals after that: long enough for the descriptions on a busy machine.
 	_, running := p.importsEast(func(c *agent.Config) { c.CheckinInterval = 5 * time.Second })
@@ -128,6 +130,7 @@ func TestDescribe(t *testing.T) {
 
 // The commands in results and errors work as printed, even if the hub was selected with flags.
 func TestNextSteps(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	flags := []string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--context", "again"}
 	config, err := clientcmd.LoadFromFile(flags[1])

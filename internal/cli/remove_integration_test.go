@@ -71,6 +71,7 @@ func TestRemove(t *testing.T) {
 
 // The command reports that the hub cannot ask an agent that is gone.
 func TestRemoveWithoutAgent(t *testing.T) {
+	sample.Long(t)
 	p := atHub(t)
 	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
 	request := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: p.namespace})

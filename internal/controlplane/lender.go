@@ -35,9 +35,9 @@ type freePlane struct {
 	since time.Time
 }
 
-// maxFree is the time after which it costs as much CPU to keep a control plane as to start another: a start needs two seconds, and an unused control plane
-// a thirtieth of a CPU.
-const maxFree = time.Minute
+// maxFree is the time after which it costs as much CPU to keep a control plane as to start another: a start needs six seconds, and an unused control
+// plane a twenty-fifth of a CPU.
+const maxFree = 150 * time.Second
 
 // borrow returns a control plane with this name that no other borrower has, and a function that gives it back.
 func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {

@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestShared(t *testing.T) {
@@ -76,6 +78,7 @@ func (skipped) Skip(args ...any)  { panic(fmt.Sprint(args...)) }
 func (skipped) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 
 func TestLender(t *testing.T) {
+	sample.Long(t)
 	original := Borrow(t, "member") // instead of a start for each
 	served := &Lender{start: func(context.Context, Options) (*ControlPlane, error) { return copyOf(original) }}
 	socket := filepath.Join(t.TempDir(), "socket")

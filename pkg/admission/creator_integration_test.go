@@ -183,6 +183,7 @@ func TestRequestWhileTheCreatorIsNotRecorded(t *testing.T) {
 
 // Requests from before the policies have no recorded creator, and must not get one.
 func TestCreatorPolicyAndOldRequests(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.remove()
@@ -231,6 +232,7 @@ func (s *scene) naming(token string) *fleet.ClusterRegistration {
 }
 
 func TestRegistrationTokenPolicy(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.checksTokens()
 	defer s.remove() // where mutating policies are served, the other tests expect those

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -32,6 +33,7 @@ func issued() map[string]bool {
 }
 
 func TestHubTokenPolicy(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	s.run("tokens only of ServiceAccounts that the hub created", func(t *testing.T, s *scene) {
 		who := s.account("hub-"+s.namespace, "fleet-controller",

@@ -21,6 +21,7 @@ import (
 
 // The API server stores the managers of an object's fields with the object: a list without a limit, which each writer can extend.
 func TestManagedFieldsOfAgents(t *testing.T) {
+	sample.Long(t)
 	s := sceneInForce(t)
 	s.cluster("c")
 	who, namespace := s.agent("c"), registration.ClusterNamespace(s.namespace, "c")

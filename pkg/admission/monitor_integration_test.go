@@ -192,6 +192,7 @@ func TestProbe_whileOnlyTheValidatingPolicyIsApplied(t *testing.T) {
 }
 
 func TestMonitorProbes(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.inForce()
@@ -222,6 +223,7 @@ func TestMonitorProbes(t *testing.T) {
 // For some seconds after a kind was created, and after its own start, an API server refuses objects as unavailable where a mutating policy
 // selects them.
 func TestMonitorWaitsForTheSchemaOfAKind(t *testing.T) {
+	sample.Long(t)
 	t.Run("the kind is new", func(t *testing.T) { testMonitorWaitsForTheSchema(t, 0) })
 	t.Run("the API server has just started", func(t *testing.T) { testMonitorWaitsForTheSchema(t, time.Hour) })
 }
@@ -280,6 +282,7 @@ func TestMonitorWithoutRights(t *testing.T) {
 
 // The API server is one before 1.36, or pretends to be one.
 func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.remove()
 	installs, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
@@ -344,6 +347,7 @@ func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
 
 // MutatingAdmissionPolicies are turned off, and later on again. The policies that need them, and those that take their place, must not stay.
 func TestMonitorThatInstallsWhereMutatingPoliciesAreTurnedOff(t *testing.T) {
+	sample.Long(t)
 	s := newScene(t)
 	s.needsMutating()
 	s.inForce()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -166,6 +167,7 @@ func (m *realMember) exists(object runtime.Object) bool {
 // The garbage collector deletes all objects of the agent and no others. If the agent was stopped, before or after a write was carried
 // out, another process finishes.
 func TestRunUninstallsWithItsOwnRights(t *testing.T) {
+	sample.Long(t)
 	for name, row := range map[string]struct {
 		installation
 		killAtWrite func(r *http.Request) bool

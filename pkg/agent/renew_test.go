@@ -20,6 +20,7 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -178,6 +179,7 @@ func TestRenewNotForTenYears(t *testing.T) {
 
 // Whatever fails, the old credential works and a later attempt succeeds.
 func TestRenewRetriesAfterFailures(t *testing.T) {
+	sample.Long(t)
 	isToken := func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/token") }
 	isProbe := func(r *renewingAgent, req *http.Request) bool {
 		return req.Method == http.MethodGet && !strings.Contains(req.Header.Get("Authorization"), r.token)

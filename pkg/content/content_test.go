@@ -14,6 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}, {Name: "b.yaml", Content: "kind: B"}}
@@ -100,6 +102,7 @@ func TestDecode_packedResource(t *testing.T) {
 }
 
 func TestDecode_errors(t *testing.T) {
+	sample.Long(t)
 	good, err := Encode(files)
 	require.NoError(t, err)
 	of := func(r fleet.BundleResource) *fleet.Content {

@@ -21,12 +21,14 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 func TestEnsure(t *testing.T) {
+	sample.Long(t)
 	client := served(t).ApiextensionsV1().CustomResourceDefinitions()
 	objects, err := crds.Objects()
 	require.NoError(t, err)

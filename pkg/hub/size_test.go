@@ -109,6 +109,7 @@ func manyLabels(prefix string) map[string]string {
 }
 
 func TestWithSmallMetadata(t *testing.T) {
+	sample.Long(t)
 	reduce := withSmallMetadata(nil)
 	const token, annotation = "fleet.cattle.io/registration-token", "muster.fleet.cattle.io/created-by"
 	for name, object := range map[string]interface {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -309,6 +310,7 @@ func cutAfter(n int, written *[]string) func(*rest.Config) {
 }
 
 func TestDeploy_cutOffAtAnyWrite(t *testing.T) {
+	sample.Long(t)
 	m := onMember(t)
 	for _, upgrade := range []bool{false, true} {
 		for n := 0; ; n++ {

@@ -12,10 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 // Each row deploys the same files with and without an option of Helm.
 func TestDeploy_helmOptions(t *testing.T) {
+	sample.Long(t)
 	const (
 		chart = "apiVersion: v2\nname: app\nversion: 1.0.0\n"
 		job   = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n"

@@ -125,6 +125,7 @@ func TestListAfter(t *testing.T) {
 
 // Users may store large annotations and copies. A hub reads no response of more than 4 MiB.
 func TestReducing_largeObjects(t *testing.T) {
+	sample.Long(t)
 	m := onMember(t)
 	of := Owner{Namespace: m.namespace, Workspace: "ws", ClusterName: "c"}
 	large := strings.Repeat("x", 250<<10)

@@ -487,6 +487,7 @@ func TestUninstall_unknownKind(t *testing.T) {
 
 // Deleting a CustomResourceDefinition deletes all objects of its kind, whoever created them.
 func TestUninstall_customResourceDefinitions(t *testing.T) {
+	sample.Long(t)
 	m := onMember(t)
 	kind := strings.NewReplacer("things", "keeps", "thing", "keep", "Thing", "Keep").Replace(thingKind)
 	const name = "keeps.release.example.com"
@@ -665,6 +666,7 @@ func TestUninstall_revisionsOfSeveralAgents(t *testing.T) {
 
 // The history is the only record of the copies and of the namespace, so it must stay until they are deleted.
 func TestUninstall_historyIsLast(t *testing.T) {
+	sample.Long(t)
 	for name, open := range map[string]func(m *member) *Client{
 		"agent": func(m *member) *Client { return m.withKey(m.key) },
 		"hub":   func(m *member) *Client { return m.reducing(m.config) },

@@ -15,12 +15,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // A user of a workspace writes kubeconfigs that lead to a service on the hub's own machine.
 func TestKubeconfigsDoNotReachTheHubsMachine(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	settings := s.Hub.Reachable()
 	delete(settings, "members")

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -18,6 +19,7 @@ import (
 // The API server does not set the audience of the tokens that an agent requests. The thief of the agent's credential asks for one that another
 // service accepts.
 func TestTokenForAnotherService(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	without := s.Hub.WithoutMutatingPolicies(t)
 	s.Running = s.Hub.Hub(t, without)

@@ -9,12 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestHubWithoutAddress(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, map[string]any{"members": testenv.MembersOnLoopback()})
 	wire := &testenv.Recorder{}
@@ -46,6 +48,7 @@ func newScene(t *testing.T, hub, member *testenv.Cluster) *scene {
 
 // The hub starts with an invalid configuration, which is then corrected, broken again, and corrected again.
 func TestInvalidConfiguration(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.Clusters(t)
 	before := configEvents(t, hub)
 	hub.ConfigureWith(t, "agentTLSMode: trust-everyone\napiServerURL: https://wrong\n")
@@ -124,6 +127,7 @@ func configEvents(t *testing.T, hub *testenv.Cluster) int {
 }
 
 func TestRequiredTTL(t *testing.T) {
+	sample.Long(t)
 	hub, _ := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	ns := hub.Namespace(t)

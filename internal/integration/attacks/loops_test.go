@@ -95,6 +95,10 @@ func TestOddObjects(t *testing.T) {
 		}
 	}
 	for write, count := range writes {
-		assert.LessOrEqual(t, count, 8, write)
+		most := 8
+		if strings.Contains(write, "/clustergroups/") { // on a slow machine, its status changes with each of the Clusters
+			most = len(oddClusters)
+		}
+		assert.LessOrEqual(t, count, most, write)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -52,6 +53,7 @@ func TestNamespaceMadeBeforehand(t *testing.T) {
 // A tenant who may create ServiceAccounts in a workspace of his own gives one the label and the annotations with which the hub marks the
 // ServiceAccount of a request of another workspace. The hub neither works on that request without end, nor leaves it without an answer.
 func TestServiceAccountOfTheRequestOfOthers(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	wire := &testenv.Recorder{}
 	s.Running = s.Hub.Hub(t, wire.Wrap)

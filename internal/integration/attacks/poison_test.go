@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -40,6 +41,7 @@ var malformedReports = []string{
 
 // If the hub could not decode one object that an agent wrote, it could not list the objects of any agent.
 func TestMalformedStatus(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	hub, values := s.Hub, s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "mine")

@@ -158,6 +158,7 @@ func TestRaceForOneIdentity(t *testing.T) {
 
 // A clone uses the credential of the agent from which it was copied. The hub cannot tell which of the two is the clone, but it reports both.
 func TestClone(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	v := newVictim(t, s, s.Token(t, "shared"), "victim")
 	instance := func(name string) {
@@ -176,6 +177,7 @@ func TestClone(t *testing.T) {
 
 // While the hub installs the agent of a Cluster, no heartbeat has arrived yet. A request with another token must be refused nevertheless.
 func TestIdentityDuringAnImport(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	shared := s.Token(t, "shared")
 	imported := s.CreateCluster(t, &fleet.Cluster{

@@ -129,6 +129,7 @@ func TestBundleDeployment(t *testing.T) {
 }
 
 func TestStatusOfBundlesAndClusters(t *testing.T) {
+	sample.Long(t)
 	s := parallelShop(t)
 	s.cluster(t, "a", nil)
 	s.cluster(t, "b", nil)
@@ -374,6 +375,7 @@ func TestInvalidFields(t *testing.T) {
 }
 
 func TestWritesOfABundleForOneCluster(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	s, _ := newShop(t, r.Wrap)
 	const neighbours = 10
@@ -428,6 +430,7 @@ func TestDisableBundles(t *testing.T) {
 }
 
 func TestStatusOfClusterGroups(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	s, _ := newShop(t, r.Wrap)
 	testenv.Create(t, s.hub.Fleet.ClusterGroups(s.ns).Create, &fleet.ClusterGroup{

@@ -12,11 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestDownstreamResources(t *testing.T) {
+	sample.Long(t)
 	s := parallelShop(t)
 	secrets, configMaps := s.hub.Kubernetes.CoreV1().Secrets, s.hub.Kubernetes.CoreV1().ConfigMaps
 	testenv.Create(t, configMaps(s.ns).Create, &corev1.ConfigMap{

@@ -74,6 +74,7 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 func TestCost(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	s := &stage{testenv.NewStage(t, testenv.DefaultDelays, r.Wrap)} // with a short delay of repairs, a late cache would cause another request
 	values := s.Token(t, "tok")
@@ -168,6 +169,7 @@ func failed(all []testenv.Sent) []testenv.Sent {
 }
 
 func TestClockOfTheHubIsAhead(t *testing.T) {
+	sample.Long(t)
 	r := &testenv.Recorder{}
 	s := testenv.NewStage(t, r.Wrap, testenv.Ahead(5*time.Minute))
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -17,6 +18,7 @@ import (
 // The hub issues the credential before it writes that the request is granted. The agent does not wait for that write: here it fails until the
 // hub has seen the agent's first heartbeat.
 func TestRegistration_heartbeatBeforeTheGrant(t *testing.T) {
+	sample.Long(t)
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Recorder{}

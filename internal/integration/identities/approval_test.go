@@ -42,6 +42,7 @@ func TestManualApproval(t *testing.T) {
 }
 
 func TestRefusalIsDeletedWithItsRequest(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "narrow", fleet.ClusterRegistrationTokenSpec{ClientIDPattern: "edge-*"})
 	var secrets []string

@@ -54,6 +54,7 @@ func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
 }
 
 func TestTokenForOneCluster(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	first := s.Register(t, s.Token(t, "shared"), "edge", "1")
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})

@@ -6,10 +6,12 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 func TestWithoutAdmissionPolicies(t *testing.T) {
+	sample.Long(t)
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutAdmission(t))
 	values := s.Token(t, "shared")

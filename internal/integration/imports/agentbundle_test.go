@@ -112,6 +112,7 @@ func TestBundleDeliversSettings(t *testing.T) {
 }
 
 func TestSchedulingCustomizationOfAnAgentWithItsBundle(t *testing.T) {
+	sample.Long(t)
 	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	agentNamespace, _ := s.adopted(t, "m")
 	before := s.Cluster(t, "m")
@@ -127,6 +128,7 @@ func TestSchedulingCustomizationOfAnAgentWithItsBundle(t *testing.T) {
 }
 
 func TestImportDeliversSettings(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
@@ -149,6 +151,7 @@ func TestImportDeliversSettings(t *testing.T) {
 }
 
 func TestAddressOfTheHubChanges(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, _ := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
@@ -238,6 +241,7 @@ func TestWritesOfAChange(t *testing.T) {
 }
 
 func TestBundleIsRepaired(t *testing.T) {
+	sample.Long(t)
 	s := &stage{testenv.ParallelStage(t, testenv.WithoutBundles)}
 	s.adopted(t, "m")
 	bundles := s.Hub.Fleet.Bundles(s.Namespace)

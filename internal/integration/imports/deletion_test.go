@@ -196,6 +196,7 @@ func TestTwoClustersWithOneKubeconfig(t *testing.T) {
 }
 
 func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t, graceOf(2*time.Second))
 	agentNamespace := s.Member.Namespace(t)
 	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -69,6 +70,7 @@ func (a agentSet) metas() map[string]metav1.ObjectMeta {
 }
 
 func TestImportInstallsTheAgent(t *testing.T) {
+	sample.Long(t)
 	for _, c := range []struct{ name, agentNamespace, installedIn, hash string }{
 		{"plain", "", testenv.SystemNamespace, "f399d0b310fbfb28e9667312fdc7a33954e2b8c8"},
 		{"elsewhere", "cattle-fleet-local-system", "cattle-fleet-local-system", "362023f752e7f1989d8b652e029bd2c658ae7c44"},
@@ -215,6 +217,7 @@ func (s *stage) onlyRequest(t *testing.T) *fleet.ClusterRegistration {
 }
 
 func TestRedeployGeneration(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
@@ -264,6 +267,7 @@ func (s *stage) requireReplaced(t *testing.T, agentNamespace string, before *fle
 }
 
 func TestSchedulingCustomization(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
@@ -314,6 +318,7 @@ func (s *stage) awaitPriorityClass(t *testing.T, agentNamespace, want string) {
 }
 
 func TestFirstHeartbeat(t *testing.T) {
+	sample.Long(t)
 	s := newStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	waiting := s.ImportInto(t, "m", agentNamespace)

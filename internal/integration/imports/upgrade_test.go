@@ -307,6 +307,7 @@ func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
 
 // Fleet's agents may read everything in their cluster namespace, and each has a binding of its own to read Contents.
 func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
+	sample.Long(t)
 	s := newFleetCluster(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")

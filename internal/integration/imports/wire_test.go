@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -37,6 +38,7 @@ var otherwise = map[string]struct{ sends, why string }{
 // order. Before all of them this hub asks the agent to uninstall itself. A line of the recording has the method and the path, with names
 // in capitals.
 func TestWire(t *testing.T) {
+	sample.Long(t)
 	wire := &testenv.Recorder{}
 	s := newStage(t, graceOf(forever), wire.Wrap)
 	r, _ := s.registered(t)

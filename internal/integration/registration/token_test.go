@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -42,6 +43,7 @@ func TestValuesSecret(t *testing.T) {
 }
 
 func TestExpiredToken(t *testing.T) {
+	sample.Long(t)
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "short")

@@ -14,6 +14,7 @@ import (
 )
 
 func TestManagerInitiated(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	hub, member := s.Hub, s.Member
 	namespace, agentNamespace := s.Namespace, member.Namespace(t)
@@ -28,6 +29,7 @@ func TestManagerInitiated(t *testing.T) {
 }
 
 func TestAgentInitiated(t *testing.T) {
+	sample.Long(t)
 	s := testenv.ParallelStage(t)
 	hub, member := s.Hub, s.Member
 	namespace, agentNamespace := s.Namespace, member.Namespace(t)

@@ -21,12 +21,12 @@ const (
 )
 
 // oneInLong is the number of runs of all packages, with successive seeds, that take all long tests.
-const oneInLong = 6
+const oneInLong = 12
 
 // All reports whether tests run everything instead of a sample.
 func All() bool { return os.Getenv(envAll) != "" }
 
-// Long says that a test takes more than about eight seconds in a run of all packages. Such a run takes a sample of the long tests, and Long skips a
+// Long says that a test takes more than about four seconds in a run of all packages. Such a run takes a sample of the long tests, and Long skips a
 // test that is not in the sample. Runs with successive seeds take different tests.
 func Long(t *testing.T) {
 	t.Helper()

@@ -315,6 +315,7 @@ func TestRun_copiesWithoutARelease(t *testing.T) {
 
 // Two agents on one member have BundleDeployments of the same name for the same namespace. What the second one may not deploy, it does not remove either.
 func TestRun_copiesOfAnotherAgent(t *testing.T) {
+	sample.Long(t)
 	start := func(t *testing.T, betweenAgents func(first *stage, stop func() error), run func(*stage)) (first, second *stage) {
 		t.Helper()
 		first = onStage(t)

@@ -81,6 +81,7 @@ func TestRun_requestsOfADeployment(t *testing.T) {
 }
 
 func TestRun_idle(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	s.run()
 	const count = 20
@@ -147,6 +148,7 @@ func TestRun_changedComparePatches(t *testing.T) {
 }
 
 func TestRun_clusterDeletedOnHub(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	kept := &keptReleases{}
 	s.run(func(c *deploy.Config) {
@@ -326,6 +328,7 @@ func (s *stage) asksAgain(name string) {
 }
 
 func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
+	sample.Long(t)
 	for name, reply := range map[string]func(*http.Request) (*http.Response, error){
 		"no answer":                func(*http.Request) (*http.Response, error) { return nil, errors.New("away") },
 		"an error of the server":   answer(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}`),
@@ -1020,6 +1023,7 @@ func (s *stage) unlabel(name string) {
 
 // Fleet's own agent was replaced by this one.
 func TestRun_releaseOfAnotherAgent(t *testing.T) {
+	sample.Long(t)
 	s := onStage(t)
 	log, entries := logtest.NewNullLogger()
 	stop := s.run()

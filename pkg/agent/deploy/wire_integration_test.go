@@ -39,6 +39,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/recording"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -304,6 +305,7 @@ type replay struct {
 // Given the objects of an unchanged hub, and no more rights on it than an unchanged agent, the agent ends with the same releases, objects
 // and status as an unchanged agent.
 func TestWire(t *testing.T) {
+	sample.Long(t)
 	for file, scene := range scenes {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			r := &replay{stage: stageOn(t, testenv.On(t, ownPlane(t))), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -136,6 +137,7 @@ var hostileServers = map[string]struct {
 
 // A lower limit of bytes than that of agents makes the test faster.
 func TestHostileServers(t *testing.T) {
+	sample.Long(t)
 	limits := responseLimits
 	t.Cleanup(func() { responseLimits = limits })
 	responseLimits.Bytes = 8 << 20
@@ -265,6 +267,7 @@ func event(data string) string {
 }
 
 func TestHostileWatches(t *testing.T) {
+	sample.Long(t)
 	annotation := func(size int) string { return `,"annotations":{"a":"` + strings.Repeat("x", size) + `"}` }
 	answer := func(body string) func(io.Writer) { return func(w io.Writer) { _, _ = io.WriteString(w, body) } }
 	const tooLarge, tooMany = "the event of the watch is larger than 8192 kB", "more than 100000 values"

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 )
 
@@ -78,6 +79,7 @@ func TestClassifyAnswers(t *testing.T) {
 
 func TestClassifySilence(t *testing.T) {
 	t.Parallel() // client-go repeats a request ten times, a second apart, when the connection is closed
+	sample.Long(t)
 	release := make(chan struct{})
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer silent.Close()

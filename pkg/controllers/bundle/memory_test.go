@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -40,6 +41,7 @@ func TestMemoryOfHelmValues(t *testing.T) {
 // A tenant writes Bundles whose options are large and differ for each set of targets that a Cluster matches. The memory of the plans of one
 // workspace is bounded, and the caches for another workspace stay.
 func TestMemoryOfAWorkspace(t *testing.T) {
+	sample.Long(t)
 	const bundles, targets, size, limit = 6, 6, 128 << 10, 24 << 20
 	s := newStage(t)
 	other := toAlice()

@@ -16,11 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // Each object of a release, and each answer to its deletion, is as large as the member likes.
 func TestHostileObjects(t *testing.T) {
+	sample.Long(t)
 	const objects, large, limit = 50, 512 << 10, 16 << 20
 	m := newFakeMember(t)
 	newWorkloads(m)

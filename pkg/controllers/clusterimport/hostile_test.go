@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 )
@@ -121,6 +122,7 @@ var hostileManifests = map[string]string{
 }
 
 func TestHostileHistories(t *testing.T) {
+	sample.Long(t)
 	const head, limit = "apiVersion: v1\nkind: X\n", 32 << 20
 	type row struct{ manifest, says string }
 	const refused, removed = "the history of a Helm release has YAML that ", "400 Bad Request" // the fake member deletes no Secret

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestFunctionNames(t *testing.T) {
@@ -101,6 +103,7 @@ func TestRender(t *testing.T) {
 // As YAML, each line is indented by its depth: 600 kB of values could become gigabytes. A template may be as short as a reference to the values of a
 // Cluster, so that thousands of them fit in a Bundle, and all results are in memory at the same time.
 func TestRender_memory(t *testing.T) {
+	sample.Long(t)
 	const depth, elements = 5000, 3000
 	elementsOf := make([]any, elements)
 	for i := range elementsOf {
