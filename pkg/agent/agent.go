@@ -216,7 +216,7 @@ func (l *loop) run(ctx context.Context) {
 				changes++
 			}
 		case Uninstall:
-			pause = untilChange // while the runnables run, package deploy removes the releases
+			pause = untilChange // while the runnables run, package deploy reports to the hub that everything is removed
 			if running == nil {
 				err = l.uninstall(ctx)
 			}

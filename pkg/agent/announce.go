@@ -63,14 +63,14 @@ func (l *loop) notePendingEndpoint(action Action, o observation) {
 		l.heartbeat.Notes.SetPendingEndpoint("", "")
 		return
 	}
-	cause := fmt.Sprintf("%s: %v", noVerdict(o.facts.Other), o.otherErr)
+	cause := fmt.Sprintf("%s: %v", noVerdict(o.facts.OtherEndpoint), o.otherErr)
 	switch {
-	case o.facts.Other == hubclient.Rejected:
+	case o.facts.OtherEndpoint == hubclient.Rejected:
 		cause = fmt.Sprintf("the hub there rejects the stored credential: %v", o.otherErr)
 	case o.other.Err != nil:
 		cause = o.other.Err.Error()
 	}
-	if l.heartbeat.Notes.SetPendingEndpoint(fmt.Sprint(o.other, o.facts.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
+	if l.heartbeat.Notes.SetPendingEndpoint(fmt.Sprint(o.other, o.facts.OtherEndpoint), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
 		l.log.Warnf("Cannot switch to %s: %s. The agent keeps its endpoint %s and tries again", o.other, cause, o.stored.Server)
 	}
 }
@@ -124,7 +124,7 @@ func whyRegister(o observation) string {
 		return whyNotStored(o)
 	case o.facts.MustRegister:
 		return "the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked"
-	case o.facts.Other == hubclient.Rejected:
+	case o.facts.OtherEndpoint == hubclient.Rejected:
 		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)
 	default:
 		return fmt.Sprintf("the hub rejects the stored credential (%v)", o.hubErr)

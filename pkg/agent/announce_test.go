@@ -39,7 +39,7 @@ func TestDescribe(t *testing.T) {
 				"the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked",
 		},
 		"UseStoredAndRegister, rejected at the other endpoint": {
-			action: UseStoredAndRegister, o: observation{facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
+			action: UseStoredAndRegister, o: observation{facts: Facts{Stored: Present, OtherEndpoint: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the hub there rejects the stored credential (the cause), which is kept until the new one has worked",

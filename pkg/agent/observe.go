@@ -103,7 +103,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 
 	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.
 	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.HubConfigDigest); o.other != nil {
-		if o.facts.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.facts.Other == hubclient.Accepted {
+		if o.facts.OtherEndpoint, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.facts.OtherEndpoint == hubclient.Accepted {
 			return o, nil
 		}
 	}
@@ -118,7 +118,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	}
 	if o.facts.Hub != hubclient.Accepted && o.other == nil {
 		if o.other = o.endpoints.Fallback(o.stored.Endpoint); o.other != nil {
-			o.facts.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other)
+			o.facts.OtherEndpoint, o.otherErr = l.askOther(ctx, o.stored, *o.other)
 		}
 	}
 	return o, nil
@@ -171,8 +171,8 @@ type Facts struct {
 	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
 	// to ask.
 	Hub hubclient.TokenVerdict
-	// Other is the hub's answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
-	Other hubclient.TokenVerdict
+	// OtherEndpoint is the hub's answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
+	OtherEndpoint hubclient.TokenVerdict
 }
 
 // Action is what the agent does next.
@@ -206,9 +206,9 @@ func Decide(f Facts) Action {
 	switch {
 	case f.Uninstalling:
 		return decideUninstalling(f)
-	case f.Stored == Present && f.Other == hubclient.Accepted:
+	case f.Stored == Present && f.OtherEndpoint == hubclient.Accepted:
 		return SwitchEndpoint
-	case f.Stored == Present && f.Bootstrap == Present && (f.MustRegister || f.Other == hubclient.Rejected):
+	case f.Stored == Present && f.Bootstrap == Present && (f.MustRegister || f.OtherEndpoint == hubclient.Rejected):
 		return decideNewRegistration(f.Hub)
 	case f.Stored == Present:
 		return decideStored(f)
@@ -239,7 +239,7 @@ func decideNewRegistration(hub hubclient.TokenVerdict) Action {
 
 func decideStored(f Facts) Action {
 	switch {
-	case f.Hub == hubclient.Accepted && f.Other == hubclient.NotAsked:
+	case f.Hub == hubclient.Accepted && f.OtherEndpoint == hubclient.NotAsked:
 		return UseStored
 	case f.Hub == hubclient.Accepted:
 		return KeepEndpoint

@@ -152,7 +152,7 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
-	transformManaged              cache.TransformFunc // of the kinds managedOnly, but for Leases
+	transformManaged              cache.TransformFunc // of the kinds managedOnly, except Leases
 	transformBundle               cache.TransformFunc // nil keeps Bundles whole
 	transformCluster              cache.TransformFunc // restores their status and shrinks their spec: see package preserve and withSmallSpec
 	transformDeployment           cache.TransformFunc // nil keeps them whole

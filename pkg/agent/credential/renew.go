@@ -81,8 +81,8 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 // longestPause limits one pause before a renewal, because a timer does not advance while the machine is suspended.
 const longestPause = 5 * time.Minute
 
-// renew requests a new token, verifies that it works, uses it and stores it. It retries until all of that has succeeded. While the new token cannot
-// be stored, the agent works with it and requests the next one when it is due: the member may refuse writes of Secrets for longer than the stored
+// renew requests a new token, verifies that it works, stores it and uses it. It retries until all of that has succeeded. While the new token cannot
+// be stored, the agent works with it nevertheless and requests the next one when it is due: the member may refuse writes of Secrets for longer than the stored
 // token is valid. If Secret fleet-agent was deleted, which asks the agent to register again, the agent keeps its token until that expires.
 func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) error {
 	pauses := r.Timing.RetryRenewal(stored.Lifetime())

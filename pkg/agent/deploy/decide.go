@@ -52,12 +52,12 @@ type facts struct {
 type action int
 
 const (
-	reportOnly   action = iota // report the state, and try again if the last attempt failed
+	reportOnly   action = iota // report the state: nothing is to be done, or the time for another attempt has not come
 	deploy                     // install or upgrade
 	correct                    // roll the release back to its deployed revision, to undo drift
 	sweep                      // remove the objects that failed attempts left
 	relabel                    // apply the labels and annotations of the namespace
-	await                      // report the state: it is paused, has no deployment ID yet, or waits for values or other Bundles
+	await                      // report the state, until an event: it is paused, has no deployment ID yet, or waits for values or other Bundles
 	checkRemoval               // the BundleDeployment is gone: decideRemoval decides what happens to its releases
 	ignore                     // deploy nothing: another agent does
 )

@@ -23,8 +23,8 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
-	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew: record now which releases
-	// have no BundleDeployment: these are kept. The releases of a BundleDeployment that is deleted later are removed.
+	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew. Record which releases
+	// have no BundleDeployment. They are kept. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
 		if err := d.recordOwn(ctx, bd); err != nil {
 			d.retryLater(ctx, key, state, err)
@@ -73,7 +73,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case ignore:
 		d.reportElsewhere(ctx, key, bd, state)
 		return
-	case await: // an event; the status says for what
+	case await: // the event of what is missing enqueues the key; the status says what is missing
 	case reportOnly:
 		if f.RetryNotDue {
 			// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the AddAfter in failed is lost if

@@ -73,7 +73,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 					return
 				}
 			}
-			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
+			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone, and the hub has not asked the agent to uninstall itself")
 			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 		case uninstallAll:
 			keepsResources, _ := state.deleted()

@@ -214,7 +214,7 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 	return nil
 }
 
-// unmanagedSince is the recorded time if the hub has deleted the agent's own BundleDeployment because it no longer manages the agent.
+// unmanagedSince is recorded instead of a time if the hub has deleted the agent's own BundleDeployment because it no longer manages the agent.
 var unmanagedSince = time.Unix(0, 0)
 
 // ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this

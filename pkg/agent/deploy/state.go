@@ -106,8 +106,8 @@ func (a *attempts) succeeded(done action) {
 
 func (a *attempts) endFailure() { a.failedID, a.failure = "", nil }
 
-// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. The hub changes the labels of the releases, for
-// example, when it moves an agent to another namespace.
+// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. A hub with a kubeconfig changes the
+// labels of the releases on the member, for example, when it moves an agent to another namespace.
 func (a *attempts) endConflict() {
 	if isConflict(a.failure) {
 		a.endFailure()

@@ -44,7 +44,7 @@ type Heartbeat struct {
 	// sending is held from the read of the possession proof until the hub has answered, so that an earlier proof, or none, cannot arrive
 	// after a later one.
 	sending sync.Mutex
-	// named is the credential ID that the Lease has, and refused one that the hub did not let the agent write there. sending guards both.
+	// named is the credential ID that the Lease has. refused is a credential ID that the hub did not let the agent write there. sending guards both.
 	named, refused string
 }
 
@@ -126,7 +126,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 		// The hub may have made another Lease since the last heartbeat, or was restored from a backup.
 		last.text, h.named = lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseCredential]
 		if h.named != "" && id != "" && h.named != id && h.refused != id {
-			h.Notes.SendNow() // another holder of the credential may have written it: the hub detects the two if they write in turn
+			h.Notes.SendNow() // another agent with the same identity may have written it: the hub detects the two by their turns, so write the own ID again
 		}
 	}
 	if lease != nil || err != nil && stored.Lease != "" { // an agent with a Lease waits no longer for a retry than for its next heartbeat

@@ -15,7 +15,7 @@ type Notes struct {
 	mutex sync.Mutex
 	notes
 	pendingTopic string
-	wake         chan struct{} // closed to send a heartbeat at once; nil until the heartbeat waits
+	wake         chan struct{} // closed to send a heartbeat at once; waker makes it before each heartbeat, so that a change during the heartbeat counts
 }
 
 type notes struct {

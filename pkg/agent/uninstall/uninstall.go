@@ -56,7 +56,8 @@ func InstalledAgain(credential, bootstrap *corev1.Secret) bool {
 	return credential.Annotations[begunAnnotation] != string(bootstrap.UID)
 }
 
-// Begin records the uninstallation on Secret fleet-agent. No object of the agent is deleted before.
+// Begin records the uninstallation on Secret fleet-agent. Before, only the Helm history of the agent's own release is deleted, and none of its
+// other objects.
 func (u *Uninstaller) Begin(ctx context.Context) error {
 	secret, err := u.Member.Secret(ctx, registration.CredentialSecret)
 	if err != nil || Begun(secret) {

@@ -102,7 +102,7 @@ type Context struct {
 	ContentGrace time.Duration
 	// Metrics counts what the hub does.
 	Metrics *metrics.Counters
-	// Admission reports whether the admission policies of the hub are in force; nil means that they are not.
+	// Admission reports whether the admission policies of the hub are in force; nil means that the hub has none.
 	Admission Admission
 	// TokenUsage has the requests that wait to be counted as uses of their token.
 	TokenUsage tokenusage.Uncounted

@@ -30,8 +30,8 @@ import (
 // unreportedStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported.
 const unreportedStatusDelay = 30 * time.Second
 
-// onBundle enqueues the Clusters that a change of a Bundle affects, and updates the Bundle's status. The queue of Bundles also has the keys of
-// workspaces in which other objects have changed.
+// onBundle adds the finalizer to a Bundle, or finalizes it, decides which Clusters its rollout has reached, enqueues the Clusters that a change
+// affects, and updates the Bundle's status. The queue of Bundles also has the keys of workspaces in which other objects have changed.
 func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	ctx, cancel := d.Passes.Context()
 	defer cancel()

@@ -86,7 +86,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 type assignment struct {
 	action   action
 	existing *fleet.BundleDeployment // nil if there is none
-	wanted   *fleet.BundleDeployment // nil if there is none and none is created
+	wanted   *fleet.BundleDeployment // as it is after the pass, for the status; nil if there is none then
 	secrets  []string                // with Helm values, which the agent may read
 	err      error                   // why the BundleDeployment is not as its Bundle requires
 	recheck  time.Duration           // after which to decide again, 0 for never
@@ -222,7 +222,7 @@ func (d *Deployer) assign(
 			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
 			delete(untargeted, name)
 		case t.plan.problem == nil: // otherwise the status of the Bundle reports the problem
-			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)}) // the sums count the state that it has
+			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)})
 		}
 	}
 

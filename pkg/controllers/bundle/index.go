@@ -19,7 +19,7 @@ var (
 	bundlesByTarget = index.Bucketed[*fleet.Bundle]{Name: "muster.fleet.cattle.io/bundles-by-target", Keys: targetKeys}
 	// clustersByClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because other clients may write status.namespace.
 	clustersByClusterNamespace = index.Bucketed[*fleet.Cluster]{Name: "muster.fleet.cattle.io/clusters-by-cluster-namespace", Keys: clusterNamespaceKeys}
-	// byAgentBundle finds the BundleDeployments for which isAgents is true by the index.Key of their Bundle.
+	// byAgentBundle finds the BundleDeployments for which isOfAgent is true by the index.Key of their Bundle.
 	byAgentBundle = index.Bucketed[*fleet.BundleDeployment]{
 		Name: "muster.fleet.cattle.io/deployments-by-agent-bundle",
 		Keys: func(deployment *fleet.BundleDeployment) []string { return bundleKeys(deployment, true) },
@@ -89,18 +89,18 @@ func (d *Deployer) deploymentsOfBundle(b key) ([]*fleet.BundleDeployment, error)
 	return append(others, ofAgents...), err
 }
 
-// bundleKeys returns the index.Key of the Bundle of a BundleDeployment, if isAgents of it is as given.
+// bundleKeys returns the index.Key of the Bundle of a BundleDeployment, if it belongs to the agent of its Cluster, or does not, as ofAgent says.
 func bundleKeys(deployment *fleet.BundleDeployment, ofAgent bool) []string {
 	b := bundleOf(deployment)
-	if b == (key{}) || isAgents(deployment) != ofAgent {
+	if b == (key{}) || isOfAgent(deployment) != ofAgent {
 		return nil
 	}
 	return []string{index.Key(b.Namespace, b.Name)}
 }
 
-// isAgents reports whether a BundleDeployment has the name of the Bundle of its Cluster's agent. Such a Bundle has one BundleDeployment, so a set in
+// isOfAgent reports whether a BundleDeployment has the name of the Bundle of its Cluster's agent. Such a Bundle has one BundleDeployment, so a set in
 // byBundle for each of them would take more memory than the rest of the index.
-func isAgents(deployment *fleet.BundleDeployment) bool {
+func isOfAgent(deployment *fleet.BundleDeployment) bool {
 	return deployment.Name == registration.AgentBundleName(clusterOf(deployment).Name)
 }
 

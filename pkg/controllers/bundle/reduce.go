@@ -20,9 +20,9 @@ import (
 
 // Reduce replaces the fields of the spec of a BundleDeployment that users fill by their digests. Every Cluster of a workspace has a
 // BundleDeployment of each Bundle, so with 1,000 Clusters, a Bundle of one megabyte would take a gigabyte of the hub's memory. It computes no
-// digests if the spec has them.
+// digests if the spec has them. It leaves a spec as it is that has Helm values in its options, as older versions of Fleet's hub write it, until the
+// hub writes the BundleDeployment again, without these values.
 func Reduce(spec *fleet.BundleDeploymentSpec) {
-	// The Helm values that older versions of Fleet's hub wrote into the options are taken out when the BundleDeployment is written again.
 	if hasValues(spec.Options) || hasValues(spec.StagedOptions) {
 		return
 	}
@@ -231,7 +231,7 @@ func otherFields(spec fleet.BundleDeploymentSpec) (fields map[string]any, err er
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, err
 	}
-	for _, f := range userFields { // an empty object
+	for _, f := range userFields { // clear leaves an empty object of some
 		delete(fields, f.name)
 	}
 	return fields, nil

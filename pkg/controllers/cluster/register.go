@@ -184,8 +184,8 @@ type AgentInstaller interface {
 	// kubeconfig. After the deadline it is not waiting. Uninstall may be called again after each result.
 	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error)
 	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. belongs is false too
-	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if the Cluster names no kubeconfig, or if its
-	// Secret in the same namespace is gone.
+	// while the member has not answered; the answer enqueues the Cluster. canAsk is false if it cannot be asked: the Cluster
+	// names no kubeconfig, or the Secret is gone. Without other Clusters, the member is not asked, and canAsk is true.
 	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error)
 }
 

@@ -35,7 +35,7 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 		return "an older version installed the agent"
 	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
 		return "spec.redeployAgentGeneration changed"
-	case status.AgentConfigChanged, settingsRequireImport(cluster, f):
+	case settingsRequireImport(cluster, f):
 		return "the agent's settings changed"
 	case credentialInvalid(status.Import, f.registrationID):
 		return "the agent's credential is invalid"
@@ -43,6 +43,8 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 		return "the agent did not register before its token expired"
 	case namespaceChanged(cluster, f.agentNamespace):
 		return "the agent's namespace changed"
+	case status.AgentConfigChanged:
+		return "status.agentConfigChanged is true"
 	}
 	return ""
 }

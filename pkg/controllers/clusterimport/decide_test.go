@@ -61,7 +61,7 @@ func TestImportReason(t *testing.T) {
 		{name: "namespace not migrated", change: func(c *fleet.Cluster) { c.Status.AgentNamespaceMigrated = false }, why: older},
 		{name: "redeploy generation increased", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = 1 }, why: "spec.redeployAgentGeneration changed"},
 		{name: "redeploy generation decreased", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = -1 }, why: "spec.redeployAgentGeneration changed"},
-		{name: "agentConfigChanged set by another component", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }, why: settings},
+		{name: "agentConfigChanged set by another component", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }, why: "status.agentConfigChanged is true"},
 		{name: "a variable", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }, why: settings},
 		{name: "token expired before registration", tokenGone: true, why: "the agent did not register before its token expired", change: func(c *fleet.Cluster) {
 			c.Status.Agent.LastSeen = metav1.Time{}
@@ -71,7 +71,7 @@ func TestImportReason(t *testing.T) {
 		{name: "a priority, which no Bundle delivers", served: true, why: settings, change: func(c *fleet.Cluster) {
 			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 		}},
-		{name: "agentConfigChanged, agent with a Bundle", served: true, why: settings, change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
+		{name: "agentConfigChanged, agent with a Bundle", served: true, why: "status.agentConfigChanged is true", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
 		{name: "another image for an agent without a Bundle", why: settings, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "another image that the Bundle delivers", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "the same image", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "same" }},

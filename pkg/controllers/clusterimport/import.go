@@ -226,7 +226,7 @@ func (i *Importer) checkUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret)
 		first.Namespace, first.Name, does)).In(i.RecheckDelay())
 }
 
-// agentClaim says how far a Cluster is with the import of an agent. Of two Clusters, the greater one has the agent.
+// agentClaim says how far a Cluster is with the import of an agent. Of two Clusters, the one with the greater claim gets the agent.
 type agentClaim int
 
 const (

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// slots limit the number of concurrent calls, in total and for each workspace. A workspace never has more slots than are left for the others, so
+// slots limit the number of concurrent calls, in total and for each workspace. A workspace gets no further slot while it has as many as are free, so
 // that only many workspaces together can occupy all of them. When a slot becomes free, the workspaces with waiting calls take turns.
 type slots struct {
 	total, perWorkspace int

@@ -163,8 +163,10 @@ func (h *handler) reconcileRefusal(ctx context.Context, found *findings, tell bo
 		token, _, err = h.findToken(ctx, request, registration.OriginOf(request, h.OriginPolicies()), clusterName(found.cluster, ""))
 	}
 	switch {
-	case err != nil, token == nil:
-		return nil //nolint:nilerr // the pass reports the error in its result
+	case err != nil:
+		return fmt.Errorf("looking for the token with which the agent can read why it is refused: %w", err)
+	case token == nil:
+		return nil
 	case existing != nil && !isFor(existing, request):
 		return h.sets.Ensure(ctx, ownedSet(request), request) // nobody may read it
 	}

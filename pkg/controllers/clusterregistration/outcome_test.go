@@ -215,6 +215,7 @@ func TestReconcileRefusal(t *testing.T) {
 			before(s, others)
 		}, "", nil},
 		{"the token is not known, and nobody could read it: nothing", inUse, func(s *scene) { s.tokens = fakecache.With[*fleet.ClusterRegistrationToken]() }, "", nil},
+		{"the cache of tokens fails: retried", inUse, func(s *scene) { s.tokens = failing[*fleet.ClusterRegistrationToken](errTest) }, "", errTest},
 		{"an agent that does not renew: nothing", inUse, func(s *scene) { s.cannotRenew() }, "", nil},
 		{"a refusal that may pass: nothing", result.Stalled(fleet.ReasonNameConflict, ""), func(*scene) {}, "", nil},
 		{"an error: nothing", result.Retry(fleet.ReasonError, errTest), func(*scene) {}, "", nil},

@@ -198,7 +198,7 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	return ungranted(sameClientID)
 }
 
-// fewRequests is how many requests a change of a Cluster enqueues at once. An agent has two at most.
+// fewRequests is how many requests a change of a Cluster enqueues at once. Few agents have more than two.
 const fewRequests = 20
 
 // onCluster enqueues the requests that depend on a Cluster. A user may send thousands of requests with one clientID, and change the Cluster as fast as

@@ -83,6 +83,10 @@ func TestGrant(t *testing.T) {
 			s.PoliciesRequired = true
 			s.Admission = policiesIn(admission.PolicyState{Missing: "too old", Reason: fleet.ReasonPoliciesNotServed, Message: "too old"})
 		}, "False PoliciesRequired", " ", nil},
+		{"the configuration requires admission policies, and the hub watches none: refused", func(s *scene) {
+			s.configure(config.Registration{RequirePolicies: true})
+			s.Admission = nil
+		}, "False PoliciesRequired", " ", nil},
 		{"admission policies are required and in force: granted", func(s *scene) {
 			s.configure(config.Registration{RequirePolicies: true})
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},

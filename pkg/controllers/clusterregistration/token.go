@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
@@ -79,10 +80,13 @@ func (h *handler) findToken(
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the
 // policies enqueues the requests that are not granted.
 func (h *handler) policiesRequired(settings config.Registration) *registration.Explanation {
-	if !h.PoliciesRequired && !settings.RequirePolicies || h.Admission == nil {
+	if !h.PoliciesRequired && !settings.RequirePolicies {
 		return nil
 	}
-	policies := h.Admission.State()
+	policies := admission.PolicyState{Reason: fleet.ReasonPoliciesNotServed, Message: "the hub runs without admission policies"}
+	if h.Admission != nil {
+		policies = h.Admission.State()
+	}
 	if policies.Reason == "" {
 		return nil
 	}

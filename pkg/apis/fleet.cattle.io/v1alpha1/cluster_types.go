@@ -268,8 +268,8 @@ type ClusterStatus struct {
 	// +optional
 	AgentSchedulingCustomizationHash string `json:"agentSchedulingCustomizationHash,omitempty"`
 
-	// AgentConfigChanged is set to true by the hub when the agent's settings changed in a way that only an import can
-	// deliver, and cleared by that import.
+	// AgentConfigChanged causes an import, which clears it. The hub sets it to true while it imports the Cluster again, for whatever reason, so
+	// that the import is continued even if its reason ends, or the hub restarts. Another component may set it too.
 	// +optional
 	AgentConfigChanged bool `json:"agentConfigChanged,omitempty"`
 

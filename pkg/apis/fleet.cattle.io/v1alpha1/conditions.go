@@ -8,7 +8,8 @@ const (
 	ConditionProcessed = "Processed"
 
 	// ConditionImported is True when the last attempt to install the agent with a kubeconfig succeeded or had no
-	// work to do. If False, its message gives the error. The hub retries where no person has to act.
+	// work to do. If False, its message gives the error. The hub repeats a failed attempt; the message says "retrying" if that may help
+	// although nobody acts.
 	ConditionImported = "Imported"
 
 	// ConditionRegistered is True once the agent of the cluster has registered and sent a heartbeat. It is Unknown, with a
@@ -79,9 +80,10 @@ const ConditionLabelsLimited = "LabelsLimited"
 const (
 	// ConditionInstalled is True once the resources were installed, even if they have changed since.
 	ConditionInstalled = "Installed"
-	// ConditionDeployed is True while the last deployment matches spec.deploymentID.
+	// ConditionDeployed is True while the last deployment matches spec.deploymentID, and the Bundles that it depends on are ready.
 	ConditionDeployed = "Deployed"
-	// ConditionMonitored is True while the agent watches the deployed objects.
+	// ConditionMonitored is True while the agent watches the deployed objects. It is False if the agent cannot compare them, or could not undo
+	// a change, remove what a failed attempt left, or label the namespace.
 	ConditionMonitored = "Monitored"
 )
 

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:pruning:PreserveUnknownFields
 type ImportStatus struct {
 	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last read.
-	// Only a change of it can cause another import.
+	// A Secret with this version does not cause another import.
 	// +optional
 	KubeConfigSecretVersion string `json:"kubeConfigSecretVersion,omitempty"`
 

@@ -4,8 +4,8 @@ package v1alpha1
 
 // Reasons of several conditions.
 const (
-	// ReasonError (False): the hub's API server answered with an error, and the hub retries. Wrangler's status handlers
-	// write the same reason.
+	// ReasonError (False): an error without a reason of its own, mostly an answer of the hub's API server; the message has it. The hub or the
+	// agent retries. Wrangler's status handlers write the same reason.
 	ReasonError = "Error"
 	// ReasonDownstreamMissing (False): a Secret or ConfigMap that a Bundle names in downstreamResources, helmOpOptions or contentsId does not exist.
 	ReasonDownstreamMissing = "DownstreamResourceMissing"

@@ -138,11 +138,11 @@ const (
 	givenUp
 )
 
-// NotNeeded means that there is nothing to do this way: there never was an agent, or the Cluster names no kubeconfig.
+// NotNeeded means that nothing can be removed in this way: the Cluster names no kubeconfig, or the agent cannot be asked because there is none.
 func NotNeeded() Farewell { return Farewell{state: notNeeded} }
 
-// Removed means that the releases are uninstalled, and that the agent is removed or, if it does that itself, about to be. Namespaces and resources
-// that are to be kept stay.
+// Removed means that nothing is left on the member: nothing was installed there, or the releases are uninstalled, and the agent is removed or, if it
+// does that itself, about to be. Namespaces and resources that are to be kept stay.
 func Removed() Farewell { return Farewell{state: removed} }
 
 // Waiting means that the removal goes on. Its end is an event; the Cluster is enqueued after the given time at the latest.
