@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 )
 
-// interner keeps equal strings, lists, labels and annotations of different objects in memory once. A registration makes some
+// interner keeps equal strings, labels and annotations of different objects in memory once. A registration makes some
 // ten objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
 // memory for the objects of a registration by a third.
 type interner struct {
@@ -38,7 +38,6 @@ type interner struct {
 // internedValues are the values of the objects since the interner was emptied.
 type internedValues struct {
 	strings   map[uint64]string              // by their hash: a string as the key takes a third more
-	lists     map[string][]string            // by the joined strings
 	maps      map[uint64]map[string]string   // by sum
 	resources map[string]corev1.ResourceList // by the joined names and quantities
 	digests   map[fleet.SpecDigests]*fleet.SpecDigests
@@ -144,14 +143,11 @@ func (w *interner) intern(before, object any) any {
 		w.kind(&o.TypeMeta)
 	case *rbacv1.Role:
 		w.kind(&o.TypeMeta)
-		o.Rules = w.rules(o.Rules)
-	case *rbacv1.ClusterRole:
-		o.Rules = w.rules(o.Rules)
 	case *rbacv1.RoleBinding:
 		w.kind(&o.TypeMeta)
-		w.binding(&o.RoleRef, o.Subjects)
+		w.roleRef(&o.RoleRef)
 	case *rbacv1.ClusterRoleBinding:
-		w.binding(&o.RoleRef, o.Subjects)
+		w.roleRef(&o.RoleRef)
 	case *fleet.Cluster:
 		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
@@ -219,40 +215,8 @@ func (w *interner) kind(m *metav1.TypeMeta) {
 	m.APIVersion, m.Kind = w.string(m.APIVersion), w.string(m.Kind)
 }
 
-// rules returns a slice without spare capacity. Most lists in a Role are the same for all clusters.
-func (w *interner) rules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	rules = slices.Clone(rules)
-	for i := range rules {
-		r := &rules[i]
-		r.Verbs, r.APIGroups, r.Resources, r.ResourceNames = w.list(r.Verbs), w.list(r.APIGroups), w.list(r.Resources), w.list(r.ResourceNames)
-	}
-	return rules
-}
-
-// list returns one slice for all equal slices.
-func (w *interner) list(list []string) []string {
-	if len(list) == 0 {
-		return list
-	}
-	joined := strings.Join(list, "\n")
-	if equal, ok := w.lists[joined]; ok && slices.Equal(equal, list) {
-		return equal
-	}
-	interned := make([]string, len(list))
-	for i, s := range list {
-		interned[i] = w.string(s)
-	}
-	w.reserve(len(joined))
-	w.lists[joined] = interned
-	return interned
-}
-
-func (w *interner) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
+func (w *interner) roleRef(ref *rbacv1.RoleRef) {
 	ref.APIGroup, ref.Kind, ref.Name = w.string(ref.APIGroup), w.string(ref.Kind), w.string(ref.Name)
-	for i := range subjects {
-		s := &subjects[i]
-		s.Kind, s.APIGroup, s.Name, s.Namespace = w.string(s.Kind), w.string(s.APIGroup), w.string(s.Name), w.string(s.Namespace)
-	}
 }
 
 // conditions returns a slice without spare capacity, which a decoded slice has.
@@ -343,8 +307,7 @@ func (w *interner) forget() {
 
 func (w *interner) empty() {
 	w.internedValues = internedValues{
-		strings: map[uint64]string{}, lists: map[string][]string{}, maps: map[uint64]map[string]string{},
-		resources: map[string]corev1.ResourceList{}, digests: map[fleet.SpecDigests]*fleet.SpecDigests{},
+		strings: map[uint64]string{}, maps: map[uint64]map[string]string{}, resources: map[string]corev1.ResourceList{}, digests: map[fleet.SpecDigests]*fleet.SpecDigests{},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/rightsdigest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -22,10 +23,6 @@ const (
 	maxText   = 253 // bytes of an annotation and of a name that an object refers to: names of objects have at most as many
 	maxOwners = 8   // the hub sets one
 	maxData   = 16 << 10
-	// maxList limits the rules of a role and the subjects of a binding, by their size in memory.
-	maxList = 16 << 10
-	// maxReadRights limits the rules of the Role, of which a namespace has one, that names each Secret with Helm values of a cluster.
-	maxReadRights = 256 << 10
 )
 
 // typesRead are the types of Secrets that controllers distinguish.
@@ -36,7 +33,7 @@ var typesRead = []corev1.SecretType{registration.SecretTypeCredential, registrat
 // up to a limit.
 //
 // The controllers compare cached objects with what they should be. Anything too large is therefore removed or cut, never replaced by
-// something that the hub could have written: the object still differs, and is corrected.
+// something that the hub could have written: the object still differs, and is corrected. Roles and bindings have a digest of what they grant.
 func reduceManaged(registrationNamespace string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		m, err := meta.Accessor(object)
@@ -44,6 +41,7 @@ func reduceManaged(registrationNamespace string) cache.TransformFunc {
 			return object, nil //nolint:nilerr // the cache handles values that are not objects
 		}
 		reduceMetadata(m)
+		rightsdigest.Reduce(m)
 		switch o := object.(type) {
 		case *corev1.Namespace:
 			o.Spec, o.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
@@ -54,21 +52,10 @@ func reduceManaged(registrationNamespace string) cache.TransformFunc {
 			}
 		case *corev1.ServiceAccount:
 			o.Secrets, o.ImagePullSecrets, o.AutomountServiceAccountToken = nil, nil, nil
-		case *rbacv1.Role:
-			limit := maxList
-			if o.Name == registration.RoleDeploymentSecrets {
-				limit = maxReadRights
-			}
-			o.Rules = rulesWithin(limit, o.Rules)
-		case *rbacv1.ClusterRole:
-			o.Rules = rulesWithin(maxList, o.Rules)
-			if o.AggregationRule != nil {
-				o.AggregationRule = &rbacv1.AggregationRule{}
-			}
 		case *rbacv1.RoleBinding:
-			o.Subjects, o.RoleRef = subjectsWithin(maxList, o.Subjects), shortRef(o.RoleRef)
+			o.RoleRef = shortRef(o.RoleRef)
 		case *rbacv1.ClusterRoleBinding:
-			o.Subjects, o.RoleRef = subjectsWithin(maxList, o.Subjects), shortRef(o.RoleRef)
+			o.RoleRef = shortRef(o.RoleRef)
 		}
 		return object, nil
 	}
@@ -94,7 +81,6 @@ func reduceMetadata(m metav1.Object) {
 	m.SetAnnotations(annotations)
 	m.SetGenerateName("")
 	m.SetFinalizers(nil)
-	m.SetSelfLink("")
 	if owners := m.GetOwnerReferences(); len(owners) > 0 {
 		m.SetOwnerReferences(shortOwners(owners))
 	}
@@ -132,37 +118,6 @@ func dataRead(secret *corev1.Secret, registrationNamespace string) map[string][]
 		return nil
 	}
 	return data
-}
-
-// rulesWithin returns the rules, or none if they are larger than the limit.
-func rulesWithin(limit int, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	const header, rule = 16, 120 // bytes of a string's and of a rule's fields in memory
-	size := 0
-	for _, r := range rules {
-		size += rule
-		for _, list := range [][]string{r.Verbs, r.APIGroups, r.Resources, r.ResourceNames, r.NonResourceURLs} {
-			for _, text := range list {
-				size += header + len(text)
-			}
-		}
-	}
-	if size > limit {
-		return nil
-	}
-	return rules
-}
-
-// subjectsWithin returns the subjects, or none if they are larger than the limit.
-func subjectsWithin(limit int, subjects []rbacv1.Subject) []rbacv1.Subject {
-	const subject = 64 // bytes of its fields in memory
-	size := 0
-	for _, s := range subjects {
-		size += subject + len(s.Kind) + len(s.APIGroup) + len(s.Name) + len(s.Namespace)
-	}
-	if size > limit {
-		return nil
-	}
-	return subjects
 }
 
 func shortRef(ref rbacv1.RoleRef) rbacv1.RoleRef {

@@ -11,7 +11,6 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,6 +20,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/rightsdigest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -158,13 +158,12 @@ func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding]
 }
 
 func isAsWanted(role, wanted *rbacv1.ClusterRole) bool {
-	return equality.Semantic.DeepEqual(role.Rules, wanted.Rules) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue &&
+	return rightsdigest.Equal(role, wanted) && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue &&
 		maps.Equal(role.Annotations, labels.Merge(role.Annotations, wanted.Annotations))
 }
 
 func binds(binding, wanted *rbacv1.ClusterRoleBinding) bool {
-	return equality.Semantic.DeepEqual(binding.Subjects, wanted.Subjects) && binding.RoleRef == wanted.RoleRef &&
-		binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue
+	return rightsdigest.Equal(binding, wanted) && binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue
 }
 
 // ReadRights manages, for each Cluster, the right of its agent to read the Secrets and ConfigMaps that its BundleDeployments name.

@@ -37,6 +37,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/rightsdigest"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -65,20 +66,32 @@ func New(client kubernetes.Interface, accounts, leases, roles, bindings, cluster
 		},
 		objects[*rbacv1.Role]{
 			kind: "Role", cached: indexed(roles),
-			client:    func(namespace string) typedClient[*rbacv1.Role] { return client.RbacV1().Roles(namespace) },
-			overwrite: func(to, from *rbacv1.Role) { to.Rules = from.Rules },
+			client: func(namespace string) typedClient[*rbacv1.Role] { return client.RbacV1().Roles(namespace) },
+			overwrite: func(to, from *rbacv1.Role) {
+				if !rightsdigest.Equal(to, from) {
+					to.Rules = from.Rules
+				}
+			},
 		},
 		objects[*rbacv1.RoleBinding]{
 			kind: "RoleBinding", cached: indexed(bindings),
 			client: func(namespace string) typedClient[*rbacv1.RoleBinding] {
 				return client.RbacV1().RoleBindings(namespace)
 			},
-			overwrite: func(to, from *rbacv1.RoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+			overwrite: func(to, from *rbacv1.RoleBinding) {
+				if !rightsdigest.Equal(to, from) {
+					to.RoleRef, to.Subjects = from.RoleRef, from.Subjects
+				}
+			},
 		},
 		objects[*rbacv1.ClusterRoleBinding]{
 			kind: "ClusterRoleBinding", cached: indexed(clusterBindings),
-			client:    func(string) typedClient[*rbacv1.ClusterRoleBinding] { return client.RbacV1().ClusterRoleBindings() },
-			overwrite: func(to, from *rbacv1.ClusterRoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+			client: func(string) typedClient[*rbacv1.ClusterRoleBinding] { return client.RbacV1().ClusterRoleBindings() },
+			overwrite: func(to, from *rbacv1.ClusterRoleBinding) {
+				if !rightsdigest.Equal(to, from) {
+					to.RoleRef, to.Subjects = from.RoleRef, from.Subjects
+				}
+			},
 		},
 	}}
 }
@@ -225,7 +238,8 @@ type objects[T apiObject] struct {
 	kind   string
 	cached cache.Indexer
 	client func(namespace string) typedClient[T]
-	// overwrite sets the fields of to that the hub owns, except labels and annotations, to those of the wanted object.
+	// overwrite sets the fields of to that the hub owns, except labels and annotations, to those of the wanted object. An object from a cache may have a
+	// digest instead of a field, see package rightsdigest.
 	overwrite func(to, wanted T)
 }
 

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/rightsdigest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -50,6 +51,12 @@ func (s *scene) sync(t *testing.T) {
 	core, rbac := f.Core().V1(), f.Rbac().V1()
 	for range 2 { // controllers share caches
 		s.Sets = New(s.server, core.ServiceAccounts().Informer(), f.Coordination().V1().Leases().Informer(), rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoleBindings().Informer())
+	}
+	for _, informer := range []cache.SharedIndexInformer{rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoleBindings().Informer()} {
+		require.NoError(t, informer.SetTransform(func(object any) (any, error) { // as in the caches of the hub
+			rightsdigest.Reduce(object.(metav1.Object))
+			return object, nil
+		}))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
@@ -187,13 +194,42 @@ func TestEnsureCorrects(t *testing.T) {
 			for _, action := range s.server.Actions() {
 				if patch, ok := action.(kubetesting.PatchAction); ok {
 					assert.Contains(t, string(patch.GetPatch()), `"resourceVersion":"7","uid":"uid"`, "it changes only the version that was compared")
+					assert.NotContains(t, string(patch.GetPatch()), "selfLink")
 				}
 			}
+			s.hasRights(t)
 			s.sync(t)
 			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
 			assert.Empty(t, s.requests(), "once is enough")
 		})
 	}
+}
+
+// hasRights checks that the objects on the API server grant what oneOfEach does, and not what the caches have instead.
+func (s *scene) hasRights(t *testing.T) {
+	t.Helper()
+	_, role, binding, clusterBinding := oneOfEach()
+	assert.Equal(t, role.Rules, s.role(t, "role").Rules)
+	live, err := s.server.RbacV1().RoleBindings("ns").Get(t.Context(), "role", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, binding.Subjects, live.Subjects)
+	assert.Equal(t, binding.RoleRef, live.RoleRef)
+	wide, err := s.server.RbacV1().ClusterRoleBindings().Get(t.Context(), "wide", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, clusterBinding.Subjects, wide.Subjects)
+	assert.Equal(t, clusterBinding.RoleRef, wide.RoleRef)
+}
+
+// The cache has a digest instead of the rules that are removed.
+func TestEnsureNoRules(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get")))
+	s.sync(t)
+	none := someRole("a", "get")
+	none.Rules = nil
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, none))
+	assert.Equal(t, []string{"patch roles"}, s.requests())
+	assert.Empty(t, s.role(t, "a").Rules)
 }
 
 // Sets share the values of the index: each would take 300 bytes.
