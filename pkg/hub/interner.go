@@ -41,8 +41,12 @@ type internedValues struct {
 	maps      map[uint64]map[string]string   // by sum
 	resources map[string]corev1.ResourceList // by the joined names and quantities
 	digests   map[fleet.SpecDigests]*fleet.SpecDigests
-	helm      *fleet.HelmOptions // of the last Bundle: those of all agents are equal
-	size      int                // of all entries
+	// Of the last object: those of all agents are equal.
+	helm     *fleet.HelmOptions
+	selector *metav1.LabelSelector
+	hub      *fleet.AgentHub
+
+	size int // of all entries
 }
 
 func newInterner() *interner {
@@ -151,16 +155,20 @@ func (w *interner) intern(before, object any) any {
 	case *fleet.Cluster:
 		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
-		o.Status.Namespace = w.string(o.Status.Namespace)
+		o.Spec.ClientID, o.Status.Namespace = w.string(o.Spec.ClientID), w.string(o.Status.Namespace)
 		w.agent(&o.Status.Agent)
 	case *fleet.ClusterRegistration:
 		w.kind(&o.TypeMeta)
-		o.Status.ClusterName, o.Status.TokenUID = w.string(o.Status.ClusterName), w.string(o.Status.TokenUID)
+		o.Spec.ClientID, o.Status.ClusterName, o.Status.TokenUID = w.string(o.Spec.ClientID), w.string(o.Status.ClusterName), w.string(o.Status.TokenUID)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.Bundle:
 		w.kind(&o.TypeMeta)
 		o.Spec.DefaultNamespace, o.Spec.ResourcesDigest = w.string(o.Spec.DefaultNamespace), w.string(o.Spec.ResourcesDigest)
-		o.Spec.Helm = w.helmOptions(o.Spec.Helm)
+		o.Spec.Helm = lastIfEqual(&w.helm, o.Spec.Helm)
+		for i := range o.Spec.Targets {
+			target := &o.Spec.Targets[i]
+			target.ClusterName, target.ClusterSelector = w.string(target.ClusterName), lastIfEqual(&w.selector, target.ClusterSelector)
+		}
 		for i := range o.Spec.Resources { // those of a shared cache: the Bundles of all agents have the same 12 kB
 			o.Spec.Resources[i].Content = w.string(o.Spec.Resources[i].Content)
 		}
@@ -180,21 +188,18 @@ func (w *interner) agent(a *fleet.AgentStatus) {
 	a.Namespace, a.Registration = w.string(a.Namespace), w.string(a.Registration)
 	a.Version, a.KubernetesVersion, a.Generation = w.string(a.Version), w.string(a.KubernetesVersion), w.string(a.Generation)
 	a.Capacity, a.Allocatable = w.resourceList(a.Capacity), w.resourceList(a.Allocatable)
-	if a.Hub != nil {
-		a.Hub.APIServerURL, a.Hub.APIServerCAHash = w.string(a.Hub.APIServerURL), w.string(a.Hub.APIServerCAHash)
-		a.Hub.AgentTLSMode = w.string(a.Hub.AgentTLSMode)
-	}
+	a.Hub = lastIfEqual(&w.hub, a.Hub)
 }
 
-// helmOptions returns the options of the last object if they are equal.
-func (w *interner) helmOptions(options *fleet.HelmOptions) *fleet.HelmOptions {
-	if options == nil {
+// lastIfEqual returns the value of the last object if it is equal.
+func lastIfEqual[T any](last **T, value *T) *T {
+	if value == nil {
 		return nil
 	}
-	if w.helm == nil || !reflect.DeepEqual(options, w.helm) {
-		w.helm = options
+	if *last == nil || !reflect.DeepEqual(*last, value) {
+		*last = value
 	}
-	return w.helm
+	return *last
 }
 
 // specDigests returns one pointer for all equal digests: most Clusters have the same options of a Bundle.

@@ -187,7 +187,7 @@ func TestInternReports(t *testing.T) {
 	})
 	assert.ElementsMatch(t, []string{
 		".Instance", ".PossessionProof", // of one agent
-		".APIServer.Message", ".DeploymentsStalled", ".Hub.Pending", ".KeptReleases.Names", // few agents report them
+		".APIServer.Message", ".DeploymentsStalled", ".KeptReleases.Names", // few agents report them
 	}, different)
 }
 
@@ -207,10 +207,11 @@ func eachText(of reflect.Value, path string, do func(path string, text reflect.V
 	}
 }
 
-func TestInternHelmOptions(t *testing.T) {
+func TestInternStructs(t *testing.T) {
 	bundle := func(chart string) *fleet.Bundle {
 		b := &fleet.Bundle{}
 		b.Spec.Helm = &fleet.HelmOptions{TakeOwnership: true, Chart: chart}
+		b.Spec.Targets = []fleet.BundleTarget{{ClusterName: own("member"), ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"chart": chart}}}}
 		return b
 	}
 	w, agent, second, other, again := newInterner(), bundle(""), bundle(""), bundle("app"), bundle("")
@@ -218,8 +219,22 @@ func TestInternHelmOptions(t *testing.T) {
 		w.intern(nil, object)
 	}
 	assert.Same(t, agent.Spec.Helm, second.Spec.Helm)
+	assert.Same(t, agent.Spec.Targets[0].ClusterSelector, second.Spec.Targets[0].ClusterSelector)
+	assert.Same(t, unsafe.StringData(agent.Spec.Targets[0].ClusterName), unsafe.StringData(second.Spec.Targets[0].ClusterName))
 	assert.Equal(t, bundle("app"), other)
 	assert.Equal(t, bundle(""), again)
+
+	request := &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: own("id")}}
+	clusters := make([]*fleet.Cluster, 3)
+	for i, address := range []string{"one", "one", "two"} {
+		clusters[i] = &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: own("id")}}
+		clusters[i].Status.Agent.Hub = &fleet.AgentHub{APIServerURL: own(address)}
+		w.intern(nil, clusters[i])
+	}
+	w.intern(nil, request)
+	assert.Same(t, clusters[0].Status.Agent.Hub, clusters[1].Status.Agent.Hub)
+	assert.Equal(t, "two", clusters[2].Status.Agent.Hub.APIServerURL)
+	assert.Same(t, unsafe.StringData(clusters[0].Spec.ClientID), unsafe.StringData(request.Spec.ClientID))
 }
 
 // Two strings with the same hash are both kept.
@@ -234,7 +249,9 @@ func TestForget(t *testing.T) {
 	w.intern(nil, someRole())
 	w.stringMap(nil, map[string]string{"key": "value"})
 	w.resourceList(corev1.ResourceList{"pods": resource.MustParse("330")})
-	w.helmOptions(&fleet.HelmOptions{})
+	lastIfEqual(&w.helm, &fleet.HelmOptions{})
+	lastIfEqual(&w.selector, &metav1.LabelSelector{})
+	lastIfEqual(&w.hub, &fleet.AgentHub{})
 	w.specDigests(&fleet.SpecDigests{})
 	assert.Positive(t, w.size)
 	w.forget()
