@@ -155,8 +155,9 @@ func clientLog(w io.Writer) *slog.Logger {
 }
 
 // gcPercent is the growth of the heap after which garbage is collected, in percent of the memory in use. Most of the memory
-// of hubs and agents is caches, so with Go's default of 100 they would need twice the size of their caches.
-const gcPercent = 50
+// of hubs and agents is caches, so with Go's default of 100 they would need twice the size of their caches. A smaller one costs CPU: see
+// docs/benchmarks.md.
+const gcPercent = 35
 
 // SpareMemory lets Go collect garbage more often than by default, unless $GOGC is set.
 func SpareMemory() {
@@ -173,7 +174,7 @@ const (
 )
 
 // ReturnMemory returns unused memory to the operating system until ctx ends. Go itself keeps the memory to which the heap may grow before the next
-// collection, and a tenth more, as long as the process runs: with gcPercent, 65 % more than is in use. A process that uses most of its memory for
+// collection, and a tenth more, as long as the process runs: with gcPercent, half more than is in use. A process that uses most of its memory for
 // caches seldom needs it again.
 func ReturnMemory(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) { returnMemory() }, returnInterval)
