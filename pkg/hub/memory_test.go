@@ -99,7 +99,7 @@ func clusterObjects(t *testing.T, rights string, n int) map[string][]builtInObje
 
 // The memory of the hub grows with the number of clusters. Most objects of a cluster are of the kinds in this test.
 func TestMemoryOfACluster(t *testing.T) {
-	const clusters, limit = 1000, 7500
+	const clusters, limit = 1000, 7200
 	rights, err := os.ReadFile("../controllers/clusterregistration/testdata/rights-of-one-that-renews.golden.yaml")
 	require.NoError(t, err)
 	encoded := map[string][][]byte{}

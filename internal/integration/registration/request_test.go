@@ -3,12 +3,16 @@ package registration
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -105,6 +109,30 @@ func TestRightsOfTheCredential(t *testing.T) {
 		testenv.RequireRights(t, s.Hub, r.Bearer(), elsewhere)
 	}
 	s.RequireHeartbeat(t, r, time.Now())
+}
+
+// The caches of the hub have a digest of what roles and bindings grant.
+func TestChangedRights(t *testing.T) {
+	s := testenv.ParallelStage(t)
+	name := s.Register(t, s.Token(t, "tok"), "changed", "random").Request.Name
+	roles, bindings := s.Hub.Kubernetes.RbacV1().Roles(s.Namespace), s.Hub.Kubernetes.RbacV1().RoleBindings(s.Namespace)
+	wanted := testenv.RequireThere(t, roles.Get, name).Rules
+	for _, rules := range [][]rbacv1.PolicyRule{nil, {{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}} {
+		role := testenv.RequireThere(t, roles.Get, name)
+		role.Rules = rules
+		testenv.Update(t, roles.Update, role)
+		corrected := testenv.EventuallyIs(t, roles.Get, name, func(r *rbacv1.Role) (bool, string) {
+			return reflect.DeepEqual(r.Rules, wanted), fmt.Sprint(r.Rules)
+		})
+		assert.Empty(t, corrected.SelfLink)
+	}
+	binding := testenv.RequireThere(t, bindings.Get, name)
+	subjects := slices.Clone(binding.Subjects)
+	binding.Subjects[0].Name = "default"
+	testenv.Update(t, bindings.Update, binding)
+	testenv.EventuallyIs(t, bindings.Get, name, func(b *rbacv1.RoleBinding) (bool, string) {
+		return slices.Equal(b.Subjects, subjects), fmt.Sprint(b.Subjects)
+	})
 }
 
 // unknownTime lets a hub take its own clock for that of the API server, which does not say its time.
