@@ -312,7 +312,8 @@ func (w *interner) forget() {
 
 func (w *interner) empty() {
 	w.internedValues = internedValues{
-		strings: map[uint64]string{}, maps: map[uint64]map[string]string{}, resources: map[string]corev1.ResourceList{}, digests: map[fleet.SpecDigests]*fleet.SpecDigests{},
+		strings: map[uint64]string{}, maps: map[uint64]map[string]string{},
+		resources: map[string]corev1.ResourceList{}, digests: map[fleet.SpecDigests]*fleet.SpecDigests{},
 	}
 }
 

@@ -124,7 +124,7 @@ func TestChangedRights(t *testing.T) {
 		corrected := testenv.EventuallyIs(t, roles.Get, name, func(r *rbacv1.Role) (bool, string) {
 			return reflect.DeepEqual(r.Rules, wanted), fmt.Sprint(r.Rules)
 		})
-		assert.Empty(t, corrected.SelfLink)
+		assert.Empty(t, corrected.GetSelfLink())
 	}
 	binding := testenv.RequireThere(t, bindings.Get, name)
 	subjects := slices.Clone(binding.Subjects)

@@ -5,7 +5,6 @@ package rightsdigest
 import (
 	"crypto/sha256"
 	"fmt"
-	"unsafe"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,11 +35,12 @@ func Reduce(object metav1.Object) {
 }
 
 func replace[T any](object metav1.Object, list *[]T, dropped []T) {
-	if unsafe.SliceData(*list) != unsafe.SliceData(dropped) {
-		sum := sumOf(object)
-		object.SetSelfLink(string(sum[:]))
-		*list = dropped
+	if len(*list) == 1 && &(*list)[0] == &dropped[0] {
+		return
 	}
+	sum := sumOf(object)
+	object.SetSelfLink(string(sum[:]))
+	*list = dropped
 }
 
 // Equal reports whether a role or a binding, from a cache or from the API server, grants the same as the wanted one, which is not reduced.
