@@ -201,17 +201,12 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.recordOf(key, hub, now)
-	r.stalledGone = r.stalledGone || r.stalledCleared && cluster.Status.Agent.DeploymentsStalled == ""
-	if late := r.lateness(hub, now); r.observe(cluster, hub, now) {
+	late := r.lateness(hub, now)
+	isHeartbeat := r.observe(cluster, hub, now)
+	if isHeartbeat {
 		d.Metrics.Heartbeat(late)
-		// An agent of Fleet that has replaced an agent of this project writes only lastSeen and the namespace. The other fields, which the hub has copied
-		// from the Lease, stay. The instance among them shows that; an agent of this project that writes the status also writes its own instance. It is
-		// the same instance if the agent can no longer write its Lease: then deploymentsStalled comes back after it was gone. A status that was cleared may
-		// not have been written.
-		if r.lease != nil && cluster.Status.Agent.Instance == instanceOf(r.lease) && cluster.Status.Agent.DeploymentsStalled != "" && !r.stalledGone {
-			cluster.Status.Agent.DeploymentsStalled, r.stalledCleared = "", true
-		}
 	}
+	r.clearStalled(&cluster.Status.Agent, isHeartbeat)
 	if r.lease == nil || !r.usesLease() || r.lease.Annotations[registration.LeaseReport] == "" {
 		return
 	}

@@ -32,7 +32,7 @@ type agentRecord struct {
 	// lastCopied is the report that was last copied from a Lease to the status, and lastCopiedOfNewRequest the last one that named another
 	// ClusterRegistration than the report before it.
 	lastCopied, lastCopiedOfNewRequest copiedReport
-	// stalledCleared is whether Observe has cleared deploymentsStalled since the last copy, and stalledGone whether a later pass has not found it.
+	// stalledCleared is whether clearStalled has cleared deploymentsStalled since the last copy, and stalledGone whether that was written.
 	stalledCleared, stalledGone bool
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
@@ -130,6 +130,20 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 	}
 	r.holders.expire(now, r.last().effectiveInterval(hub))
 	return isNew
+}
+
+// clearStalled clears deploymentsStalled when an agent of Fleet, which does not know the field, has replaced an agent of this project. It writes only
+// lastSeen and the namespace, so the fields stay that the hub has copied from the Lease of the earlier agent. The instance among them shows that: an
+// agent of this project writes its own instance with each heartbeat to the status. It has the instance of the Lease if it can no longer write its
+// Lease; then it writes deploymentsStalled again after the cleared status was written, and the field stays.
+func (r *agentRecord) clearStalled(agent *fleet.AgentStatus, isHeartbeat bool) {
+	if agent.DeploymentsStalled == "" {
+		r.stalledGone = r.stalledGone || r.stalledCleared
+		return
+	}
+	if isHeartbeat && r.lease != nil && agent.Instance == instanceOf(r.lease) && !r.stalledGone {
+		agent.DeploymentsStalled, r.stalledCleared = "", true
+	}
 }
 
 // observeFirst records the heartbeats that the first pass over the Cluster finds after the start of the hub. Condition Registered says whether
