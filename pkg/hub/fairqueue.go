@@ -8,8 +8,8 @@ import (
 )
 
 // fairQueue decides the order of a work queue: the next key is from the namespace with the fewest running passes; of several such namespaces, from
-// the one that has waited longest. The keys of one namespace are first in, first out. A namespace never has more workers than are left for the
-// others, so that its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more.
+// the one that has waited longest. The keys of one namespace are first in, first out. A namespace gets no further worker while it has as many as are
+// free, so that its passes cannot occupy all of them: with 100 workers, one namespace has up to 50 passes, and a second one up to 25 more.
 // Objects without a namespace count as one namespace.
 //
 // It implements workqueue.Queue, which has no method for the end of a pass: the controller calls done.

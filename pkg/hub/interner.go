@@ -188,6 +188,10 @@ func (w *interner) agent(a *fleet.AgentStatus) {
 	a.Namespace, a.Registration = w.string(a.Namespace), w.string(a.Registration)
 	a.Version, a.KubernetesVersion, a.Generation = w.string(a.Version), w.string(a.KubernetesVersion), w.string(a.Generation)
 	a.Capacity, a.Allocatable = w.resourceList(a.Capacity), w.resourceList(a.Allocatable)
+	if a.Hub != nil {
+		a.Hub.APIServerURL, a.Hub.APIServerCAHash = w.string(a.Hub.APIServerURL), w.string(a.Hub.APIServerCAHash)
+		a.Hub.AgentTLSMode = w.string(a.Hub.AgentTLSMode)
+	}
 	a.Hub = lastIfEqual(&w.hub, a.Hub)
 }
 

@@ -205,9 +205,8 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.F
 
 // needsNoFarewell decides whether the hub removes nothing from the member: because the agent is handed over to another Cluster, another controller
 // manages the Cluster, the configuration disables the agent of the hub's own cluster, which an import has removed, or that cluster is registered in
-// another namespace now. The other Cluster gives
-// the agent a new credential; the old one is deleted with the namespace of this Cluster. If undecided is positive, the decision must be repeated
-// after that time.
+// another namespace now. The other Cluster gives the agent a new credential; the old one is deleted with the namespace of this Cluster. If undecided
+// is positive, the decision must be repeated after that time.
 func (h *handler) needsNoFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time) (notNeeded bool, undecided time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.

@@ -334,17 +334,29 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
-// removeStopped deletes the objects of an agent for which stopAgent waited for the time of timeout. An agent that had not ended by then may have
-// created some of the objects again until it lost its rights. So the hub waits for it again, for a quarter of the time, and deletes them once more.
+// removeStopped deletes the objects of an agent for which stopAgent waited for the time of timeout. An agent that had not ended by then can create
+// some of the objects again until it has lost its rights. So the hub then deletes all but those by which it recognizes the agent, waits again, for a
+// quarter of the time, and deletes all of them. It stops if a bootstrap Secret shows that an import has installed an agent meanwhile.
 func (m *memberClient) removeStopped(
 	ctx context.Context, agent agentID, ended bool, timeout time.Duration, objects []agentmanifest.OwnedObject, doing string,
 ) *failure {
-	problem := m.removeAll(ctx, agent, objects, doing)
-	if problem != nil || ended {
-		return problem
-	}
-	if _, problem = m.stopAgent(ctx, agent.namespace, timeout/4); problem != nil {
-		return problem
+	if !ended {
+		others := slices.DeleteFunc(slices.Clone(objects), func(o agentmanifest.OwnedObject) bool {
+			return o.Kind == "ConfigMap" && o.Name == registration.AgentConfigMap || o.Kind == "Secret" && o.Name == registration.CredentialSecret
+		})
+		if problem := m.removeAll(ctx, agent, others, doing); problem != nil {
+			return problem
+		}
+		if _, problem := m.stopAgent(ctx, agent.namespace, timeout/4); problem != nil {
+			return problem
+		}
+		installed, err := m.installedAgent(ctx, agent.namespace)
+		if err != nil {
+			return diagnose(m.server, doing+" objects: checking whether another agent is installed", err)
+		}
+		if installed.bootstrap != nil {
+			return nil
+		}
 	}
 	return m.removeAll(ctx, agent, objects, doing)
 }

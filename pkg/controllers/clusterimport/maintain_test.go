@@ -55,40 +55,67 @@ func TestStopAgent_listWithoutEnd(t *testing.T) {
 	assert.NotContains(t, m.transcript(), "continue=more")
 }
 
-// An agent that has not ended in time creates objects again while the hub deletes them.
+// An agent that has not ended in time, or an import, creates objects while the hub deletes them.
 func TestRemoveStopped_agentThatHasNotEnded(t *testing.T) {
-	log := logtest.NewGlobal()
-	m := newFakeMember(t)
-	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
-	m.pods = []any{agentPod}
-	m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if query := r.URL.Query(); query.Get("watch") == "" || query.Get("sendInitialEvents") != "" {
-			return false
-		}
-		w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done() // the Pod never ends
-		return true
-	}
-	c := m.connect(t)
-	const timeout = 300 * time.Millisecond
-	ended, problem := c.stopAgent(t.Context(), system, timeout)
-	require.Nil(t, problem)
-	assert.False(t, ended)
-	require.NotNil(t, log.LastEntry())
-	assert.Equal(t, "The hub no longer waits for the end of the agent's Pods in namespace "+system+" at "+m.URL, log.LastEntry().Message)
-
-	waits := m.fault
-	m.fault = func(n int, w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/secrets/fleet-agent") { // the last object
+	const (
+		timeout       = 300 * time.Millisecond
+		configuration = "/api/v1/namespaces/" + system + "/configmaps/fleet-agent"
+		bootstrap     = "/api/v1/namespaces/" + system + "/secrets/fleet-agent-bootstrap"
+	)
+	binding := "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + agentmanifest.ClusterRoleBindingName(system)
+	kindOf := map[string]string{agentDeployment: "Deployment", binding: "ClusterRoleBinding", bootstrap: "Secret"}
+	for _, row := range []struct {
+		name    string
+		creates []string // when the hub has deleted all others
+		fails   bool     // each request after that
+		left    []string
+	}{
+		{"the agent creates objects again: removed", []string{agentDeployment, binding}, false, []string{}},
+		{"an import installs an agent: it stays", []string{agentDeployment, bootstrap}, false, []string{configuration, bootstrap}},
+		{"a request fails: the agent can still be recognized", []string{agentDeployment}, true, []string{configuration, agentDeployment}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			log := logtest.NewGlobal()
+			m := newFakeMember(t)
+			m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+			m.put(configuration, map[string]any{"kind": "ConfigMap"})
+			m.pods = []any{agentPod}
+			waits := func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if query := r.URL.Query(); query.Get("watch") == "" || query.Get("sendInitialEvents") != "" {
+					return false
+				}
+				w.WriteHeader(http.StatusOK)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done() // the Pod never ends
+				return true
+			}
 			m.fault = waits
-			m.objects[agentDeployment] = map[string]any{"kind": "Deployment"}
-			m.objects["/apis/rbac.authorization.k8s.io/v1/clusterroles/"+agentmanifest.ClusterRoleName(system)] = map[string]any{"kind": "ClusterRole"}
-		}
-		return waits(n, w, r)
+			c := m.connect(t)
+			ended, problem := c.stopAgent(t.Context(), system, timeout)
+			require.Nil(t, problem)
+			assert.False(t, ended)
+			require.NotNil(t, log.LastEntry())
+			assert.Equal(t, "The hub no longer waits for the end of the agent's Pods in namespace "+system+" at "+m.URL, log.LastEntry().Message)
+
+			m.fault = func(n int, w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/clusterroles/") { // the last one of the first round
+					for _, path := range row.creates {
+						m.objects[path] = map[string]any{"kind": kindOf[path]}
+					}
+					if m.fault = waits; row.fails {
+						m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+							http.Error(w, "overloaded", http.StatusInternalServerError)
+							return true
+						}
+					}
+				}
+				return waits(n, w, r)
+			}
+			problem = c.removeStopped(t.Context(), agentID{namespace: system}, ended, timeout, agentmanifest.OwnedObjects(system), "removing the agent's")
+			assert.Equal(t, row.fails, problem != nil, problem)
+			assert.ElementsMatch(t, row.left, m.paths())
+		})
 	}
-	require.Nil(t, c.removeStopped(t.Context(), agentID{namespace: system}, ended, timeout, agentmanifest.OwnedObjects(system), "removing the agent's"))
-	assert.Empty(t, m.paths())
 }
 
 // removeAgent removes the agent as when the hub's own cluster is to have none.

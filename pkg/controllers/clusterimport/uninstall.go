@@ -74,7 +74,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := removal{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			stopTimeout: min(stopTimeout, remaining/2), // the removal of the agent's objects, and the wait for other calls, need the other half
+			stopTimeout: min(stopTimeout, remaining*2/5), // removeStopped may wait a quarter longer; the removal of the objects needs the other half
 			releases:    member.openReleases,
 			accounts:    i.Kubernetes.CoreV1(), systemNamespace: i.SystemNamespace,
 		}

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// All objects in the caches share one of these lists, which no other object has. So a patch that is computed from a cached object either contains the
-// whole list of the wanted object, or no list.
+// All objects in the caches share one of these lists, by which Reduce recognizes them. No wanted object has such a list, so if the digests differ, a patch
+// that is computed from a cached object has the whole list of the wanted object.
 var (
 	droppedRules    = []rbacv1.PolicyRule{{}}
 	droppedSubjects = []rbacv1.Subject{{}}
