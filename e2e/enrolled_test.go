@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/inventory"
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -79,8 +81,40 @@ func (s *scene) announce(name string, change ...func(*fleet.Cluster)) *enrolled 
 	return e
 }
 
+// leaveImported deletes the Cluster. Nothing of its agent is left on the member, unless the hub reports that the grace period ended before it had
+// removed the agent: all scenes together can keep a machine that busy. Then the agent is removed as a person would do it.
 func leaveImported(ctx context.Context, e *enrolled) error {
 	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
+		return err
+	}
+	left := e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
+	if left == nil {
+		return nil
+	}
+	events, err := e.s.hub.kube.CoreV1().Events(e.namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.name=" + e.name + ",reason=" + fleet.EventLeftOnMember,
+	})
+	if err != nil {
+		return errors.Join(left, err)
+	}
+	if !slices.ContainsFunc(events.Items, func(event corev1.Event) bool { return strings.Contains(event.Message, fleet.ReasonFarewellTimeout) }) {
+		return left
+	}
+	e.s.Logf("the hub could not remove the agent in time: %v", left)
+	bindings, roles := e.on.kube.RbacV1().ClusterRoleBindings(), e.on.kube.RbacV1().ClusterRoles()
+	binding, role := agentmanifest.ClusterRoleBindingName(e.agentNamespace), agentmanifest.ClusterRoleName(e.agentNamespace)
+	err = errors.Join(
+		e.on.deleteNamespaces(ctx, e.agentNamespace),
+		gone(ctx, "ClusterRoleBinding "+binding, func(ctx context.Context) error {
+			_, err := bindings.Get(ctx, binding, metav1.GetOptions{})
+			return err
+		}, func(ctx context.Context) error { return bindings.Delete(ctx, binding, metav1.DeleteOptions{}) }),
+		gone(ctx, "ClusterRole "+role, func(ctx context.Context) error {
+			_, err := roles.Get(ctx, role, metav1.GetOptions{})
+			return err
+		}, func(ctx context.Context) error { return roles.Delete(ctx, role, metav1.DeleteOptions{}) }),
+	)
+	if err != nil {
 		return err
 	}
 	return e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
