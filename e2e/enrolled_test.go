@@ -101,21 +101,14 @@ func leaveImported(ctx context.Context, e *enrolled) error {
 		return left
 	}
 	e.s.Logf("the hub could not remove the agent in time: %v", left)
-	bindings, roles := e.on.kube.RbacV1().ClusterRoleBindings(), e.on.kube.RbacV1().ClusterRoles()
-	binding, role := agentmanifest.ClusterRoleBindingName(e.agentNamespace), agentmanifest.ClusterRoleName(e.agentNamespace)
-	err = errors.Join(
+	for _, err := range []error{
+		e.on.kube.RbacV1().ClusterRoleBindings().Delete(ctx, agentmanifest.ClusterRoleBindingName(e.agentNamespace), metav1.DeleteOptions{}),
+		e.on.kube.RbacV1().ClusterRoles().Delete(ctx, agentmanifest.ClusterRoleName(e.agentNamespace), metav1.DeleteOptions{}),
 		e.on.deleteNamespaces(ctx, e.agentNamespace),
-		gone(ctx, "ClusterRoleBinding "+binding, func(ctx context.Context) error {
-			_, err := bindings.Get(ctx, binding, metav1.GetOptions{})
+	} {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return err
-		}, func(ctx context.Context) error { return bindings.Delete(ctx, binding, metav1.DeleteOptions{}) }),
-		gone(ctx, "ClusterRole "+role, func(ctx context.Context) error {
-			_, err := roles.Get(ctx, role, metav1.GetOptions{})
-			return err
-		}, func(ctx context.Context) error { return roles.Delete(ctx, role, metav1.DeleteOptions{}) }),
-	)
-	if err != nil {
-		return err
+		}
 	}
 	return e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
 }

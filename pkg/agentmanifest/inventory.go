@@ -57,12 +57,16 @@ var Resources = map[string]schema.GroupVersionResource{
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 }
 
+// ShowsCluster reports whether the hub sees from the object to which Cluster the agent belongs.
+func (o OwnedObject) ShowsCluster() bool {
+	return o.Kind == "ConfigMap" && o.Name == registration.AgentConfigMap || o.Kind == "Secret" && o.Name == registration.CredentialSecret
+}
+
 // OwnedObjects returns the inventory of the agent in namespace: every object with a fixed name that is created for this agent alone,
 // by an import, by the chart, by the agent's Bundle or by the agent itself. Some of them may not exist.
 //
-// Delete them in this order. The Deployment comes first, so that no running agent recreates deleted objects. ConfigMap and
-// Secret fleet-agent come last: from them the hub sees to which Cluster the agent belongs, and the agent keeps the record of its own
-// uninstallation in the Secret, so an interrupted deletion can be continued.
+// Delete them in this order. The Deployment comes first, so that no running agent recreates deleted objects. The objects of which
+// ShowsCluster is true come last, so that an interrupted deletion can be continued; the agent keeps the record of its own uninstallation in one of them.
 //
 // The Namespace is not listed: other workloads may use it. Image pull Secrets and the Secrets of Helm releases have no fixed
 // names.

@@ -341,9 +341,7 @@ func (m *memberClient) removeStopped(
 	ctx context.Context, agent agentID, ended bool, timeout time.Duration, objects []agentmanifest.OwnedObject, doing string,
 ) *failure {
 	if !ended {
-		others := slices.DeleteFunc(slices.Clone(objects), func(o agentmanifest.OwnedObject) bool {
-			return o.Kind == "ConfigMap" && o.Name == registration.AgentConfigMap || o.Kind == "Secret" && o.Name == registration.CredentialSecret
-		})
+		others := slices.DeleteFunc(slices.Clone(objects), agentmanifest.OwnedObject.ShowsCluster)
 		if problem := m.removeAll(ctx, agent, others, doing); problem != nil {
 			return problem
 		}
