@@ -228,9 +228,9 @@ func awaitSilence(ctx context.Context, program string, next func() ([]audit.Requ
 	return all, nil
 }
 
-// clusterCount is the number of Clusters. The API server counts them without sending them.
-func (e *environment) clusterCount(ctx context.Context) (int, error) {
-	first, err := e.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
+// clusterCount is the number of Clusters in a namespace. The API server counts them without sending them.
+func (e *environment) clusterCount(ctx context.Context, namespace string) (int, error) {
+	first, err := e.Fleet.Clusters(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, err
 	}
@@ -239,6 +239,20 @@ func (e *environment) clusterCount(ctx context.Context) (int, error) {
 		count += int(*more)
 	}
 	return count, nil
+}
+
+// awaitClusters waits until a namespace has no more than so many Clusters.
+func (e *environment) awaitClusters(ctx context.Context, namespace string, most int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Minute, errors.New("the clusters are not deleted"))
+	defer cancel()
+	for {
+		if count, err := e.clusterCount(ctx, namespace); err != nil || count <= most {
+			return err
+		}
+		if err := sim.Pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // databaseSize is the size of the API server's database in bytes, from its metrics.

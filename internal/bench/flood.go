@@ -42,7 +42,7 @@ func flood(ctx context.Context, o Options) ([]figures.Figure, error) {
 	}
 	used, errUsage := usageOf(e.hub.pid())
 	grown, errDatabase := e.databaseSize(ctx)
-	clusters, errClusters := e.clusterCount(ctx)
+	clusters, errClusters := e.clusterCount(ctx, workspace)
 	left, errLeft := e.Fleet.ClusterRegistrations(workspace).List(ctx, metav1.ListOptions{})
 	token, errToken := e.Fleet.ClusterRegistrationTokens(workspace).Get(ctx, thief.TokenName(), metav1.GetOptions{})
 	if err := errors.Join(errUsage, errDatabase, errClusters, errLeft, errToken); err != nil {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -265,7 +264,7 @@ func ratios(all []figures.Figure, sizes []int) (found []figures.Figure) {
 func (g *growing) deleteTenth(ctx context.Context) error {
 	total := len(g.agents.Registered)
 	count := min(total/10, 1000)
-	before, err := g.clusterCount(ctx)
+	before, err := g.clusterCount(ctx, workspace)
 	if err != nil {
 		return err
 	}
@@ -276,17 +275,7 @@ func (g *growing) deleteTenth(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Minute, errors.New("the clusters are not deleted"))
-		defer cancel()
-		for left := before; left > before-count; {
-			if err := sim.Pause(ctx, 100*time.Millisecond); err != nil {
-				return err
-			}
-			if left, err = g.clusterCount(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
+		return g.awaitClusters(ctx, workspace, before-count)
 	})
 	if err != nil {
 		return err

@@ -117,7 +117,7 @@ func silence(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := given.Create(ctx, "silent", members, i.InFlight, kubeconfig); err != nil {
+	if err := given.Create(ctx, "silent", members, i.InFlight, func(int) []byte { return kubeconfig }); err != nil {
 		return nil, err
 	}
 	if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects of each Cluster on its own API server

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 var tiny = Sizes{
 	Storm: 10, InFlight: 5, Idle: 2, Imports: 2, Clusters: []int{10}, Window: time.Second,
-	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20,
+	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20, Hostile: 24,
 }
 
 func TestRun(t *testing.T) {
@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	}
 	t.Run("floor: the plain client without a hub", testFloor)
-	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet, testFlood}) {
+	for _, part := range sample.Some(t, 1, []func(*testing.T, string){testDay, testFleet, testFlood, testTenant}) {
 		part(t, hub)
 	}
 }
@@ -115,6 +115,16 @@ func testFleet(t *testing.T, hub string) {
 			assert.NotContains(t, all, "fleet/status/20/report/requests")
 		}
 	}
+}
+
+func testTenant(t *testing.T, hub string) {
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"tenant"}, Sizes: tiny, Log: t.Output()})
+	require.NoError(t, err, "the hub has removed the Clusters of the hostile members")
+	all := values(measured)
+	for _, row := range []string{"alone-p50", "beside-p50", "ratio", "hostile-p50", "hostile-ratio", "hostile-memory"} {
+		assert.Positive(t, all["tenant/"+row], row)
+	}
+	assert.Contains(t, all, "tenant/memory")
 }
 
 func TestGuard(t *testing.T) {

@@ -2,99 +2,219 @@ package bench
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
+	"net/http/httptest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/internal/pki"
+	"github.com/muster-fleet/muster/internal/testenv/hostile"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const (
-	tenantClusters = 50
-	tenantGroups   = 100
-	tenantBundles  = 10
-	tenantTargets  = 1000 // of each Bundle, as many as the hub evaluates
+	tenantWorkspace = "tenant"
+	tenantClusters  = 50
+	tenantGroups    = 100
+	tenantBundles   = 10
+	tenantTargets   = 1000 // of each Bundle, as many as the hub evaluates
 )
 
 // tenant measures a few imports alone, and then the same number while a tenant changes the labels of Clusters, the selectors of ClusterGroups
 // and a Secret of another workspace, in which the search for dependents takes long. It sends only 30 changes per second, so that the API
-// server stays fast.
+// server stays fast. Then it measures the same while the tenant also has hostile members.
 func tenant(ctx context.Context, o Options) ([]figures.Figure, error) {
 	i, err := newImporting(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer i.close()
-	other := "tenant"
-	if err := i.createTenant(ctx, other); err != nil {
-		return nil, err
-	}
-	if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant
+	if err := i.createTenant(ctx, tenantWorkspace); err != nil {
 		return nil, err
 	}
 	few := min(20, o.Imports)
-	const rounds = 3 // alternating, because the speed of a machine changes
-	var alone, beside figures.Samples
-	var grown int64
-	for round := range rounds {
-		took, err := i.importMember(ctx, fmt.Sprintf("alone-%d", round), few)
-		if err != nil {
-			return nil, err
-		}
-		alone = append(alone, took...)
-		took, more, err := i.importBesideTenant(ctx, other, fmt.Sprintf("beside-%d", round), few)
-		if err != nil {
-			return nil, err
-		}
-		beside, grown = append(beside, took...), max(grown, more)
+	plain, err := i.besideTenant(ctx, "beside", few, func(ctx context.Context, _ int) (end func(context.Context) error, err error) {
+		return func(context.Context) error { return nil }, sim.Pause(ctx, i.Window) // the tenant changes its objects for a while
+	})
+	if err != nil {
+		return nil, err
 	}
-	a, b := alone.Quantile(.5), beside.Quantile(.5)
+	a, b := plain.alone.Quantile(.5), plain.beside.Quantile(.5)
 	i.logf("%d imports: p50 %s alone, %s beside the changes of a tenant", few, a, b)
-	return []figures.Figure{
+	rows := []figures.Figure{
 		figures.Seconds("tenant/alone-p50", fmt.Sprintf("%d imports: p50", few), a),
 		figures.Seconds("tenant/beside-p50", fmt.Sprintf("%d imports beside a tenant who changes labels, selectors and a Secret: p50", few), b),
 		figures.Quotient("tenant/ratio", "the same, divided by that without the changes", b.Seconds(), a.Seconds()),
-		figures.Bytes("tenant/memory", "largest growth of the memory of the hub while the tenant changes its objects", grown),
-	}, nil
+		figures.Bytes("tenant/memory", "largest growth of the memory of the hub while the tenant changes its objects", plain.grown),
+	}
+
+	api, err := sim.Connect(ctx, i.Config, systemNamespace, tenantWorkspace)
+	if err != nil {
+		return rows, err
+	}
+	members, err := sim.NewImports(ctx, api)
+	if err != nil {
+		return rows, err
+	}
+	hostile, err := i.besideTenant(ctx, "hostile", few, func(ctx context.Context, round int) (end func(context.Context) error, err error) {
+		return i.provoke(ctx, api, members, fmt.Sprintf("hostile-%d", round))
+	})
+	if err != nil {
+		return rows, err
+	}
+	a, b = hostile.alone.Quantile(.5), hostile.beside.Quantile(.5)
+	i.logf("%d imports: p50 %s alone, %s beside the same tenant with %d hostile members", few, a, b, i.Hostile)
+	return append(rows,
+		figures.Seconds("tenant/hostile-p50", fmt.Sprintf("%d imports beside the same tenant, who also has %d hostile members: p50", few, i.Hostile), b),
+		figures.Quotient("tenant/hostile-ratio", "the same, divided by that of imports alone between these rounds", b.Seconds(), a.Seconds()),
+		// The hub has not yet returned to the system all memory that the rounds without hostile members took.
+		figures.Bytes("tenant/hostile-memory", "growth of the memory of the hub meanwhile, since before all rounds", hostile.most-plain.least),
+	), nil
 }
 
-// importBesideTenant imports a member while the tenant changes its objects, and returns the largest growth of the memory of the hub.
-func (i *importing) importBesideTenant(ctx context.Context, other, name string, count int) (took figures.Samples, grown int64, err error) {
-	if _, err := i.awaitQuiet(ctx); err != nil {
-		return nil, 0, err
+// rounds are the results of imports alone and beside the tenant.
+type rounds struct {
+	alone, beside figures.Samples
+	// least is the least memory of the quiet hub between the rounds, and most the largest while the tenant is active. grown is the largest growth in one
+	// round.
+	least, most, grown int64
+}
+
+// besideTenant imports a member alone, and then while the tenant is active, in alternating rounds, because the speed of a machine changes. In each round,
+// begin starts what the tenant does beside its changes, and end ends it.
+func (i *importing) besideTenant(
+	ctx context.Context, name string, count int, begin func(ctx context.Context, round int) (end func(context.Context) error, err error),
+) (all rounds, err error) {
+	const alternations = 3
+	all.least = math.MaxInt64
+	for round := range alternations {
+		if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant, or removed them
+			return all, err
+		}
+		took, err := i.importMember(ctx, fmt.Sprintf("%s-alone-%d", name, round), count)
+		if err != nil {
+			return all, err
+		}
+		all.alone = append(all.alone, took...)
+		if _, err := i.awaitQuiet(ctx); err != nil {
+			return all, err
+		}
+		before, err := residentMemory(i.hub.pid())
+		if err != nil {
+			return all, err
+		}
+		took, most, err := i.importBesideTenant(ctx, fmt.Sprintf("%s-%d", name, round), count, func(ctx context.Context) (func(context.Context) error, error) {
+			return begin(ctx, round)
+		})
+		if err != nil {
+			return all, err
+		}
+		all.beside = append(all.beside, took...)
+		all.least, all.most, all.grown = min(all.least, before), max(all.most, most), max(all.grown, most-before)
 	}
-	before, err := residentMemory(i.hub.pid())
-	if err != nil {
-		return nil, 0, err
-	}
+	return all, nil
+}
+
+// importBesideTenant imports a member while the tenant changes its objects, and returns the largest memory of the hub.
+func (i *importing) importBesideTenant(
+	ctx context.Context, name string, count int, begin func(context.Context) (end func(context.Context) error, err error),
+) (took figures.Samples, most int64, err error) {
 	changing, stop := context.WithCancel(ctx)
 	defer stop()
-	var most int64
-	group, _ := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.Go(func() (err error) {
-		most, err = i.changeTenant(changing, other)
+		most, err = i.changeTenant(changing, tenantWorkspace)
 		return err
 	})
-	group.Go(func() (err error) {
+	group.Go(func() error {
 		defer stop()
-		if err := sim.Pause(ctx, i.Window); err != nil { // the tenant has changed its objects for a while
+		end, err := begin(ctx)
+		if err != nil {
 			return err
 		}
 		took, err = i.importMember(ctx, name, count)
-		return err
+		return errors.Join(err, end(ctx))
 	})
-	if err := group.Wait(); err != nil {
-		return nil, 0, err
+	return took, most, group.Wait()
+}
+
+// provoke imports the hostile members of the tenant, and deletes the Clusters of a quarter of them when their imports have begun. It returns when the
+// hub has begun to remove them. Its result waits until the hub has done that, and deletes the others.
+func (i *importing) provoke(ctx context.Context, api *sim.API, members *sim.Imports, prefix string) (end func(context.Context) error, err error) {
+	name := func(n int) string { return fmt.Sprintf("%s-%d", prefix, n) }
+	workspace, err := hostile.New(api.Workspace, name)
+	if err != nil {
+		return nil, err
 	}
-	_, err = i.awaitQuiet(ctx)
-	return took, max(0, most-before), err
+	workspace.Stalls = true
+	server := httptest.NewUnstartedServer(workspace)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // the hub closes connections
+	server.StartTLS()
+	stop := func() {
+		workspace.End()
+		server.Close()
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	kubeconfigs := make([][]byte, i.Hostile)
+	for n := range kubeconfigs {
+		if kubeconfigs[n], err = pki.Kubeconfig("hostile", fmt.Sprintf("%s/m%d", server.URL, n), ca, &clientcmdapi.AuthInfo{Token: "t"}); err != nil {
+			return nil, err
+		}
+	}
+	remove := func(ctx context.Context, first, count int) error {
+		return sim.InParallel(count, i.InFlight, func(n int) error {
+			return api.Fleet.Clusters(api.Workspace).Delete(ctx, name(first+n), metav1.DeleteOptions{})
+		})
+	}
+	before, err := i.clusterCount(ctx, api.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	if err := members.Create(ctx, prefix, i.Hostile, i.InFlight, func(n int) []byte { return kubeconfigs[n] }); err != nil {
+		return nil, err
+	}
+	err = sim.Await(ctx, "the imports of the hostile members to begin", func(context.Context) (bool, error) { return workspace.Imports() == i.Hostile, nil })
+	if err != nil {
+		return nil, err
+	}
+	leaving := i.Hostile / 4
+	if err := remove(ctx, 0, leaving); err != nil {
+		return nil, err
+	}
+	err = sim.Await(ctx, "the removals of the hostile members to begin", func(context.Context) (bool, error) { return workspace.Removals() == leaving, nil })
+	if err != nil {
+		return nil, err
+	}
+	i.logf("%d requests to hostile members are open before the other imports", workspace.Open())
+	return func(ctx context.Context) error {
+		defer stop()
+		i.logf("%d requests to hostile members are open after them", workspace.Open())
+		if err := i.awaitClusters(ctx, api.Workspace, before+i.Hostile-leaving); err != nil {
+			return err
+		}
+		workspace.End()
+		if err := remove(ctx, leaving, i.Hostile-leaving); err != nil {
+			return err
+		}
+		return i.awaitClusters(ctx, api.Workspace, before)
+	}, nil
 }
 
 // createTenant creates a workspace in which each Bundle has the largest number of targets, none of which matches a Cluster, and each

@@ -30,9 +30,9 @@ func NewImports(ctx context.Context, api *API) (*Imports, error) {
 	})
 }
 
-// Create creates Clusters and does not wait until they are imported.
-func (i *Imports) Create(ctx context.Context, prefix string, count, limit int, kubeconfig []byte) error {
-	return InParallel(count, limit, func(n int) error { return i.create(ctx, fmt.Sprintf("%s-%d", prefix, n), kubeconfig) })
+// Create creates Clusters and does not wait until they are imported. The kubeconfig may be another one for each number.
+func (i *Imports) Create(ctx context.Context, prefix string, count, limit int, kubeconfig func(n int) []byte) error {
+	return InParallel(count, limit, func(n int) error { return i.create(ctx, fmt.Sprintf("%s-%d", prefix, n), kubeconfig(n)) })
 }
 
 // Import creates Clusters, all at once, and returns how long each took until its agent was installed.
