@@ -60,6 +60,8 @@ type Sizes struct {
 	Bundles int
 	// Hostile is the number of hostile members of a tenant. The hub makes calls to 128 members of one workspace at the same time.
 	Hostile int
+	// Minute is the time in which all agents of a fleet send one heartbeat each.
+	Minute time.Duration
 	// Flood is the number of requests that are sent with a stolen token.
 	Flood int
 }
@@ -70,7 +72,7 @@ func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
 		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3, Bundles: 200, Flood: 10_000,
-		Hostile: 128,
+		Hostile: 128, Minute: time.Minute,
 	}
 }
 
@@ -79,7 +81,7 @@ func Small() Sizes {
 	return Sizes{
 		Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100},
 		Window: 3 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 1, Bundles: 20, Flood: 1000,
-		Hostile: 24,
+		Hostile: 24, Minute: time.Minute,
 	}
 }
 

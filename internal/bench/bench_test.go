@@ -127,6 +127,21 @@ func TestHourFigures(t *testing.T) {
 	assert.Equal(t, []int{6, 7, 9, 10}, left)
 }
 
+func TestMinuteFigures(t *testing.T) {
+	m := minuteLoad{
+		planned: 10, sent: 500, failed: 2, took: 100 * time.Second,
+		used:   processes{hub: 5 * time.Second, apiServer: 50 * time.Second, etcd: 10 * time.Second, controllerManager: 5 * time.Second},
+		others: figures.Samples{time.Millisecond, 2 * time.Millisecond, 900 * time.Millisecond}, othersFailed: 1,
+	}
+	same := func(what string) string { return what }
+	all := m.figures(same, same)
+	assert.Equal(t, map[string]float64{
+		"rate": 5, "failed": 2, "apiserver-cpus": .5, "cpus": .7, "p50": 2, "p99": 900, "others-failed": 1,
+	}, values(all))
+	rate, _ := figures.Find(all, "rate")
+	assert.Equal(t, "heartbeats sent per second, of 10.0 planned", rate.Title, "the table shows that the bench did not keep the rate")
+}
+
 func TestCostDuration(t *testing.T) {
 	began := time.Now()
 	assert.Equal(t, time.Second, cost{Counts: audit.Counts{Last: began.Add(time.Second)}, began: began}.duration())

@@ -128,7 +128,10 @@ func (l *loaded) atSize(ctx context.Context, size int) error {
 	if err := l.measureBundle(ctx, size); err != nil {
 		return err
 	}
-	return l.measureSizes(ctx, size)
+	if err := l.measureSizes(ctx, size); err != nil {
+		return err
+	}
+	return l.measureMinute(ctx, size, some) // last, because its heartbeats make etcd larger
 }
 
 func (l *loaded) beat(ctx context.Context, numbers []int, report string) error {

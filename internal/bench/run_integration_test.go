@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 var tiny = Sizes{
 	Storm: 10, InFlight: 5, Idle: 2, Imports: 2, Clusters: []int{10}, Window: time.Second,
-	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20, Hostile: 24,
+	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20, Hostile: 24, Minute: 2 * time.Second,
 }
 
 func TestRun(t *testing.T) {
@@ -105,10 +105,15 @@ func testFleet(t *testing.T, hub string) {
 		for _, row := range []string{
 			"stored", "restart/cpu", "registration/requests", "heartbeat/etcd-bytes", "heartbeat/watch-bytes", "bundle/requests",
 			"memory", "apiserver-memory", "controller-manager-memory", "etcd",
+			"minute/rate", "minute/cpus", "minute/apiserver-cpus", "minute/p50", "minute/p99",
 		} {
 			assert.Positive(t, all["fleet/"+kind+"/20/"+row], "%s: %s", kind, row)
 		}
-		assert.Zero(t, all["fleet/"+kind+"/20/heartbeat/requests"], kind)
+		assert.LessOrEqual(t, all["fleet/"+kind+"/20/minute/rate"], 10., "20 heartbeats in 2 s")
+		for _, row := range []string{"heartbeat/requests", "minute/failed", "minute/others-failed"} {
+			assert.Contains(t, all, "fleet/"+kind+"/20/"+row)
+			assert.Zero(t, all["fleet/"+kind+"/20/"+row], "%s: %s", kind, row)
+		}
 		if kind == "lease" {
 			assert.InDelta(t, 1, all["fleet/lease/20/report/requests"], .5)
 		} else {

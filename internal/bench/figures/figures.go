@@ -70,6 +70,15 @@ func Processor(row, title string, sum time.Duration, n int) Figure {
 	return Figure{Row: row, Title: title, Value: Millis(sum) / float64(n), Unit: "ms", Kind: CPU}
 }
 
+// CPUs is the number of CPUs that are used all of the time.
+func CPUs(row, title string, used, took time.Duration) Figure {
+	f := Figure{Row: row, Title: title, Unit: "CPUs", Kind: CPU}
+	if took > 0 {
+		f.Value = used.Seconds() / took.Seconds()
+	}
+	return f
+}
+
 // Bytes is memory or disk space, in MiB.
 func Bytes(row, title string, bytes int64) Figure {
 	return Figure{Row: row, Title: title, Value: float64(bytes) / (1 << 20), Unit: "MiB", Kind: Size}

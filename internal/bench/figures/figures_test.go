@@ -48,6 +48,8 @@ func TestUnits(t *testing.T) {
 	assert.Zero(t, PerSecond(100, 0))
 	assert.InDelta(t, 2.5, Processor("", "", 5*time.Millisecond, 2).Value, 0)
 	assert.InDelta(t, 1.5, Bytes("", "", 3<<19).Value, 0)
+	assert.InDelta(t, 1.5, CPUs("", "", 3*time.Second, 2*time.Second).Value, 0)
+	assert.Zero(t, CPUs("", "", time.Second, 0).Value)
 
 	assert.Zero(t, Samples(nil).Quantile(.5))
 	all := Samples{3, 1, 2, 5, 4}

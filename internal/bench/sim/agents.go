@@ -284,6 +284,36 @@ func (a *Agents) Beat(ctx context.Context, numbers []int, b Beats) (failures int
 	return int(failed.Load()), err
 }
 
+// oneReportIn is one of how many heartbeats of Steady has a report that has changed. With the default intervals, the hub writes the time of each
+// fifteenth heartbeat to the Cluster, which costs as much as a changed report.
+const oneReportIn = 15
+
+// Steady sends count heartbeats of the agents with these numbers in turn, with equal distances over b.Over. It repeats none that fails, and sends none
+// after that time: if the API server answers more slowly, with b.Limit requests at the same time, it sends fewer. Agents with Leases report b.Report
+// with a number in one of oneReportIn heartbeats.
+func (a *Agents) Steady(ctx context.Context, numbers []int, count int, b Beats) (sent, failed int, err error) {
+	report, senders := b.Report, make([]func(context.Context) error, len(numbers))
+	b.Report, b.Reconnect = "", false
+	for n, number := range numbers {
+		if senders[n], _, err = a.sender(a.Registered[number], b); err != nil {
+			return 0, 0, err
+		}
+	}
+	return steadily(ctx, count, b.Limit, b.Over, func(n int) error {
+		turn := n % len(numbers)
+		if n%oneReportIn != 0 {
+			return senders[turn](ctx)
+		}
+		changed := b
+		changed.Report = fmt.Sprintf("%s-%d", report, n)
+		send, _, err := a.sender(a.Registered[numbers[turn]], changed)
+		if err != nil {
+			return err
+		}
+		return send(ctx)
+	})
+}
+
 // delay is when the n-th of count heartbeats is sent. The jitter is the same in every run.
 func (b Beats) delay(n, count int) time.Duration {
 	if b.Over == 0 {

@@ -49,6 +49,15 @@ func TestAgents(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, failed)
 
+	sent, failed, err := agents.Steady(t.Context(), []int{0}, 16, Beats{Checkin: time.Hour, Over: 800 * time.Millisecond, Limit: 4, Report: "v2"})
+	require.NoError(t, err)
+	assert.Equal(t, 16, sent)
+	assert.Zero(t, failed)
+	testenv.Eventually(t, func() (bool, string) {
+		cluster := testenv.RequireThere(t, api.Fleet.Clusters(api.Workspace).Get, agent.Cluster)
+		return cluster.Status.Agent.Version == "v2-15", cluster.Status.Agent.Version
+	})
+
 	plain, err := NewAgents(t.Context(), api, "plain")
 	require.NoError(t, err)
 	_, err = plain.Register(t.Context(), 1, 1)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,6 +93,34 @@ func InParallel(count, limit int, do func(n int) error) error {
 		group.Go(func() error { return do(n) })
 	}
 	return group.Wait()
+}
+
+// steadily calls do for 0 to count-1 with equal distances over a time, in at most limit goroutines. If all of them are busy it falls behind, and
+// catches up when it can. When the time is over it makes no more calls. It returns the number of calls, and of those that failed, when all have ended.
+func steadily(ctx context.Context, count, limit int, over time.Duration, do func(n int) error) (calls, failures int, err error) {
+	var failed atomic.Int64
+	var running sync.WaitGroup
+	free := make(chan struct{}, max(limit, 1))
+	began := time.Now()
+	for ; calls < count; calls++ {
+		due := time.Duration(float64(over) * float64(calls) / float64(count))
+		if err = Pause(ctx, time.Until(began.Add(due))); err != nil {
+			break
+		}
+		free <- struct{}{} // waits for a goroutine to end
+		if time.Since(began) >= over {
+			break
+		}
+		n := calls
+		running.Go(func() {
+			if do(n) != nil {
+				failed.Add(1)
+			}
+			<-free
+		})
+	}
+	running.Wait()
+	return calls, int(failed.Load()), err
 }
 
 // Pause waits for a duration or for the end of ctx.

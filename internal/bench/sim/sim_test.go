@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -66,6 +67,47 @@ func TestInParallel(t *testing.T) {
 		}
 		return nil
 	}), broken)
+}
+
+func TestSteadily(t *testing.T) {
+	for name, test := range map[string]struct {
+		each   time.Duration
+		calls  int
+		at     []time.Duration // of the first calls
+		enough time.Duration   // when all have ended
+	}{
+		"as fast as planned": {each: time.Second, calls: 10, at: []time.Duration{0, time.Second, 2 * time.Second}, enough: 10 * time.Second},
+		"slower than a call": {each: 1900 * time.Millisecond, calls: 10, at: []time.Duration{0, time.Second, 2 * time.Second}, enough: 10900 * time.Millisecond},
+		"too slow":           {each: 4 * time.Second, calls: 6, at: []time.Duration{0, time.Second, 4 * time.Second}, enough: 13 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				at, began := map[int]time.Duration{}, time.Now()
+				calls, failures, err := steadily(t.Context(), 10, 2, 10*time.Second, func(n int) error {
+					mu.Lock()
+					at[n] = time.Since(began)
+					mu.Unlock()
+					time.Sleep(test.each)
+					if n%2 == 1 {
+						return errors.New("odd")
+					}
+					return nil
+				})
+				require.NoError(t, err)
+				assert.Equal(t, test.calls, calls)
+				assert.Equal(t, test.calls/2, failures)
+				assert.Equal(t, test.enough, time.Since(began))
+				for n, when := range test.at {
+					assert.Equal(t, when, at[n], "call %d", n)
+				}
+			})
+		})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err := steadily(ended, 2, 1, time.Hour, func(int) error { return nil })
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestBeatsDelay(t *testing.T) {
