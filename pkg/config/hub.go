@@ -264,7 +264,7 @@ func (h Hub) SameForAgents(other Hub) bool {
 // Bundles limits what the hub stores for the Bundles of one workspace.
 type Bundles struct {
 	// WorkspaceLimitMiB is how many MiB the hub stores for the Clusters of one workspace in BundleDeployments of more than 16 KiB, with their Helm
-	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments beyond 100,000 count 2 KiB each. 0 means DefaultWorkspaceLimitMiB.
+	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments count beyond 300 MB. 0 means DefaultWorkspaceLimitMiB.
 	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
 }
 

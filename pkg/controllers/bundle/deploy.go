@@ -701,7 +701,7 @@ func desired(
 	return deployment
 }
 
-// withSize sets the label with the size of a large BundleDeployment.
+// withSize sets the label with the size of a BundleDeployment that is larger than unlabelledSize.
 func withSize(deployment *fleet.BundleDeployment, size int64) *fleet.BundleDeployment {
 	if size > 0 {
 		deployment.Labels[fleet.SizeLabel] = strconv.FormatInt(size, 10)

@@ -17,14 +17,18 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// freeSize is the size up to which a BundleDeployment is small. Most are of a few kB, and a large workspace has many thousands of them. Their sizes are
-// not counted, only their number: see smallCount.
-const freeSize = 16 << 10
-
 const (
-	freeDeployments   = 100_000          // small BundleDeployments of a workspace that do not count
-	smallSize         = 2 << 10          // what each further one counts
-	smallCountRefresh = 10 * time.Second // the interval at which they are counted again, at most
+	// unlabelledSize is the size of options and Helm values up to which a BundleDeployment has no SizeLabel. Most are not larger.
+	unlabelledSize = 1 << 10
+	// freeSize is the size up to which a BundleDeployment is small. A large workspace has many thousands of small ones. They are counted together: see
+	// smallCount.
+	freeSize = 16 << 10
+	// deploymentOverhead is what a small BundleDeployment takes beside its options and Helm values.
+	deploymentOverhead = 2 << 10
+	// freeBytes is what the small BundleDeployments of a workspace take before they count: 100,000 without a SizeLabel.
+	freeBytes = 100_000 * (deploymentOverhead + unlabelledSize)
+	// recountInterval is the interval at which small BundleDeployments are counted again, at most, and earlier Contents.
+	recountInterval = 10 * time.Second
 )
 
 // storedBytes has the workspaces in which the hub has stored a large BundleDeployment or a copy. A Bundle that a user writes once is stored for each
@@ -35,15 +39,15 @@ type storedBytes struct {
 	small      map[string]*smallCount // by workspace
 }
 
-// smallCount is the number of small BundleDeployments of a workspace. It is counted from the cache when it matters. Between, it only grows with those
-// that the hub creates, so that a pass costs nothing while a workspace has fewer than freeDeployments.
+// smallCount is what the small BundleDeployments of a workspace take. It is counted from the cache when it matters. Between, it only grows with what
+// the hub writes, so that a pass costs nothing while they take less than freeBytes.
 type smallCount struct {
 	mu        sync.Mutex
-	number    int
+	bytes     int64
 	countedAt time.Time
 }
 
-// smallOf returns the number of small BundleDeployments of a workspace, which may not be counted yet.
+// smallOf returns what the small BundleDeployments of a workspace take, which may not be counted yet.
 func (s *storedBytes) smallOf(workspace string) *smallCount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,35 +57,36 @@ func (s *storedBytes) smallOf(workspace string) *smallCount {
 	return s.small[workspace]
 }
 
-// reserve counts a BundleDeployment that is about to be created. It returns false if it would take more than the rest of the limit. count counts those
-// in the cache, which is exact enough: what the cache does not show yet is created only once.
-func (c *smallCount) reserve(rest int64, now time.Time, count func() int) bool {
+// reserve counts bytes that are about to be written. It returns false if what is not free would take more than the rest of the limit, which it asks for
+// only then. count counts those in the cache, which is exact enough: what the cache does not show yet is written only once.
+func (c *smallCount) reserve(size int64, rest func() int64, now time.Time, count func() int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refresh(now, count)
-	if bytes := smallBytes(c.number + 1); bytes > 0 && bytes > rest {
+	if excess := c.bytes + size - freeBytes; excess > 0 && excess > rest() {
 		return false
 	}
-	c.number++
+	c.bytes += size
 	return true
 }
 
-// bytes returns what the small BundleDeployments count.
-func (c *smallCount) bytes(now time.Time, count func() int) int64 {
+// excess returns what is not free.
+func (c *smallCount) excess(now time.Time, count func() int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refresh(now, count)
-	return smallBytes(c.number)
+	return max(0, c.bytes-freeBytes)
 }
 
 // refresh counts them again, if that matters. The caller has locked mu.
-func (c *smallCount) refresh(now time.Time, count func() int) {
-	if c.countedAt.IsZero() || c.number >= freeDeployments && now.Sub(c.countedAt) >= smallCountRefresh {
-		c.number, c.countedAt = count(), now
+func (c *smallCount) refresh(now time.Time, count func() int64) {
+	if c.countedAt.IsZero() || c.bytes >= freeBytes && now.Sub(c.countedAt) >= recountInterval {
+		c.bytes, c.countedAt = count(), now
 	}
 }
 
-func smallBytes(number int) int64 { return int64(max(0, number-freeDeployments)) * smallSize }
+// smallBytes returns what a BundleDeployment with this size takes, if it is small.
+func smallBytes(size int64) int64 { return deploymentOverhead + max(size, unlabelledSize) }
 
 // workspaceSizes has, by cluster namespace, the bytes that the hub stores there in large BundleDeployments and in copies.
 type workspaceSizes struct {
@@ -179,7 +184,7 @@ func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit in
 }
 
 // storageExcess is the size that the storage limit of the workspace refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
-// It is 0 for a small BundleDeployment.
+// It is 0 for a BundleDeployment without a SizeLabel.
 type storageExcess struct {
 	size   int64
 	source copySource
@@ -195,15 +200,15 @@ type storageError struct {
 // Error names the Bundle, the size, the limit and what to do.
 func (e *storageError) Error() string {
 	if e.size == 0 {
-		return fmt.Sprintf("no BundleDeployment is created for Bundle %s: this workspace has more than %d small ones, of which each further one counts %d kB, "+
-			"and they, the large ones and the copies would take more than %d MiB; delete Bundles, select fewer Clusters, or raise "+
-			"bundles.workspaceLimitMiB of the hub", e.bundle, freeDeployments, smallSize>>10, e.limit>>20)
+		return fmt.Sprintf("no BundleDeployment is created for Bundle %s: the small ones of this workspace take more than %d MiB, and the rest of them, "+
+			"the large ones and the copies would take more than %d MiB; delete Bundles, select fewer Clusters, or raise "+
+			"bundles.workspaceLimitMiB of the hub", e.bundle, freeBytes>>20, e.limit>>20)
 	}
 	what := fmt.Sprintf("what Bundle %s has in options and Helm values", e.bundle)
 	if e.source != (copySource{}) {
 		what = fmt.Sprintf("%s, which Bundle %s names in %s,", e.source, e.bundle, e.source.field())
 	}
-	return fmt.Sprintf("%s takes %d kB for each Cluster, and the large BundleDeployments and copies of this workspace would take more than "+
+	return fmt.Sprintf("%s takes %d kB for each Cluster, and the BundleDeployments and copies of this workspace would take more than "+
 		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
 }
 
@@ -233,7 +238,7 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 	if wanted.source == (copySource{}) {
 		item = itemOf(bundle)
 	}
-	small := d.sizes.smallOf(cluster.Namespace).bytes(now, func() int { return d.countSmallDeployments(cluster.Namespace) })
+	small := d.sizes.smallOf(cluster.Namespace).excess(now, func() int64 { return d.countSmallDeployments(cluster.Namespace) })
 	if sizes.reserve(namespace, item, wanted.size, counted, limit-small, now) {
 		return nil
 	}
@@ -252,54 +257,92 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 
 // reserveDeploymentStorage counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
 func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment) error {
-	if existing == nil && size == 0 {
-		return d.reserveSmallDeployment(cluster, wanted)
-	}
-	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, countedSize(existing), func() (int64, error) {
+	stored := func() (int64, error) { // of what has no size yet
 		switch {
-		case existing == nil:
+		case existing == nil || countedSize(existing) > 0:
 			return 0, nil
 		case isAsWanted(existing, wanted): // it is not written
 			return size, nil
 		}
 		return d.readSize(ctx, existing)
-	})
+	}
+	counted := countedSize(existing)
+	if size <= freeSize {
+		return d.reserveSmallDeployment(cluster, size, existing, wanted, stored)
+	}
+	if counted <= freeSize { // it is not among the large ones yet
+		counted = 0
+	}
+	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, counted, stored)
 }
 
-// reserveSmallDeployment counts a small BundleDeployment that the hub is about to create: a user could otherwise have the hub make one for each of
+// reserveSmallDeployment counts a small BundleDeployment that the hub is about to write: a user could otherwise have the hub make one for each of
 // thousands of Bundles and of Clusters. That of the agent does not count: a Cluster has one.
-func (d *Deployer) reserveSmallDeployment(cluster *fleet.Cluster, wanted *fleet.BundleDeployment) error {
-	if wanted.Name == registration.AgentBundleName(cluster.Name) || d.written.IsExpected(keyOf(wanted).String()) { // it is created already
+func (d *Deployer) reserveSmallDeployment(
+	cluster *fleet.Cluster, size int64, existing, wanted *fleet.BundleDeployment, stored func() (int64, error),
+) error {
+	if wanted.Name == registration.AgentBundleName(cluster.Name) {
 		return nil
 	}
-	rest := d.Config.Get().Bundles.WorkspaceLimit()
-	if sizes := d.sizes.find(cluster.Namespace); sizes != nil {
-		rest -= sizes.sum()
+	counted, grown := countedSize(existing), smallBytes(size)
+	if existing == nil {
+		if d.written.IsExpected(keyOf(wanted).String()) { // it is created already
+			return nil
+		}
+	} else {
+		if counted <= freeSize {
+			grown -= smallBytes(counted)
+		}
+		if grown <= 0 || d.isOutdated(existing) || isAsWanted(existing, wanted) { // as in most passes: nothing larger is written
+			return nil
+		}
 	}
-	count := func() int { return d.countSmallDeployments(cluster.Namespace) }
-	if d.sizes.smallOf(cluster.Namespace).reserve(rest, d.Clock.Now(), count) {
+
+	limit, now := d.Config.Get().Bundles.WorkspaceLimit(), d.Clock.Now()
+	small, count := d.sizes.smallOf(cluster.Namespace), func() int64 { return d.countSmallDeployments(cluster.Namespace) }
+	noLimit := func() int64 { return math.MaxInt64 }
+	rest := func() int64 {
+		sizes := d.sizes.of(cluster.Namespace)
+		sizes.counted.Do(func() { d.countStored(cluster.Namespace, sizes) })
+		return limit - sizes.sum()
+	}
+	if counted > freeSize { // it was large
+		rest = noLimit
+	}
+	if small.reserve(grown, rest, now, count) {
 		return nil
 	}
-	return &storageError{bundle: bundleOf(wanted), limit: d.Config.Get().Bundles.WorkspaceLimit()}
+	known, err := stored()
+	if err != nil {
+		return err
+	}
+	if known > 0 && toCount(size, known) <= known {
+		small.reserve(grown, noLimit, now, count)
+		return nil
+	}
+	return &storageError{bundleOf(wanted), storageExcess{size: size}, limit}
 }
 
-func (d *Deployer) countSmallDeployments(workspace string) (number int) {
+// countSmallDeployments returns what the small BundleDeployments of a workspace take according to the cache.
+func (d *Deployer) countSmallDeployments(workspace string) (bytes int64) {
 	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 	for _, cluster := range clusters {
 		deployments, _ := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
 		for _, deployment := range deployments {
-			if isFromWorkspace(deployment, workspace) && countedSize(deployment) == 0 && deployment.Name != registration.AgentBundleName(cluster.Name) {
-				number++
+			size := countedSize(deployment)
+			if isFromWorkspace(deployment, workspace) && size <= freeSize && deployment.Name != registration.AgentBundleName(cluster.Name) {
+				bytes += smallBytes(size)
 			}
 		}
 	}
-	return number
+	return bytes
 }
 
 // toCount returns the size to count for something of which so many bytes are counted. It does not count an update that needs little more, so that the
-// limit does not refuse it. The next update is compared with the number that was counted, so that the sum of many updates is not larger.
+// limit does not refuse it: a quarter, but 1 KiB at least and 16 KiB at most. The next update is compared with the number that was counted, so that the
+// sum of many updates is not larger.
 func toCount(size, counted int64) int64 {
-	if size > counted && size <= counted+min(counted, freeSize) {
+	if counted > 0 && size > counted && size <= counted+min(max(counted/4, 1<<10), 16<<10) {
 		return counted
 	}
 	return size
@@ -344,7 +387,9 @@ func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleD
 		if !isFromWorkspace(deployment, cluster.Namespace) {
 			continue
 		}
-		note(itemOf(bundleOf(deployment)), countedSize(deployment))
+		if size := countedSize(deployment); size > freeSize {
+			note(itemOf(bundleOf(deployment)), size)
+		}
 		for _, s := range sourcesOf(deployment) {
 			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known != nil {
 				version, _ := parseCopyVersion(known)
@@ -355,7 +400,7 @@ func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleD
 	return sizes
 }
 
-// countedSize returns the size of a BundleDeployment with its Helm values, 0 if it does not count.
+// countedSize returns the size of the options and Helm values of a BundleDeployment, 0 if it has no SizeLabel.
 func countedSize(deployment *fleet.BundleDeployment) int64 {
 	if deployment == nil {
 		return 0
@@ -386,7 +431,7 @@ func (d *Deployer) readSize(ctx context.Context, deployment *fleet.BundleDeploym
 // postponed, one of the two is what it has now.
 func (p *plan) wantedSize(v variant, isPostponed bool, existing *fleet.BundleDeployment) int64 {
 	size, counted := int64(p.commonSize+2*v.size), countedSize(existing)
-	if size <= freeSize {
+	if size <= unlabelledSize {
 		size = 0
 	}
 	if isPostponed {

@@ -425,7 +425,7 @@ func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
 	for _, b := range []*fleet.Bundle{one, two} {
 		require.NotNil(t, s.storageProblem(b))
 		assert.Contains(t, s.storageProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes 301 kB for each Cluster, "+
-			"and the large BundleDeployments and copies of this workspace would take more than 1 MiB")
+			"and the BundleDeployments and copies of this workspace would take more than 1 MiB")
 	}
 	s.reconcile(t, clusterNamed("c-0"))
 	assert.NotContains(t, s.taken(), "enqueue Bundle two in 1s", "nothing has changed")
@@ -500,11 +500,11 @@ func TestSmallDeployments(t *testing.T) {
 	s := limited(t, 3)
 	b := everywhere()
 	small := s.sizes.smallOf("ws")
-	small.number, small.countedAt = freeDeployments+1<<20/smallSize-2, noon // the limit has room for two more
+	small.bytes, small.countedAt = freeBytes+1<<20-2*smallBytes(0), noon // the limit has room for two more
 	assert.Equal(t, 2, s.deploysTo(t, b, 3))
 	_, out := s.reconcile(t, clusterNamed("c-2"))
 	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
-	assert.Contains(t, out.Message, "no BundleDeployment is created for Bundle ws/app: this workspace has more than 100000 small ones")
+	assert.Contains(t, out.Message, "no BundleDeployment is created for Bundle ws/app: the small ones of this workspace take more than 292 MiB")
 	assert.Contains(t, out.Message, "bundles.workspaceLimitMiB")
 	require.NotNil(t, s.storageProblem(b))
 	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.storageProblem(b).reason)
@@ -517,36 +517,144 @@ func TestSmallDeployments(t *testing.T) {
 	s.reconcile(t, clusterNamed("c-2"))
 	assert.Contains(t, s.taken(), "create "+registration.ClusterNamespace("ws", "c-2")+"/fleet-agent-c-2", "the agent of a Cluster needs its own")
 
-	// What was deleted meanwhile is noticed when the number is counted again.
-	s.clock.Step(smallCountRefresh)
+	// What was deleted meanwhile is noticed when they are counted again.
+	s.clock.Step(recountInterval)
 	_, out = s.reconcile(t, clusterNamed("c-2"))
 	assert.Equal(t, fleet.ReasonNotReady, out.Reason)
 	assert.Nil(t, s.storageProblem(b))
-	assert.Equal(t, 3, small.number)
+	assert.Equal(t, 3*smallBytes(0), small.bytes)
 }
 
 // Large BundleDeployments and copies share the limit with the small ones.
 func TestSmallDeployments_andLarge(t *testing.T) {
 	s := limited(t, 1)
 	small := s.sizes.smallOf("ws")
-	small.number, small.countedAt = freeDeployments+500, noon
+	small.bytes, small.countedAt = freeBytes+1000<<10, noon
 	assert.Zero(t, s.deploysTo(t, everywhereOfSize("options", 20<<10), 1))
-	small.number = freeDeployments + 400
+	small.bytes = freeBytes + 900<<10
 	assert.Equal(t, 1, s.deploysTo(t, everywhereOfSize("options", 20<<10), 1))
+
+	s.sizes = storedBytes{} // a restart
+	s.hasLarge(t, 1<<20)
+	small = s.sizes.smallOf("ws")
+	small.bytes, small.countedAt = freeBytes, noon
+	other := everywhere()
+	other.Name = "other"
+	s.has(t, other)
+	_, out := s.reconcile(t, clusterNamed("c-0"))
+	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason, "the large ones take the limit")
+}
+
+// hasLarge puts a BundleDeployment of that size into the cache.
+func (s *stage) hasLarge(t *testing.T, size int64) {
+	t.Helper()
+	b := everywhere()
+	b.Name = "large"
+	s.has(t, clusterNamed("large"), withSize(deployed(t, b, clusterNamed("large")), size))
+}
+
+// Of the BundleDeployments up to freeSize the larger ones count their bytes.
+func TestSmallDeployments_bytes(t *testing.T) {
+	const size = 2 * 7 << 10 // as it is stored, without the rest of the options
+	fill := func(s *stage, room int64) *smallCount {
+		small := s.sizes.smallOf("ws")
+		small.bytes, small.countedAt = freeBytes+1<<20-room, noon
+		return small
+	}
+	t.Run("creation", func(t *testing.T) {
+		s := limited(t, 10)
+		fill(s, 5*smallBytes(size+200))
+		assert.Equal(t, 5, s.deploysTo(t, everywhereOfSize("options", 7<<10), 10))
+		_, out := s.reconcile(t, clusterNamed("c-9"))
+		assert.Contains(t, out.Message, "what Bundle ws/app has in options and Helm values takes 15 kB for each Cluster")
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		s := limited(t, 10)
+		require.Equal(t, 10, s.deploysTo(t, everywhereOfSize("options", 7<<10), 10))
+		assert.Greater(t, s.countSmallDeployments("ws"), 10*smallBytes(size))
+		s.sizes.smallOf("ws").bytes = 0
+		assert.Equal(t, 0, s.deploysTo(t, everywhereOfSize("options", 7<<10), 10), "they are deployed")
+		assert.Zero(t, s.sizes.smallOf("ws").bytes, "passes that write nothing count nothing")
+	})
+	t.Run("an update may shrink, and not grow much", func(t *testing.T) {
+		s := limited(t, 2)
+		require.Equal(t, 2, s.deploysTo(t, everywhereOfSize("options", 4<<10), 2))
+		for generation, row := range []struct {
+			size, made int
+		}{{4<<10 + 100, 2}, {7 << 10, 0}, {2 << 10, 2}, {5 << 10, 0}} {
+			fill(s, 0)
+			b := everywhereOfSize("options", row.size)
+			b.Generation = int64(generation + 2)
+			assert.Equal(t, row.made, s.deploysTo(t, b, 2), row.size)
+		}
+		fill(s, smallBytes(20<<10))
+		b := everywhereOfSize("options", 5<<10)
+		b.Generation = 9
+		assert.Equal(t, 2, s.deploysTo(t, b, 2), "there is room")
+	})
+	t.Run("what was large counts when it becomes small", func(t *testing.T) {
+		s := limited(t, 1)
+		require.Equal(t, 1, s.deploysTo(t, everywhereOfSize("options", 20<<10), 1))
+		small := fill(s, 0)
+		b := everywhereOfSize("options", 7<<10)
+		b.Generation = 2
+		assert.Equal(t, 1, s.deploysTo(t, b, 1))
+		assert.Greater(t, small.bytes, int64(freeBytes+1<<20+size))
+		s.reconcile(t, clusterNamed("c-0"))
+		assert.Zero(t, s.sizes.of("ws").sum())
+	})
+	t.Run("what has no label yet may stay as large as it is", func(t *testing.T) {
+		s, b := limited(t, 1), everywhereOfSize("values", 7<<10)
+		s.hasOfFleet(t, b, clusterNamed("c-0"))
+		small := fill(s, 0)
+		s.has(t, b)
+		s.reconcile(t, clusterNamed("c-0"))
+		assert.Equal(t, int64(freeBytes+1<<20), small.bytes, "nothing is written")
+		b = b.DeepCopy()
+		b.Generation, b.Spec.TargetNamespace = 2, "another"
+		s.has(t, b)
+		s.taken()
+		_, out := s.reconcile(t, clusterNamed("c-0"))
+		assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason, out.Message)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"muster.fleet.cattle.io/size":"14`)
+	})
+	t.Run("10,000 Clusters with 10 Bundles of 2 kB of options and values", func(t *testing.T) {
+		limit := config.Bundles{}.WorkspaceLimit()
+		assert.Less(t, 100_000*smallBytes(4<<10), freeBytes+limit)
+		assert.LessOrEqual(t, 100_000*smallBytes(0), int64(freeBytes), "without values they are free")
+	})
+}
+
+func TestPlan_wantedSize(t *testing.T) {
+	for _, row := range []struct{ size, counted, want int64 }{
+		{100, 0, 0},
+		{unlabelledSize, 0, 0},
+		{unlabelledSize + 2, 0, unlabelledSize + 2},
+		{15 << 10, 0, 15 << 10},
+		{15 << 10, 14 << 10, 14 << 10},
+		{15 << 10, 8 << 10, 15 << 10},
+		{100 << 10, 90 << 10, 90 << 10},
+		{110 << 10, 90 << 10, 110 << 10},
+		{100, 20 << 10, 0},
+	} {
+		existing := withSize(&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}, row.counted)
+		assert.Equal(t, row.want, (&plan{}).wantedSize(variant{size: int(row.size / 2)}, false, existing), row)
+	}
 }
 
 func TestSmallCount(t *testing.T) {
 	var c smallCount
-	counts, found := 0, freeDeployments-1
-	count := func() int { counts++; return found }
-	assert.True(t, c.reserve(0, noon, count), "it does not count yet, even if the limit is reached")
-	assert.Zero(t, c.bytes(noon, count))
-	assert.True(t, c.reserve(smallSize, noon, count))
-	assert.EqualValues(t, smallSize, c.bytes(noon, count))
-	assert.False(t, c.reserve(smallSize, noon.Add(smallCountRefresh-1), count))
+	counts, found := 0, int64(freeBytes-10)
+	count := func() int64 { counts++; return found }
+	limit := func(rest int64) func() int64 { return func() int64 { return rest } }
+	assert.True(t, c.reserve(10, func() int64 { t.Error("nobody asks for the rest of the limit"); return 0 }, noon, count), "it does not count yet")
+	assert.Zero(t, c.excess(noon, count))
+	assert.True(t, c.reserve(5, limit(5), noon, count))
+	assert.EqualValues(t, 5, c.excess(noon, count))
+	assert.False(t, c.reserve(5, limit(5), noon.Add(recountInterval-1), count))
 	assert.Equal(t, 1, counts)
-	assert.True(t, c.reserve(smallSize, noon.Add(smallCountRefresh), count), "others were deleted")
+	assert.True(t, c.reserve(15, limit(5), noon.Add(recountInterval), count), "others were deleted")
 	assert.Equal(t, 2, counts)
-	found = freeDeployments + 3
-	assert.EqualValues(t, 3*smallSize, c.bytes(noon.Add(2*smallCountRefresh), count), "large ones need the number too")
+	found = freeBytes + 3
+	assert.EqualValues(t, 3, c.excess(noon.Add(2*recountInterval), count), "large ones need the number too")
 }

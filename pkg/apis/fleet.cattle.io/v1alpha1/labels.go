@@ -54,7 +54,7 @@ const (
 
 	// ContentNameLabel, on a BundleDeployment, has the name of its Content.
 	ContentNameLabel = "fleet.cattle.io/content-name"
-	// SizeLabel, on a BundleDeployment of more than 16 KiB, has the bytes that the hub counts for it with its Helm values.
+	// SizeLabel, on a BundleDeployment with more than 1 KiB of options and Helm values, has the bytes that the hub counts for them.
 	SizeLabel = "muster.fleet.cattle.io/size"
 	// CommitLabel, on a Bundle made from a git repository and on its BundleDeployments, holds the commit.
 	CommitLabel = "fleet.cattle.io/commit"
