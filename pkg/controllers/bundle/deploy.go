@@ -3,6 +3,7 @@ package bundle
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -225,6 +226,9 @@ func (d *Deployer) assign(
 			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)})
 		}
 	}
+	if ctx.Err() == nil {
+		d.noteRenderErrors(keyOf(cluster), targeting, assignments)
+	}
 
 	d.freeKept()
 	// Leave a BundleDeployment that no Bundle requires unless the API server confirms it: at a takeover the caches may lag behind those of the
@@ -285,6 +289,35 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	return assignment{
 		action: update, existing: existing, wanted: wanted,
 		bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, size: size,
+	}
+}
+
+// noteRenderErrors enqueues the Bundles with templates that target a Cluster if the errors of rendering them have changed since the last pass over the
+// Cluster: the rollout and the status of a Bundle depend on these errors, and perhaps no BundleDeployment is written whose event would enqueue the Bundle.
+// It remembers one digest for each Cluster, because there may be millions of pairs of Clusters and Bundles.
+func (d *Deployer) noteRenderErrors(cluster key, targeting []targeting, assignments []assignment) {
+	var now [sha256.Size]byte
+	for _, a := range assignments {
+		if failed := new(templates.RenderError); errors.As(a.err, &failed) {
+			now = sha256.Sum256(fmt.Append(now[:], a.err)) // the error names the Bundle
+		}
+	}
+	d.mu.Lock()
+	before := d.renderErrors[cluster]
+	if d.renderErrors[cluster] = now; now == ([sha256.Size]byte{}) {
+		delete(d.renderErrors, cluster)
+	}
+	d.mu.Unlock()
+	if now == before {
+		return
+	}
+	for _, t := range targeting {
+		if t.plan.err != nil || t.plan.problem != nil {
+			continue
+		}
+		if merged, err := t.plan.mergedOptions(t.targets); err == nil && merged.hasTemplate {
+			d.bundleChanged(keyOf(t.bundle))
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ package bundle
 
 import (
 	"context"
+	"crypto/sha256"
 	"maps"
 	"slices"
 	"sync"
@@ -85,6 +86,8 @@ type Deployer struct {
 	rollouts map[key]map[key]rolloutStep
 	// overStorage has, by Cluster and Bundle, what the storage limit of the workspace keeps from the Cluster: see noteStorageLimits.
 	overStorage map[key]map[key]storageExcess
+	// renderErrors has, by Cluster, a digest of the errors of the templates that cannot be rendered for it: see noteRenderErrors.
+	renderErrors map[key][sha256.Size]byte
 	// kept has, by keptKey, the kindDeletedError of each BundleDeployment that stays because a kind was deleted.
 	kept *utilcache.Expiring
 
@@ -123,6 +126,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		changedAt:       map[key]time.Time{},
 		rollouts:        map[key]map[key]rolloutStep{},
 		overStorage:     map[key]map[key]storageExcess{},
+		renderErrors:    map[key][sha256.Size]byte{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
@@ -154,6 +158,7 @@ func (d *Deployer) Forget(k string) {
 	d.plans.memory.forgetCluster(cluster)
 	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name), d.Clock.Now())
 	d.noteStorageLimits(cluster, nil)
+	d.noteRenderErrors(cluster, nil, nil)
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -273,6 +273,9 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		t.isSkipped = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isUnderWay = true, true
+			if t.isSkipped { // the decision is withdrawn: it counts in this pass, because the cache may be late, and not in the next one
+				d.bundleChanged(k)
+			}
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
@@ -316,16 +319,23 @@ func (d *Deployer) deploymentsOf(b *fleet.Bundle) map[string]*fleet.BundleDeploy
 	return byNamespace
 }
 
-// mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.
+// mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, or if the last decision is about an ID that the
+// Cluster does not need any more, because it has the ID of its earlier labels and annotations again, it enqueues the Bundle.
 func (d *Deployer) mayUpdate(
 	b *fleet.Bundle, p *plan, cluster key, existing *fleet.BundleDeployment, deploymentID string,
 ) (mayUpdate, isDecided bool) {
-	if !hasRollout(b, p) || existing != nil && existing.Spec.DeploymentID == deploymentID {
+	if !hasRollout(b, p) {
 		return true, true
 	}
 	d.mu.Lock()
-	step := d.rollouts[keyOf(b)][cluster]
+	step, isKnown := d.rollouts[keyOf(b)][cluster]
 	d.mu.Unlock()
+	if existing != nil && existing.Spec.DeploymentID == deploymentID {
+		if isKnown && step.deploymentID != deploymentID {
+			d.bundleChanged(keyOf(b))
+		}
+		return true, true
+	}
 	if step.deploymentID != deploymentID {
 		d.bundleChanged(keyOf(b))
 		return false, false

@@ -275,3 +275,81 @@ func onlyClusters(log []string) (clusters []string) {
 	}
 	return clusters
 }
+
+// inTwoSteps returns a Bundle that is deployed to alice and then to bob, with values from an annotation of the Cluster.
+func inTwoSteps(version string) *fleet.Bundle {
+	b := oneAtATime(version)
+	b.Spec.RolloutStrategy.Partitions = []fleet.Partition{{Name: "first", ClusterName: "alice"}, {Name: "second", ClusterName: "bob"}}
+	b.Spec.RolloutStrategy.Partitions[0].MaxUnavailable = number("0")
+	b.Spec.Helm = values(map[string]any{"version": version, "env": "${ .ClusterAnnotations.env }"})
+	return b
+}
+
+// hasInTwoSteps puts a Bundle of two steps into the caches, of which alice has the new version and bob the one before.
+func (s *stage) hasInTwoSteps(t *testing.T) (b *fleet.Bundle, alice *fleet.Cluster) {
+	t.Helper()
+	b, alice = inTwoSteps("22"), clusterNamed("alice")
+	b.Status.ObservedGeneration = b.Generation
+	bob := clusterNamed("bob")
+	alice.Annotations, bob.Annotations = map[string]string{"env": "test"}, map[string]string{"env": "test"}
+	s.has(t, alice, bob, b)
+	for version, cluster := range map[string]*fleet.Cluster{"1": bob, "22": alice} {
+		v, err := planOf(inTwoSteps(version)).variant(t.Context(), []int{0}, cluster)
+		require.NoError(t, err)
+		deployment := desired(inTwoSteps(version), v, helmValues{current: v.values, staged: v.values}, false, cluster, nil)
+		deployment.UID, deployment.ResourceVersion, deployment.Generation = "uid-of-app", "5", 1
+		s.has(t, isReady(deployment))
+	}
+	s.reconcile(t, alice)
+	s.taken()
+	return b, alice
+}
+
+// No BundleDeployment is written when a template begins or ceases to fail for a Cluster, so that no event of one enqueues the Bundle.
+func TestReconcile_templateBeginsAndCeasesToFail(t *testing.T) {
+	s := newStage(t)
+	b, alice := s.hasInTwoSteps(t)
+	without := alice.DeepCopy()
+	without.Annotations = nil
+	s.has(t, without)
+	_, out := s.reconcile(t, without)
+	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
+	assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken(), "its status reports the error")
+	s.handle(t, b)
+	assert.NotContains(t, s.taken(), "enqueue Cluster bob in 0s", "it waits for alice")
+	s.reconcile(t, without)
+	assert.Empty(t, s.taken(), "nothing has changed")
+
+	s.has(t, alice)
+	s.reconcile(t, alice)
+	assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken(), "the rollout goes on")
+	s.handle(t, b)
+	assert.Contains(t, s.taken(), "enqueue Cluster bob in 0s")
+	s.reconcile(t, alice)
+	assert.NotContains(t, s.taken(), "enqueue Bundle app in 1s", "nothing has changed")
+
+	s.has(t, without)
+	s.reconcile(t, without)
+	s.Forget("ws/alice")
+	assert.Empty(t, s.renderErrors)
+}
+
+// The decision to update a Cluster counts as carried out until the Bundle has another pass.
+func TestReconcile_withdrawnDecision(t *testing.T) {
+	s := newStage(t)
+	b, alice := s.hasInTwoSteps(t)
+	changed := alice.DeepCopy()
+	changed.Annotations = map[string]string{"env": "prod"}
+	s.has(t, changed)
+	s.handle(t, b)
+	assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, onlyClusters(s.taken()))
+	s.has(t, alice)
+	s.reconcile(t, alice)
+	assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken())
+	s.handle(t, b)
+	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "the cache may be late")
+	s.handle(t, b)
+	assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
+	s.reconcile(t, alice)
+	assert.NotContains(t, s.taken(), "enqueue Bundle app in 1s")
+}

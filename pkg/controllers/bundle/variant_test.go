@@ -184,7 +184,7 @@ func TestReconcileTemplateError(t *testing.T) {
 	alice := clusterNamed("alice")
 	s.has(t, alice, broken, isReady(deployed(t, before)))
 	cluster, out := s.reconcile(t, alice)
-	assert.Empty(t, s.taken(), "what is deployed stays")
+	assert.Equal(t, []string{"enqueue Bundle app in 1s"}, s.taken(), "what is deployed stays, and the status of the Bundle reports the error")
 	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
 	assert.Contains(t, out.Message, "Bundle app: the Helm values cannot be rendered")
 	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
