@@ -27,7 +27,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// unreportedStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported.
+// unreportedStatusDelay is the time after its creation for which a Bundle may have no status while no agent has reported. It may be twice as long if the
+// clock of the hub is behind that of the API server.
 const unreportedStatusDelay = 30 * time.Second
 
 // onBundle adds the finalizer to a Bundle, or finalizes it, decides which Clusters its rollout has reached, enqueues the Clusters that a change
@@ -268,7 +269,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 		wait := unreportedStatusDelay - now.Sub(b.CreationTimestamp.Time)
 		if agentspec.IsAgentBundle(b) {
 			return b, nil
-		} else if wait > 0 {
+		} else if wait > 0 && wait <= 2*unreportedStatusDelay {
 			d.bundles.EnqueueAfter(b.Namespace, b.Name, wait)
 			return b, nil
 		}

@@ -124,6 +124,19 @@ func TestOnBundleUpdatesStatus(t *testing.T) {
 		s.handle(t, b)
 		assert.Len(t, s.taken(), 1)
 	})
+	t.Run("the clock of the hub is behind", func(t *testing.T) {
+		for behind, want := range map[time.Duration]string{20 * time.Second: "enqueue Bundle app in 49s", time.Hour: "patch Bundle app [status]"} {
+			s := newStage(t)
+			b := settled()
+			b.Status.ObservedGeneration, b.CreationTimestamp = 0, metav1.NewTime(noon.Add(behind))
+			s.has(t, clusterNamed("alice"), b, deployed(t, b))
+			s.handle(t, b)
+			s.taken()
+			s.clock.Step(s.StatusDelay())
+			s.handle(t, b)
+			assert.Contains(t, strings.Join(s.taken(), "\n"), want, "it never waits longer than a minute")
+		}
+	})
 	t.Run("the Bundle of an agent without a report: silent", func(t *testing.T) {
 		s := newStage(t)
 		b := settled()
