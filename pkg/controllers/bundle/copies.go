@@ -153,11 +153,14 @@ func (d *Deployer) ensureCopies(
 			continue
 		}
 		chosen[s.String()] = s
-		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, dependents[s], func(size, counted int64) error {
-			return d.reserveStorage(cluster, bundleOf(dependents[s][0]), storageExcess{size, s}, counted, func() (int64, error) {
-				return d.copies.sizeOf(ctx, s, namespace)
+		generation, err := int64(0), d.checkRoomForCopy(cluster, s, dependents[s])
+		if err == nil {
+			generation, err = d.copies.ensure(ctx, cluster.Namespace, s, dependents[s], func(size, counted int64) error {
+				return d.reserveStorage(cluster, bundleOf(dependents[s][0]), storageExcess{size: size, source: s}, counted, func() (int64, error) {
+					return d.copies.sizeOf(ctx, s, namespace)
+				})
 			})
-		})
+		}
 		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
@@ -189,6 +192,20 @@ func (d *Deployer) ensureCopies(
 	return secrets, configMaps, overStorage, failures
 }
 
+// checkRoomForCopy returns an error if there is no copy of a source yet, and no room for one even without content: the hub reads no source then. A
+// Bundle may name a thousand for each Cluster.
+func (d *Deployer) checkRoomForCopy(cluster *fleet.Cluster, s copySource, dependents []*fleet.BundleDeployment) error {
+	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	if d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}) != nil || d.copies.find(s.kind, key{Namespace: cluster.Namespace, Name: s.name}) == nil {
+		return nil
+	}
+	least := copyVersion{}.bytes(len(dependents))
+	if limit := d.Config.Get().Bundles.WorkspaceLimit(); !d.countedSizes(cluster.Namespace).fits(namespace, s.String(), least, limit-d.smallExcess(cluster.Namespace)) {
+		return &storageError{bundleOf(dependents[0]), storageExcess{size: least, source: s, atLeast: true}, limit}
+	}
+	return nil
+}
+
 // copies copies the Secrets and ConfigMaps that BundleDeployments name from the namespace of the Bundle to the cluster namespace.
 // The caches have the metadata of sources and copies. An annotation of a copy has the version of the source, so a pass that changes nothing
 // reads neither.
@@ -199,7 +216,35 @@ type copies struct{ *app.Context }
 type copyVersion struct {
 	generation    int64
 	sourceVersion string
-	size          int64 // of the content, as it counts for the storage limit; 0 in a copy of Fleet's hub
+	size          int64 // of the content, as it counts for the storage limit; noSize in a copy of Fleet's hub
+}
+
+// noSize is the size of a copy whose annotation has none. Such a copy does not count.
+const noSize = -1
+
+const (
+	copyOverhead = 2 << 10 // what a copy counts beside its content and more owners
+	freeOwners   = 4       // owners that do not count more, so that the limit does not prevent their addition to a copy
+	ownerSize    = 256     // what each further owner counts
+)
+
+// bytes returns what a copy with that number of owners counts for the storage limit.
+func (v copyVersion) bytes(owners int) int64 {
+	if v.size == noSize {
+		return 0
+	}
+	return copyOverhead + v.size + int64(max(0, owners-freeOwners))*ownerSize
+}
+
+// countedCopySize returns what a copy counts, according to its metadata in the cache.
+func countedCopySize(copied *metav1.PartialObjectMetadata) int64 {
+	version, found := parseCopyVersion(copied)
+	if !found {
+		return 0
+	}
+	owners, _, _ := strings.Cut(copied.Annotations[ownersAnnotation], " ")
+	number, _ := strconv.Atoi(owners)
+	return version.bytes(number)
 }
 
 func (v copyVersion) String() string {
@@ -210,15 +255,19 @@ func (v copyVersion) String() string {
 func parseCopyVersion(object metav1.Object) (copyVersion, bool) {
 	generation, source, found := strings.Cut(object.GetAnnotations()[fleet.CopyAnnotation], " ")
 	n, err := strconv.ParseInt(generation, 10, 64)
-	source, text, _ := strings.Cut(source, " ")
-	size, _ := strconv.ParseInt(text, 10, 64)
-	return copyVersion{n, source, max(0, size)}, found && err == nil
+	source, text, hasSize := strings.Cut(source, " ")
+	size, sizeErr := strconv.ParseInt(text, 10, 64)
+	if !hasSize || sizeErr != nil || size < 0 {
+		size = noSize
+	}
+	return copyVersion{n, source, size}, found && err == nil
 }
 
 const (
 	// maxCopyVersion is more than the length of every copyVersion: three numbers and a UID.
 	maxCopyVersion = 128
-	// ownersAnnotation exists only in the caches of metadata. It is a digest of the owners of a copy.
+	// ownersAnnotation exists only in the caches of metadata. It has the number of the owners of a copy, and a digest of them and of whether the copy
+	// is that of a login.
 	ownersAnnotation = "muster.fleet.cattle.io/copy-owners"
 )
 
@@ -230,15 +279,16 @@ func CopyAnnotations(object metav1.Object) map[string]string {
 	if !isCopy(object) || len(version) > maxCopyVersion {
 		return nil
 	}
-	return map[string]string{fleet.CopyAnnotation: version, ownersAnnotation: ownersDigest(object.GetOwnerReferences())}
+	return map[string]string{fleet.CopyAnnotation: version, ownersAnnotation: ownersDigest(object)}
 }
 
-func ownersDigest(owners []metav1.OwnerReference) string {
-	digest, err := registration.StatusHash(owners)
+func ownersDigest(object metav1.Object) string {
+	owners := object.GetOwnerReferences()
+	digest, err := registration.StatusHash([]any{owners, object.GetLabels()[fleet.InternalSecretLabel]})
 	if err != nil {
 		panic(fmt.Sprintf("strings always marshal: %v", err))
 	}
-	return digest
+	return fmt.Sprint(len(owners), " ", digest)
 }
 
 // isCopy reports whether the hub made a copy.
@@ -259,6 +309,9 @@ func (c *copies) ensure(
 	}
 	next := copyVersion{1, sourceVersionOf(source), 0}
 	meta := metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name}
+	if s.loginType != "" {
+		meta.Labels = map[string]string{fleet.InternalSecretLabel: "true"}
+	}
 	for _, dependent := range dependents {
 		next.generation = max(next.generation, dependent.Spec.DownstreamResourcesGeneration+1)
 		owner := *metav1.NewControllerRef(dependent, deploymentKind)
@@ -267,13 +320,13 @@ func (c *copies) ensure(
 		}
 		meta.OwnerReferences = append(meta.OwnerReferences, owner)
 	}
-	counted := int64(0)
+	last, counted := copyVersion{}, int64(0)
 	if known := c.find(s.kind, target); known != nil {
-		last, found := parseCopyVersion(known)
-		counted = last.size
-		if found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(meta.OwnerReferences) {
+		var found bool
+		if last, found = parseCopyVersion(known); found && last.sourceVersion == next.sourceVersion && known.Annotations[ownersAnnotation] == ownersDigest(&meta) {
 			return last.generation, nil
 		}
+		counted = countedCopySize(known)
 	}
 
 	if s.kind == secretKind {
@@ -285,12 +338,9 @@ func (c *copies) ensure(
 		if ofHub || !registration.IsCopiedType(string(from.Type)) {
 			return 0, &unusableError{s.kind, keyOf(from), "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + s.field()}
 		}
-		next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.Data, nil), counted)
-		if err := reserve(next.size, counted); err != nil {
+		next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.Data, nil), last.size)
+		if err := reserve(next.bytes(len(dependents)), counted); err != nil {
 			return 0, err
-		}
-		if s.loginType != "" {
-			meta.Labels = map[string]string{fleet.InternalSecretLabel: "true"}
 		}
 		return copyTo(ctx, c.Kubernetes.CoreV1().Secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: cmp.Or(s.loginType, from.Type), Data: from.Data}, s, next,
 			func(a, b *corev1.Secret) bool { return a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data) },
@@ -302,8 +352,8 @@ func (c *copies) ensure(
 	if err != nil {
 		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, s.name, err)
 	}
-	next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.BinaryData, from.Data), counted)
-	if err := reserve(next.size, counted); err != nil {
+	next.sourceVersion, next.size = sourceVersionOf(from), toCount(contentSize(from.BinaryData, from.Data), last.size)
+	if err := reserve(next.bytes(len(dependents)), counted); err != nil {
 		return 0, err
 	}
 	return copyTo(ctx, c.Kubernetes.CoreV1().ConfigMaps(target.Namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: from.Data, BinaryData: from.BinaryData}, s, next,
@@ -361,7 +411,7 @@ func copyTo[T metav1.Object](
 		next.generation = max(next.generation, last.generation+1)
 	}
 	wanted.SetAnnotations(map[string]string{fleet.CopyAnnotation: next.String()})
-	if found && last == next && equality.Semantic.DeepEqual(existing.GetOwnerReferences(), wanted.GetOwnerReferences()) {
+	if found && last == next && ownersDigest(existing) == ownersDigest(wanted) {
 		return next.generation, nil // the cache does not show it yet
 	}
 	setContent(existing, wanted)
@@ -397,7 +447,7 @@ func (c *copies) exists(ctx context.Context, s copySource, namespace string) boo
 	return err == nil && isFleetCopy(live)
 }
 
-// sizeOf returns the size of the content of a copy that this hub or Fleet's hub has made, 0 if there is none.
+// sizeOf returns what a copy that this hub or Fleet's hub has made would count, 0 if there is none.
 func (c *copies) sizeOf(ctx context.Context, s copySource, namespace string) (int64, error) {
 	if c.find(s.kind, key{Namespace: namespace, Name: s.name}) == nil {
 		return 0, nil
@@ -406,7 +456,10 @@ func (c *copies) sizeOf(ctx context.Context, s copySource, namespace string) (in
 	if apierrors.IsNotFound(err) || err == nil && !isCopy(live) && !isFleetCopy(live) {
 		return 0, nil
 	}
-	return size, err
+	if err != nil {
+		return 0, err
+	}
+	return copyVersion{size: size}.bytes(len(live.GetOwnerReferences())), nil
 }
 
 // read returns the object with the name of a source in a cluster namespace, and the size of its content.

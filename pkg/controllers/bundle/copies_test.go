@@ -338,6 +338,42 @@ func TestReconcileCopiesOnce(t *testing.T) {
 	})
 }
 
+// A copy for helmOpOptions has the type of a login, and a copy for downstreamResources that of the source.
+func TestReconcileCopies_anotherField(t *testing.T) {
+	login, named := toAlice(), copying("Secret", "cred")
+	login.Spec.Resources, login.Spec.HelmOpOptions = nil, &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
+	login.Spec.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
+	for name, row := range map[string]struct {
+		before, after *fleet.Bundle
+		want          corev1.SecretType
+	}{
+		"a login becomes a downstream resource": {login, named, corev1.SecretTypeOpaque},
+		"a downstream resource becomes a login": {named, login, registration.SecretTypeHelmOp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.hasSecret(t, credential("ws", "5", "one"))
+			pass := func(b *fleet.Bundle) *corev1.Secret {
+				s.has(t, clusterNamed("alice"), b, deployed(t, b))
+				_, out := s.reconcile(t, clusterNamed("alice"))
+				require.NoError(t, out.Err)
+				object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), home, "cred")
+				require.NoError(t, err)
+				s.showSecret(t, object.(*corev1.Secret))
+				return object.(*corev1.Secret)
+			}
+			pass(row.before.DeepCopy())
+			after := row.after.DeepCopy()
+			after.Generation = 2
+			s.errors = map[string]error{"update Secret": apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, "cred", nil)} // the type is immutable
+			assert.Equal(t, row.want, pass(after).Type)
+			s.taken()
+			pass(after)
+			assert.NotContains(t, strings.Join(s.taken(), "\n"), " Secret ", "nothing has changed")
+		})
+	}
+}
+
 func TestReconcileRecreatesCopies(t *testing.T) {
 	s := newStage(t)
 	source := credential("ws", "6", "one")

@@ -163,6 +163,14 @@ func (w *workspaceSizes) sum() int64 {
 	return w.total
 }
 
+// fits reports whether reserve would count an item that does not exist yet.
+func (w *workspaceSizes) fits(namespace, item string, size, limit int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	grown := size - w.byNamespace[namespace][item].bytes
+	return grown <= 0 || w.total+grown <= limit
+}
+
 // reserve counts an item that is about to be stored in place of something of which so many bytes are counted. It returns false if the workspace would
 // exceed the limit. An item that is reserved again, because the caches do not show it yet, is counted once.
 func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit int64, now time.Time) bool {
@@ -186,8 +194,9 @@ func (w *workspaceSizes) reserve(namespace, item string, size, counted, limit in
 // storageExcess is the size that the storage limit of the workspace refuses for a Cluster: of a copy, or of options and Helm values if the source is empty.
 // It is 0 for a BundleDeployment without a SizeLabel.
 type storageExcess struct {
-	size   int64
-	source copySource
+	size    int64
+	source  copySource
+	atLeast bool // the source was not read
 }
 
 // storageError reports that the hub does not store what a Bundle asks for.
@@ -208,8 +217,12 @@ func (e *storageError) Error() string {
 	if e.source != (copySource{}) {
 		what = fmt.Sprintf("%s, which Bundle %s names in %s,", e.source, e.bundle, e.source.field())
 	}
-	return fmt.Sprintf("%s takes %d kB for each Cluster, and the BundleDeployments and copies of this workspace would take more than "+
-		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, (e.size+1023)>>10, e.limit>>20)
+	takes := "takes"
+	if e.atLeast {
+		takes = "takes at least"
+	}
+	return fmt.Sprintf("%s %s %d kB for each Cluster, and the BundleDeployments and copies of this workspace would take more than "+
+		"%d MiB; make it smaller, select fewer Clusters, or raise bundles.workspaceLimitMiB of the hub", what, takes, (e.size+1023)>>10, e.limit>>20)
 }
 
 // noteStorageExcess adds the size to those of the Bundles, if an error is that of the limit: of the Bundle that it names, and of those with these
@@ -232,14 +245,12 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 	if wanted.size <= counted {
 		return nil
 	}
-	sizes, limit := d.sizes.of(cluster.Namespace), d.Config.Get().Bundles.WorkspaceLimit()
-	sizes.counted.Do(func() { d.countStored(cluster.Namespace, sizes) })
+	sizes, limit := d.countedSizes(cluster.Namespace), d.Config.Get().Bundles.WorkspaceLimit()
 	namespace, item, now := registration.ClusterNamespace(cluster.Namespace, cluster.Name), wanted.source.String(), d.Clock.Now()
 	if wanted.source == (copySource{}) {
 		item = itemOf(bundle)
 	}
-	small := d.sizes.smallOf(cluster.Namespace).excess(now, func() int64 { return d.countSmallDeployments(cluster.Namespace) })
-	if sizes.reserve(namespace, item, wanted.size, counted, limit-small, now) {
+	if sizes.reserve(namespace, item, wanted.size, counted, limit-d.smallExcess(cluster.Namespace), now) {
 		return nil
 	}
 	if counted == 0 {
@@ -253,6 +264,18 @@ func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted sto
 		}
 	}
 	return &storageError{bundle, wanted, limit}
+}
+
+// countedSizes returns the sizes of a workspace, which it counts from the caches the first time.
+func (d *Deployer) countedSizes(workspace string) *workspaceSizes {
+	sizes := d.sizes.of(workspace)
+	sizes.counted.Do(func() { d.countStored(workspace, sizes) })
+	return sizes
+}
+
+// smallExcess returns what the small BundleDeployments of a workspace take beyond freeBytes.
+func (d *Deployer) smallExcess(workspace string) int64 {
+	return d.sizes.smallOf(workspace).excess(d.Clock.Now(), func() int64 { return d.countSmallDeployments(workspace) })
 }
 
 // reserveDeploymentStorage counts a BundleDeployment that the hub is about to write in place of an existing one, if any.
@@ -301,11 +324,7 @@ func (d *Deployer) reserveSmallDeployment(
 	limit, now := d.Config.Get().Bundles.WorkspaceLimit(), d.Clock.Now()
 	small, count := d.sizes.smallOf(cluster.Namespace), func() int64 { return d.countSmallDeployments(cluster.Namespace) }
 	noLimit := func() int64 { return math.MaxInt64 }
-	rest := func() int64 {
-		sizes := d.sizes.of(cluster.Namespace)
-		sizes.counted.Do(func() { d.countStored(cluster.Namespace, sizes) })
-		return limit - sizes.sum()
-	}
+	rest := func() int64 { return limit - d.countedSizes(cluster.Namespace).sum() }
 	if counted > freeSize { // it was large
 		rest = noLimit
 	}
@@ -392,8 +411,7 @@ func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleD
 		}
 		for _, s := range sourcesOf(deployment) {
 			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known != nil {
-				version, _ := parseCopyVersion(known)
-				note(s.String(), version.size)
+				note(s.String(), countedCopySize(known))
 			}
 		}
 	}

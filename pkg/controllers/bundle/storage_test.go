@@ -14,6 +14,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -225,7 +226,7 @@ func TestWorkspaceLimitOfCopies(t *testing.T) {
 		object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), namespace, "cred")
 		if err != nil {
 			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
-			assert.Contains(t, out.Message, "Secret cred, which Bundle ws/app names in downstreamResources, takes 301 kB for each Cluster")
+			assert.Contains(t, out.Message, "Secret cred, which Bundle ws/app names in downstreamResources, takes 303 kB for each Cluster")
 			continue
 		}
 		s.showSecret(t, object.(*corev1.Secret))
@@ -405,7 +406,106 @@ func TestCopies_sizeOf(t *testing.T) {
 	size(0) // of somebody else
 	configMap.OwnerReferences = copyOf("", "").OwnerReferences
 	require.NoError(t, s.kubernetes.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), configMap, home))
-	size(7)
+	size(copyOverhead + 7)
+	for range freeOwners + 1 {
+		configMap.OwnerReferences = append(configMap.OwnerReferences, metav1.OwnerReference{Name: "another"})
+	}
+	require.NoError(t, s.kubernetes.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), configMap, home))
+	size(copyOverhead + 2*ownerSize + 7)
+}
+
+// A workspace has as many empty Secrets as a quota permits, and each Bundle may name a thousand of them for each Cluster.
+func TestWorkspaceLimitOfCopies_empty(t *testing.T) {
+	const sources, clusters, room = 100, 10, 1 << 20 / copyOverhead
+	s := limited(t, clusters)
+	b := everywhere()
+	for i := range sources {
+		source := credential("ws", "5", "")
+		source.Name, source.Data = fmt.Sprintf("e-%03d", i), nil
+		s.hasSecret(t, source)
+		b.Spec.DownstreamResources = append(b.Spec.DownstreamResources, fleet.DownstreamResource{Kind: "Secret", Name: source.Name})
+	}
+	s.has(t, b)
+	pass := func(cluster *fleet.Cluster) (out result.Result, read, created int) {
+		_, out = s.reconcile(t, cluster)
+		for _, line := range s.taken() {
+			switch {
+			case strings.HasPrefix(line, "get Secret ws/"):
+				read++
+			case strings.HasPrefix(line, "create Secret"):
+				created++
+			}
+		}
+		return out, read, created
+	}
+	made := 0
+	for i := range clusters {
+		cluster := clusterNamed(fmt.Sprint("c-", i))
+		s.has(t, deployed(t, b, cluster))
+		out, read, created := pass(cluster)
+		made += created
+		assert.Equal(t, created, read, "the hub reads no source for which there is no room")
+		assert.Equal(t, created < sources, out.Reason == fleet.ReasonWorkspaceLimitReached, out.Message)
+	}
+	assert.Equal(t, room, made)
+	require.NotNil(t, s.storageProblem(b))
+	assert.Contains(t, s.storageProblem(b).message, "Secret e-0")
+	assert.Contains(t, s.storageProblem(b).message, "takes at least 2 kB for each Cluster")
+
+	copies, err := s.kubernetes.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range copies.Items {
+		if copies.Items[i].Namespace != "ws" {
+			s.showSecret(t, &copies.Items[i])
+		}
+	}
+	s.sizes = storedBytes{}
+	_, _, created := pass(clusterNamed("c-9"))
+	assert.Zero(t, created, "after a restart")
+}
+
+// Each BundleDeployment that names a source owns the copy.
+func TestWorkspaceLimitOfCopies_owners(t *testing.T) {
+	s := limited(t, 1)
+	s.hasSecret(t, credential("ws", "5", "x"))
+	cluster := clusterNamed("c-0")
+	add := func(number int) {
+		t.Helper()
+		b := copying("Secret", "cred")
+		b.Name = fmt.Sprint("app-", number)
+		b.Spec.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+		d := deployed(t, b, cluster)
+		s.has(t, b, d)
+	}
+	pass := func() (result.Result, *corev1.Secret) {
+		t.Helper()
+		_, out := s.reconcile(t, cluster)
+		object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), registration.ClusterNamespace("ws", "c-0"), "cred")
+		require.NoError(t, err)
+		s.showSecret(t, object.(*corev1.Secret))
+		return out, object.(*corev1.Secret)
+	}
+	add(1)
+	_, copied := pass()
+	assert.Len(t, copied.OwnerReferences, 1)
+	s.hasStored()
+	for i := range freeOwners - 1 {
+		add(i + 2)
+	}
+	out, copied := pass()
+	assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason, "a few more owners do not count")
+	assert.Len(t, copied.OwnerReferences, freeOwners)
+	add(9)
+	out, copied = pass()
+	assert.Equal(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+	assert.Len(t, copied.OwnerReferences, freeOwners)
+	assert.Equal(t, []string{"cred"}, s.rights.secrets[len(s.rights.secrets)-1], "the agent goes on reading it")
+
+	s.sizes.of("ws").set("cluster-of-another", nil, time.Time{})
+	_, copied = pass()
+	assert.Len(t, copied.OwnerReferences, freeOwners+1)
+	pass()
+	assert.Equal(t, copyOverhead+ownerSize+contentSize(copied.Data, nil), s.sizes.of("ws").sum())
 }
 
 // The status of each Bundle that names a refused copy reports it, as long as it is refused.
@@ -424,7 +524,7 @@ func TestWorkspaceLimitOfCopiesInBundles(t *testing.T) {
 	assert.Contains(t, s.taken(), "enqueue Bundle two in 1s")
 	for _, b := range []*fleet.Bundle{one, two} {
 		require.NotNil(t, s.storageProblem(b))
-		assert.Contains(t, s.storageProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes 301 kB for each Cluster, "+
+		assert.Contains(t, s.storageProblem(b).message, "Secret cred, which Bundle ws/"+b.Name+" names in downstreamResources, takes at least 2 kB for each Cluster, "+
 			"and the BundleDeployments and copies of this workspace would take more than 1 MiB")
 	}
 	s.reconcile(t, clusterNamed("c-0"))
