@@ -2,9 +2,12 @@ package bundle
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // contentGrace is the time for which a Content is kept that no BundleDeployment names. It is longer than a pass over a Cluster may take,
@@ -44,6 +49,8 @@ type contents struct {
 	mu sync.Mutex
 	// needed has the time at which a pass last needed a Content.
 	needed map[string]time.Time
+	// sizes has the bytes of Contents for which size was called.
+	sizes map[string]int64
 }
 
 func newContents(c *app.Context, deployments fleetcontrollers.BundleDeploymentCache) *contents {
@@ -58,18 +65,35 @@ func newContents(c *app.Context, deployments fleetcontrollers.BundleDeploymentCa
 		made:        expectations.New(c.Clock),
 		queue:       workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
 		needed:      map[string]time.Time{},
+		sizes:       map[string]int64{},
 	}
 }
 
 // ensure creates the Content with the resources of a Bundle if it does not exist. Many Clusters may need it at the same time, and one
-// request creates it for all.
-func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle) error {
+// request creates it for all. check may refuse that, unless a BundleDeployment has the Content already.
+func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle, check func() error) error {
 	c.mu.Lock()
 	c.needed[name] = c.Clock.Now()
 	c.mu.Unlock()
 	if known := c.find(name); known != nil && known.DeletionTimestamp == nil || c.made.IsExpected(name) {
 		return nil
 	}
+	err := error(nil)
+	if len(c.dependentsOf(name)) == 0 {
+		err = check()
+	}
+	if err == nil {
+		err = c.create(ctx, name, b)
+	}
+	if err != nil { // no event of a Content would drop the entry
+		c.mu.Lock()
+		delete(c.needed, name)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+func (c *contents) create(ctx context.Context, name string, b *fleet.Bundle) error {
 	_, err, _ := c.creating.Do(name, func() (any, error) {
 		if c.made.IsExpected(name) {
 			return nil, nil
@@ -85,11 +109,6 @@ func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle) err
 		c.made.Expect(name)
 		return nil, nil
 	})
-	if err != nil { // no event of a Content would drop the entry
-		c.mu.Lock()
-		delete(c.needed, name)
-		c.mu.Unlock()
-	}
 	return err
 }
 
@@ -249,4 +268,111 @@ func (c *contents) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.needed, name)
+	delete(c.sizes, name)
+}
+
+// size returns what a Content takes in the database, 0 if it does not exist. The cache has only the metadata, so it reads the Content once.
+func (c *contents) size(ctx context.Context, name string) (int64, error) {
+	if c.find(name) == nil {
+		return 0, nil
+	}
+	c.mu.Lock()
+	size, known := c.sizes[name]
+	c.mu.Unlock()
+	if known {
+		return size, nil
+	}
+	live, err := c.FleetClient.Contents().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, errors.New(content.WithoutNames(fmt.Sprintf("reading Content %s for its size: %v", name, err)))
+	}
+	size = int64(base64.StdEncoding.EncodedLen(len(live.Content)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.find(name) != nil { // forget was not called meanwhile
+		c.sizes[name] = size
+	}
+	return size, nil
+}
+
+// earlierContents is what the Contents of earlier versions of Bundles take that a workspace still needs.
+type earlierContents struct {
+	mu        sync.Mutex
+	bytes     int64
+	countedAt time.Time
+}
+
+// checkEarlierContents returns an error if the workspace of a Bundle has too many earlier versions to get a new one. A paused or quarantined Cluster keeps
+// the version that it has, so a user can have the hub store another one for each Cluster, of which no quota counts anything.
+func (d *Deployer) checkEarlierContents(ctx context.Context, b *fleet.Bundle, p *plan) error {
+	if p.isAgent { // it is for one Cluster
+		return nil
+	}
+	limit, now := d.Config.Get().Bundles.WorkspaceLimit(), d.Clock.Now()
+	earlier := &d.sizes.countsOf(b.Namespace).earlier
+	earlier.mu.Lock()
+	defer earlier.mu.Unlock()
+	if earlier.countedAt.IsZero() || now.Sub(earlier.countedAt) >= recountInterval {
+		bytes, err := d.countEarlierContents(ctx, b.Namespace, limit/4)
+		if err != nil {
+			return err
+		}
+		earlier.bytes, earlier.countedAt = bytes, now
+	}
+	if earlier.bytes > limit/4 {
+		return &storageError{keyOf(b), storageExcess{earlier: true}, limit}
+	}
+	return nil
+}
+
+// countEarlierContents returns what the Contents take that BundleDeployments of a workspace need and their Bundles no longer have, except for one of each
+// Bundle: every rollout has two versions. It stops when that is more than the given number.
+func (d *Deployer) countEarlierContents(ctx context.Context, workspace string, enough int64) (bytes int64, err error) {
+	current, earlier := map[key]string{}, map[key]map[string]bool{} // by Bundle
+	exists := map[key]bool{}
+	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
+	for _, cluster := range clusters {
+		deployments, _ := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
+		for _, deployment := range deployments {
+			bundle := bundleOf(deployment)
+			if !isFromWorkspace(deployment, workspace) || isOfAgent(deployment) {
+				continue
+			}
+			if earlier[bundle] == nil {
+				earlier[bundle] = map[string]bool{}
+				if b, err := d.bundleCache.Get(bundle.Namespace, bundle.Name); err == nil {
+					current[bundle], exists[bundle] = d.plans.of(ctx, b).content, true
+				}
+			}
+			for _, name := range contentsOf(deployment) {
+				if name != current[bundle] {
+					earlier[bundle][name] = true
+				}
+			}
+		}
+	}
+	counted := map[string]bool{}
+	for bundle, names := range earlier {
+		sorted := slices.Sorted(maps.Keys(names))
+		if exists[bundle] && len(sorted) > 0 {
+			sorted = sorted[1:]
+		}
+		for _, name := range sorted {
+			if counted[name] {
+				continue
+			}
+			counted[name] = true
+			size, err := d.contents.size(ctx, name)
+			if err != nil {
+				return 0, err
+			}
+			if bytes += size; bytes > enough {
+				return bytes, nil
+			}
+		}
+	}
+	return bytes, nil
 }

@@ -1,7 +1,9 @@
 package bundle
 
 import (
+	"encoding/base64"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +17,11 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
+
+func isAllowed() error { return nil }
 
 func contentMeta(name, managed string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{fleet.ManagedLabel: managed}}}
@@ -48,7 +54,7 @@ func TestContentsEnsure(t *testing.T) {
 				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			for range 2 { // the second time it has been created and is not in the cache yet
-				err := s.contents.ensure(t.Context(), name, toAlice())
+				err := s.contents.ensure(t.Context(), name, toAlice(), isAllowed)
 				assert.Equal(t, row.fails, err != nil, "%v", err)
 				assert.Equal(t, row.fails, len(s.contents.needed) == 0, "a Content that does not exist is not remembered")
 			}
@@ -85,7 +91,7 @@ func TestContentsEnsureWithoutResources(t *testing.T) {
 				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			for range 2 {
-				err := s.contents.ensure(t.Context(), p.content, cached)
+				err := s.contents.ensure(t.Context(), p.content, cached, isAllowed)
 				if row.says == "" {
 					require.NoError(t, err)
 				} else {
@@ -106,7 +112,7 @@ func TestContentsCollect(t *testing.T) {
 	}
 	neededAgo := func(d time.Duration) func(*stage) {
 		return func(s *stage) {
-			_ = s.contents.ensure(t.Context(), "c", toAlice())
+			_ = s.contents.ensure(t.Context(), "c", toAlice(), isAllowed)
 			s.clock.Step(d)
 			s.taken()
 		}
@@ -207,4 +213,93 @@ func TestContentsCollect_page(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, map[string]time.Duration{"c": contentGrace}, again)
 	assert.NotContains(t, s.taken(), "delete Content c uid")
+}
+
+// versionOf20kB returns a version of a Bundle with resources that do not compress.
+func versionOf20kB(number int) *fleet.Bundle {
+	b, text := everywhere(), make([]byte, 15<<10)
+	_, _ = rand.NewChaCha8([32]byte{byte(number)}).Read(text)
+	b.Generation, b.Spec.Resources = int64(number), []fleet.BundleResource{{Name: "a.yaml", Content: base64.StdEncoding.EncodeToString(text)}}
+	return b
+}
+
+// A paused Cluster keeps the version of a Bundle that it has, and with it a Content.
+func TestEarlierContents(t *testing.T) {
+	for name, keep := range map[string]func(*fleet.Cluster){
+		"paused":      func(c *fleet.Cluster) { c.Spec.Paused = true },
+		"quarantined": func(c *fleet.Cluster) { c.Spec.Quarantined = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := limited(t, 0)
+			deploy := func(number int) result.Result {
+				t.Helper()
+				b, cluster := versionOf20kB(number), clusterNamed(fmt.Sprint("c-", number))
+				s.has(t, cluster, b)
+				_, out := s.reconcile(t, cluster)
+				made := s.made[planOf(b).content]
+				if made == nil {
+					return out
+				}
+				require.NoError(t, s.ContentMetadata.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: made.ObjectMeta}))
+				keep(cluster)
+				s.has(t, deployed(t, b, cluster), cluster)
+				return out
+			}
+			number := 1
+			for ; number < 30; number++ {
+				s.clock.Step(recountInterval)
+				if out := deploy(number); out.Reason == fleet.ReasonWorkspaceLimitReached {
+					assert.Contains(t, out.Message, "the new resources of Bundle ws/app are not deployed: Clusters of this workspace still have earlier versions")
+					break
+				}
+			}
+			assert.Len(t, s.made, 14, "a quarter of 1 MiB, the current version, and the one before")
+			require.Less(t, number, 30)
+			assert.Equal(t, fleet.ReasonWorkspaceLimitReached, s.storageProblem(versionOf20kB(number)).reason)
+
+			s.taken()
+			s.reconcile(t, clusterNamed(fmt.Sprint("c-", number)))
+			assert.NotContains(t, strings.Join(s.taken(), "\n"), "get Content", "their sizes are known")
+
+			deleted := planOf(versionOf20kB(1)).content
+			require.NoError(t, s.ContentMetadata.GetStore().Delete(s.contents.find(deleted)))
+			s.contents.forget(deleted)
+			s.has(t, versionOf20kB(1))
+			s.contents.made = expectations.New(s.clock)
+			_, out := s.reconcile(t, clusterNamed("c-1"))
+			require.NoError(t, out.Err)
+			assert.Contains(t, strings.Join(s.taken(), "\n"), "create Content "+deleted, "an agent may need it")
+
+			for i := range 3 {
+				s.lost(t, deployed(t, versionOf20kB(i+1), clusterNamed(fmt.Sprint("c-", i+1))))
+			}
+			s.clock.Step(recountInterval)
+			assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, deploy(number).Reason)
+		})
+	}
+}
+
+// The Content of the version before does not count: every rollout has two.
+func TestEarlierContents_ofARollout(t *testing.T) {
+	s := limited(t, 0)
+	large := func(number int) *fleet.Bundle {
+		b := versionOf20kB(number)
+		for range 30 {
+			b.Spec.Resources = append(b.Spec.Resources, versionOf20kB(100+number+len(b.Spec.Resources)).Spec.Resources...)
+		}
+		return b
+	}
+	for number := range 2 {
+		b, cluster := large(number+1), clusterNamed(fmt.Sprint("c-", number))
+		s.has(t, b, cluster)
+		_, out := s.reconcile(t, cluster)
+		assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
+		require.NoError(t, s.ContentMetadata.GetStore().Add(contentMeta(planOf(b).content, fleet.ManagedValue)))
+		s.has(t, deployed(t, b, cluster))
+	}
+	s.clock.Step(recountInterval)
+	s.taken()
+	s.has(t, large(3), clusterNamed("c-2"))
+	_, out := s.reconcile(t, clusterNamed("c-2"))
+	assert.NotEqual(t, fleet.ReasonWorkspaceLimitReached, out.Reason)
 }

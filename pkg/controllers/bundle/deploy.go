@@ -347,7 +347,8 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 		return a
 	}
 	if a.plan.hasContent {
-		if err := d.contents.ensure(ctx, a.plan.content, a.bundle); err != nil {
+		check := func() error { return d.checkEarlierContents(ctx, a.bundle, a.plan) }
+		if err := d.contents.ensure(ctx, a.plan.content, a.bundle, check); err != nil {
 			return failed(err)
 		}
 	}

@@ -74,6 +74,7 @@ type stage struct {
 	after  map[string]func()                  // what happens once after a request, by its line in the log
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 	bundle *fleet.Bundle                      // what the API server has
+	made   map[string]*fleet.Content          // what was created
 	more   string                             // where each list of the API server says that the next page begins
 	// kinds are the CustomResourceDefinitions by name; those that are not in it were created long ago. A nil one does not exist.
 	kinds map[string]*metav1.PartialObjectMetadata
@@ -85,7 +86,7 @@ func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{
 		clock: clocktesting.NewFakeClock(noon), metrics: prometheus.NewRegistry(), indexers: map[string]cache.Indexer{},
-		events: record.NewFakeRecorder(10), live: map[string]*fleet.BundleDeployment{},
+		events: record.NewFakeRecorder(10), live: map[string]*fleet.BundleDeployment{}, made: map[string]*fleet.Content{},
 	}
 	s.rights = &rights{}
 	fake := &clienttesting.Fake{}
@@ -145,10 +146,14 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 	case clienttesting.CreateActionImpl:
 		object := a.GetObject().(metav1.Object)
 		if c, ok := object.(*fleet.Content); ok {
+			s.made[c.Name] = c
 			return true, c, s.note("create Content %s %s", c.Name, c.Labels[fleet.ManagedLabel])
 		}
 		return true, a.GetObject(), s.note("create %s%s", at, object.GetName())
 	case clienttesting.GetActionImpl:
+		if made := s.made[a.GetName()]; made != nil && kind == "Content " {
+			return true, made, s.note("get Content %s", a.GetName())
+		}
 		if kind != "" {
 			return true, s.bundle, s.note("get %s%s%s", kind, at, a.GetName())
 		}

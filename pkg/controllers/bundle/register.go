@@ -33,6 +33,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 
@@ -156,7 +157,11 @@ func (d *Deployer) Forget(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	cluster := key{Namespace: namespace, Name: name}
 	d.plans.memory.forgetCluster(cluster)
-	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name), d.Clock.Now())
+	clusters := func() int {
+		left, _ := d.clusterCache.List(namespace, labels.Everything())
+		return len(left)
+	}
+	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name), clusters, d.Clock.Now())
 	d.noteStorageLimits(cluster, nil)
 	d.noteRenderErrors(cluster, nil, nil)
 }

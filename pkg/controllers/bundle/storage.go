@@ -36,7 +36,14 @@ const (
 type storedBytes struct {
 	mu         sync.Mutex
 	workspaces map[string]*workspaceSizes
-	small      map[string]*smallCount // by workspace
+	counts     map[string]*workspaceCounts
+}
+
+// workspaceCounts are what is counted for a workspace as a whole.
+type workspaceCounts struct {
+	small    smallCount
+	earlier  earlierContents
+	clusters int // after the deletion of so many of its Clusters none may be left; storedBytes guards it
 }
 
 // smallCount is what the small BundleDeployments of a workspace take. It is counted from the cache when it matters. Between, it only grows with what
@@ -47,15 +54,18 @@ type smallCount struct {
 	countedAt time.Time
 }
 
-// smallOf returns what the small BundleDeployments of a workspace take, which may not be counted yet.
-func (s *storedBytes) smallOf(workspace string) *smallCount {
+// countsOf returns the counts of a workspace, which may not be counted yet.
+func (s *storedBytes) countsOf(workspace string) *workspaceCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.small[workspace] == nil {
-		put(&s.small, workspace, &smallCount{})
+	if s.counts[workspace] == nil {
+		put(&s.counts, workspace, &workspaceCounts{})
 	}
-	return s.small[workspace]
+	return s.counts[workspace]
 }
+
+// smallOf returns what the small BundleDeployments of a workspace take.
+func (s *storedBytes) smallOf(workspace string) *smallCount { return &s.countsOf(workspace).small }
 
 // reserve counts bytes that are about to be written. It returns false if what is not free would take more than the rest of the limit, which it asks for
 // only then. count counts those in the cache, which is exact enough: what the cache does not show yet is written only once.
@@ -121,10 +131,19 @@ func (s *storedBytes) find(workspace string) *workspaceSizes {
 	return s.workspaces[workspace]
 }
 
-// forget drops the sizes of a deleted Cluster, and the workspace if nothing is stored there any more.
-func (s *storedBytes) forget(workspace, namespace string, now time.Time) {
+// forget drops the sizes of a deleted Cluster, the workspace if nothing is stored there any more, and its counts if it has no Cluster any more. It calls
+// clusters, which counts those in the cache, only when all that there were may be deleted.
+func (s *storedBytes) forget(workspace, namespace string, clusters func() int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if counts := s.counts[workspace]; counts != nil {
+		if counts.clusters--; counts.clusters <= 0 {
+			counts.clusters = clusters()
+		}
+		if counts.clusters == 0 {
+			delete(s.counts, workspace)
+		}
+	}
 	if w := s.workspaces[workspace]; w != nil {
 		if total, _ := w.set(namespace, nil, now); total == 0 {
 			delete(s.workspaces, workspace)
@@ -197,6 +216,7 @@ type storageExcess struct {
 	size    int64
 	source  copySource
 	atLeast bool // the source was not read
+	earlier bool // the limit refuses the Content of another version instead
 }
 
 // storageError reports that the hub does not store what a Bundle asks for.
@@ -208,6 +228,10 @@ type storageError struct {
 
 // Error names the Bundle, the size, the limit and what to do.
 func (e *storageError) Error() string {
+	if e.earlier {
+		return fmt.Sprintf("the new resources of Bundle %s are not deployed: Clusters of this workspace still have earlier versions of its Bundles, which take "+
+			"more than a quarter of %d MiB; end the pause or the quarantine of these Clusters, or raise bundles.workspaceLimitMiB of the hub", e.bundle, e.limit>>20)
+	}
 	if e.size == 0 {
 		return fmt.Sprintf("no BundleDeployment is created for Bundle %s: the small ones of this workspace take more than %d MiB, and the rest of them, "+
 			"the large ones and the copies would take more than %d MiB; delete Bundles, select fewer Clusters, or raise "+

@@ -253,6 +253,12 @@ func TestWorkspaceLimitAfterFailures(t *testing.T) {
 	s.Forget("ws/c-0")
 	s.Forget("ws/c-1")
 	assert.Empty(t, s.sizes.workspaces)
+	assert.NotEmpty(t, s.sizes.counts, "the Clusters still exist")
+	s.lost(t, clusterNamed("c-0"))
+	s.lost(t, clusterNamed("c-1"))
+	s.Forget("ws/c-0")
+	s.Forget("ws/c-1")
+	assert.Empty(t, s.sizes.counts)
 }
 
 // At the limit, what is stored already may change.
@@ -757,4 +763,22 @@ func TestSmallCount(t *testing.T) {
 	assert.Equal(t, 2, counts)
 	found = freeBytes + 3
 	assert.EqualValues(t, 3, c.excess(noon.Add(2*recountInterval), count), "large ones need the number too")
+}
+
+// Clusters are listed only when all of them may be deleted: a workspace may have ten thousand.
+func TestStoredBytes_forget(t *testing.T) {
+	var s storedBytes
+	left, calls := 1000, 0
+	forget := func() {
+		left--
+		s.forget("ws", fmt.Sprint("cluster-", left), func() int { calls++; return left }, noon)
+	}
+	s.countsOf("ws")
+	for range 999 {
+		forget()
+		assert.NotEmpty(t, s.counts)
+	}
+	forget()
+	assert.Empty(t, s.counts)
+	assert.Equal(t, 2, calls)
 }
