@@ -53,7 +53,7 @@ func TestSetWithinLimits(t *testing.T) {
 	have(backlog.Unconnected, 0, 1)
 	requires(token, " ", false)
 	have(backlog.Unconnected, 1, 2)
-	assert.Contains(t, requires(token, "False LimitReached", true), "2 registered clusters have never connected")
+	assert.Contains(t, requires(token, "False LimitReached", true), "2 granted requests are for Clusters that have never connected")
 	requires(token, "False LimitReached", false)
 	requires(other, " ", false)
 	have(backlog.Waiting, 0, 3)

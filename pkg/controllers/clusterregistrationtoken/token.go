@@ -265,7 +265,7 @@ func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*resul
 		{
 			backlog.Unconnected,
 			backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace},
-			"registered clusters have never connected; delete Clusters that will never connect",
+			"granted requests are for Clusters that have never connected; delete Clusters that will never connect",
 		},
 		{
 			backlog.Waiting,

@@ -1,6 +1,6 @@
 // Package backlog counts the registrations that have led to no connected agent yet, and limits their number: requests that wait, and requests
 // that are granted, or about to be, for Clusters whose agent has never connected. The thief of a registration token could otherwise fill the
-// hub with them. It always counts requests, although condition WithinLimits of a token speaks of clusters.
+// hub with them. It counts requests, of which one Cluster may have several.
 //
 // It counts in the caches, at most once per second and workspace, and only objects of these two phases, so that a registration costs the
 // same with any number of connected clusters. It adds what was admitted and is not in the caches yet.
