@@ -16,7 +16,7 @@ import (
 type renewals struct {
 	resourcelock.Interface
 	clock clock.Clock
-	taken chan struct{} // closed when another process holds the Lease, or it is older than the last renewal
+	lost  chan struct{} // closed when isLost
 
 	mu        sync.Mutex
 	last      time.Time // when the last successful renewal was sent
@@ -25,14 +25,14 @@ type renewals struct {
 }
 
 func newRenewals(lease resourcelock.Interface) *renewals {
-	return &renewals{Interface: lease, clock: clock.RealClock{}, taken: make(chan struct{})}
+	return &renewals{Interface: lease, clock: clock.RealClock{}, lost: make(chan struct{})}
 }
 
 // Get ends the term if another process holds the Lease that this one had acquired, or if the Lease is older than the last renewal.
 func (r *renewals) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := r.Interface.Get(ctx)
 	if err == nil && r.isLost(record) {
-		r.once.Do(func() { close(r.taken) })
+		r.once.Do(func() { close(r.lost) })
 	}
 	return record, raw, err
 }
@@ -73,7 +73,7 @@ func (r *renewals) watch(ctx context.Context, deadline time.Duration, end func()
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.taken:
+		case <-r.lost:
 			end()
 			return
 		case <-r.clock.After(left):

@@ -124,7 +124,7 @@ func TestRenewalsBeforeTheTerm(t *testing.T) {
 	_, _, err := r.Get(t.Context())
 	require.NoError(t, err)
 	select {
-	case <-r.taken:
+	case <-r.lost:
 		assert.Fail(t, "this process has not acquired the Lease yet")
 	default:
 	}

@@ -125,11 +125,11 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 	if agentspec.IsAgentBundle(b) {
 		unused = d.withoutUninstalling(unused, false)
 		if len(unused) > 0 {
-			namespaceDeleted, err := finalizing.NamespaceDeleted(ctx, d.Kubernetes, b.Namespace)
+			isNamespaceDeleting, err := finalizing.IsNamespaceBeingDeleted(ctx, d.Kubernetes, b.Namespace)
 			if err != nil {
 				return b, err
 			}
-			unused = d.withoutUninstalling(unused, namespaceDeleted)
+			unused = d.withoutUninstalling(unused, isNamespaceDeleting)
 		}
 		if len(unused) == 0 {
 			d.bundles.EnqueueAfter(b.Namespace, b.Name, uninstallPoll)
@@ -190,10 +190,10 @@ func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause e
 }
 
 // withoutUninstalling leaves out the BundleDeployments of Clusters whose agents have to uninstall themselves.
-func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceDeleted bool) []*fleet.BundleDeployment {
+func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, isNamespaceDeleting bool) []*fleet.BundleDeployment {
 	return slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool {
 		clusters, _ := clustersByClusterNamespace.Find(d.clusterCache, deployment.Namespace)
-		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return finalizing.InProgress(c, namespaceDeleted) })
+		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return finalizing.InProgress(c, isNamespaceDeleting) })
 	})
 }
 

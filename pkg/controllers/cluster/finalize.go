@@ -64,7 +64,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	case err != nil:
 		return cluster, err
 	case undecided > 0:
-		return h.waitFinalizing(ctx, cluster, result.Wait(fleet.ReasonCheckingHandover,
+		return h.reportWaiting(ctx, cluster, result.Wait(fleet.ReasonCheckingHandover,
 			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
 	}
 	byAgent, byHub := finalizing.NotNeeded(), finalizing.NotNeeded()
@@ -83,12 +83,12 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 		if byAgent, err = h.askAgent(ctx, cluster, agentDeadline); err != nil {
 			return cluster, err
 		} else if byAgent.IsWaiting() {
-			return h.waitFinalizing(ctx, cluster, result.Wait(byAgent.Reason, byAgent.Message).In(byAgent.After))
+			return h.reportWaiting(ctx, cluster, result.Wait(byAgent.Reason, byAgent.Message).In(byAgent.After))
 		}
 		if byHub, err = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); err != nil {
 			return cluster, err
 		} else if byHub.IsWaiting() {
-			return h.waitFinalizing(ctx, cluster, result.Wait(byHub.Reason, byHub.Message).In(byHub.After))
+			return h.reportWaiting(ctx, cluster, result.Wait(byHub.Reason, byHub.Message).In(byHub.After))
 		}
 	}
 
@@ -153,8 +153,8 @@ func (s *seenDeletions) forget(key string) {
 	delete(s.byKey, key)
 }
 
-// waitFinalizing writes into condition Processed what the deletion waits for, and enqueues the Cluster after the time of the result.
-func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
+// reportWaiting writes into condition Processed what the deletion waits for, and enqueues the Cluster after the time of the result.
+func (h *handler) reportWaiting(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	latest, err := h.writeProcessed(ctx, cluster, out)
 	if err == nil && out.After > 0 {
 		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)

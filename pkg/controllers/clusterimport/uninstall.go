@@ -145,6 +145,7 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 					return diagnose(member.server, "checking which Cluster the agent belongs to", err)
 				}
 				if !slices.ContainsFunc(others, agent.belongsTo) {
+					// It may belong to one of them later, when that Cluster is imported: as a failure, the call is repeated.
 					return failuref(fleet.ReasonAgentUnaware, "the agent belongs to none of the Clusters that claim it")
 				}
 				return nil

@@ -44,7 +44,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	return h.process(ctx, request)
 }
 
-// findings are what decide finds for a request, in addition to its result.
+// findings are what one pass knows of a request: bind, decide and grant fill them in, in this order.
 type findings struct {
 	request      *fleet.ClusterRegistration // the latest version
 	status       fleet.ClusterRegistrationStatus
@@ -214,8 +214,8 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 	return done
 }
 
-// grant creates what the agent needs after decide has allowed its request: it counts the use of the token, creates the Cluster and the rights,
-// and issues the credential.
+// grant creates what the agent needs after decide has allowed its request: it has the use of the token counted, creates the Cluster and the
+// rights, and issues the credential.
 func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	request, cluster, token, isAssumed := found.request, found.cluster, found.token, found.origin.AssumesToken(found.request)
 

@@ -86,8 +86,8 @@ func sameReport(a, b *coordinationv1.Lease) bool {
 
 var digestSeed = maphash.MakeSeed()
 
-// sourceOf is a digest of the name of a Lease and of what sameReport compares.
-func sourceOf(lease *coordinationv1.Lease) uint64 {
+// digestOfReport is a digest of the name of a Lease and of what sameReport compares.
+func digestOfReport(lease *coordinationv1.Lease) uint64 {
 	return maphash.Comparable(digestSeed, [5]string{
 		lease.Name, lease.Annotations[registration.LeaseReport], lease.Annotations[registration.LeaseProof],
 		lease.Annotations[registration.LeaseCredential], instanceOf(lease),

@@ -2,6 +2,8 @@
 // heartbeats as the configuration allows. A heartbeat that changes nothing costs the hub no request. The status is written at
 // transitions, for a changed report, and with lastSeen at a slow rate.
 //
+// It also copies the report in a Lease to status.agent (lease.go), and recognizes two agents with one identity (holders in record.go).
+//
 // The flow of a heartbeat is in this file. An agent that renews its Lease arrives at Detector.onRenewal, and an agent that writes the status of its
 // Cluster at Detector.Observe. Detector.Reconcile decides, and Detector.expire enqueues the Cluster at the end of a grace period.
 package liveness
@@ -239,15 +241,15 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		return
 	}
 	// A report that was copied before is copied again at once: its write has failed, or the cache does not have it yet.
-	copied, source := &r.lastCopied, sourceOf(r.lease)
+	copied, digest := &r.lastCopied, digestOfReport(r.lease)
 	if report.Registration != cluster.Status.Agent.Registration {
 		copied = &r.lastCopiedOfNewRequest
 	}
-	if delay := copied.delay(now); delay > 0 && !report.LastSeen.IsZero() && copied.digest != source {
+	if delay := copied.delay(now); delay > 0 && !report.LastSeen.IsZero() && copied.digest != digest {
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, delay)
 		return
 	}
-	*copied = copiedReport{digest: source, at: now}
+	*copied = copiedReport{digest: digest, at: now}
 	r.stalledCleared, r.stalledGone = false, false
 	r.lastCopied = *copied
 	cluster.Status.Agent = report

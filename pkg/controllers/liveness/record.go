@@ -40,7 +40,7 @@ type agentRecord struct {
 
 // copiedReport identifies a report that the hub has copied to the status.
 type copiedReport struct {
-	digest uint64 // of sourceOf
+	digest uint64 // the result of digestOfReport
 	at     time.Time
 }
 

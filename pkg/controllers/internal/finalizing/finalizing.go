@@ -24,13 +24,13 @@ import (
 
 // InProgress reports whether the Cluster is deleted and still has its finalizer. If the Cluster's namespace is being deleted, the
 // Cluster is about to be deleted too: Kubernetes deletes the objects in a namespace in no particular order.
-func InProgress(cluster *fleet.Cluster, namespaceDeleted bool) bool {
-	return (namespaceDeleted || cluster.DeletionTimestamp != nil) && slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer)
+func InProgress(cluster *fleet.Cluster, isNamespaceDeleting bool) bool {
+	return (isNamespaceDeleting || cluster.DeletionTimestamp != nil) && slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer)
 }
 
-// NamespaceDeleted asks the API server whether a namespace of Clusters is being deleted. No cache contains these namespaces, and the
-// question is rare: it is asked when an object of an agent is deleted.
-func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
+// IsNamespaceBeingDeleted asks the API server about a namespace of Clusters. A namespace that is gone is not being deleted. No cache contains
+// these namespaces, and the question is rare: it is asked when an object of an agent is deleted.
+func IsNamespaceBeingDeleted(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
 	namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -72,7 +72,7 @@ func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, reques
 	if err != nil || len(accounts) == 0 {
 		return IdentityUnused, err
 	}
-	namespaceDeleted, err := NamespaceDeleted(ctx, a.Kubernetes, namespace)
+	isNamespaceDeleting, err := IsNamespaceBeingDeleted(ctx, a.Kubernetes, namespace)
 	if err != nil {
 		return IdentityUnused, err
 	}
@@ -85,7 +85,7 @@ func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, reques
 		// The cache may not show yet that the Cluster is deleted.
 		cluster, err := a.Clusters.Clusters(namespace).Get(ctx, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
 		switch {
-		case err == nil && InProgress(cluster, namespaceDeleted):
+		case err == nil && InProgress(cluster, isNamespaceDeleting):
 			return IdentityUninstalling, nil
 		case err == nil && cluster.DeletionTimestamp == nil:
 			used := cluster.Status.Agent.Registration

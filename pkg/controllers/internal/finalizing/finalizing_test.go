@@ -18,14 +18,14 @@ import (
 
 func TestInProgress(t *testing.T) {
 	for _, row := range []struct {
-		name                                    string
-		deleted, namespaceDeleted, hasFinalizer bool
-		is                                      bool
+		name                                       string
+		deleted, isNamespaceDeleting, hasFinalizer bool
+		is                                         bool
 	}{
 		{name: "not deleted", hasFinalizer: true},
 		{name: "deleted", deleted: true, hasFinalizer: true, is: true},
-		{name: "namespace deleted", namespaceDeleted: true, hasFinalizer: true, is: true},
-		{name: "deleted, without the finalizer", deleted: true, namespaceDeleted: true},
+		{name: "namespace deleted", isNamespaceDeleting: true, hasFinalizer: true, is: true},
+		{name: "deleted, without the finalizer", deleted: true, isNamespaceDeleting: true},
 	} {
 		c := &fleet.Cluster{}
 		if row.deleted {
@@ -34,24 +34,24 @@ func TestInProgress(t *testing.T) {
 		if row.hasFinalizer {
 			c.Finalizers = []string{fleet.ClusterFinalizer}
 		}
-		assert.Equal(t, row.is, InProgress(c, row.namespaceDeleted), row.name)
+		assert.Equal(t, row.is, InProgress(c, row.isNamespaceDeleting), row.name)
 	}
 }
 
-func TestNamespaceDeleted(t *testing.T) {
+func TestIsNamespaceBeingDeleted(t *testing.T) {
 	deleted := metav1.Now()
 	client := fake.NewClientset(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "stays"}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "goes", DeletionTimestamp: &deleted}},
 	)
 	for name, want := range map[string]bool{"stays": false, "goes": true, "gone": false} {
-		goes, err := NamespaceDeleted(t.Context(), client, name)
+		goes, err := IsNamespaceBeingDeleted(t.Context(), client, name)
 		require.NoError(t, err, name)
 		assert.Equal(t, want, goes, name)
 	}
 	cause := errors.New("out")
 	client.PrependReactor("get", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, cause })
-	_, err := NamespaceDeleted(t.Context(), client, "stays")
+	_, err := IsNamespaceBeingDeleted(t.Context(), client, "stays")
 	require.ErrorIs(t, err, cause)
 }
 
