@@ -143,13 +143,8 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	if problem != nil {
 		return problem
 	}
-	objects := agentmanifest.OwnedObjects(namespace)
-	for _, name := range last.PullSecrets {
-		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
-	}
-	if !requiresPriorityClass(cluster) { // the import has left it while the Deployment of this agent named it
-		objects = append(objects, agentPriorityClass)
-	}
+	// The import has left a PriorityClass that it does not require, while the Deployment of this agent named it.
+	objects := agentObjects(namespace, !requiresPriorityClass(cluster), last.PullSecrets)
 	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
 		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
 	}
@@ -287,7 +282,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		return result.Retry(fleet.ReasonError, err)
 	}
 	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
-	objects := agentObjects(cluster, agentNamespace)
+	objects := agentObjects(agentNamespace, requiresPriorityClass(cluster), nil)
 	call := i.calls.reserve(key, "disable/"+member.fingerprint+"/"+agentNamespace)
 	i.calls.begin(key, func(ctx context.Context) *failure {
 		defer member.close()

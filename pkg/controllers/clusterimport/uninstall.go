@@ -261,7 +261,7 @@ func (u *removal) run(ctx context.Context) *failure {
 		} else if !isRemoved {
 			continue
 		}
-		objects := agentObjects(u.cluster, namespace, u.pullSecrets...)
+		objects := agentObjects(namespace, requiresPriorityClass(u.cluster), u.pullSecrets)
 		if problem := u.member.removeStopped(ctx, agentIn(u.cluster, namespace, u.systemNamespace), ended, u.stopTimeout, objects, "removing the agent's"); problem != nil {
 			return problem
 		}
@@ -341,12 +341,12 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 	return problem
 }
 
-// agentObjects are the objects of a Cluster's agent in the order of their removal.
-func agentObjects(cluster *fleet.Cluster, namespace string, pullSecrets ...string) (objects []agentmanifest.OwnedObject) {
+// agentObjects are the objects of the agent in a namespace, in the order of their removal.
+func agentObjects(namespace string, withPriorityClass bool, pullSecrets []string) (objects []agentmanifest.OwnedObject) {
 	for _, name := range pullSecrets {
 		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
 	}
-	if requiresPriorityClass(cluster) {
+	if withPriorityClass {
 		objects = append(objects, agentPriorityClass)
 	}
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
