@@ -109,8 +109,8 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	}
 	var granted *fleet.ClusterRegistration // the newest one
 	for _, r := range h.requestsOf(cluster) {
-		if r.Status.Granted && (granted == nil || granted.CreationTimestamp.Before(&r.CreationTimestamp)) {
-			granted = r
+		if r.Status.Granted {
+			granted = credentialstatus.Newer(granted, r)
 		}
 	}
 	if granted != nil {

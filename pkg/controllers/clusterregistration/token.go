@@ -140,8 +140,7 @@ const unconnectedRecheck = 10 * time.Second
 // limitUnconnected lets a request wait while too many agents that registered before have never connected. If a whole fleet registers at the
 // same time, it continues as its agents connect.
 func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) result.Result {
-	limits := h.Config.Get().Registration.Limits.WithDefaults()
-	limit := backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace}
+	limit := backlog.LimitOf(backlog.Unconnected, h.Config.Get())
 	admitted, err := h.Backlog.Admit(backlog.Unconnected, request, limit)
 	switch {
 	case err != nil:
@@ -160,8 +159,7 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 // waitOrRefuse refuses a request that has to wait if too many others wait. The first requests stay, so that a person who is deciding about
 // them, and agents that came first, lose nothing. deleteRefused keeps a limited number of the refused ones.
 func (h *handler) waitOrRefuse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, wait result.Result) result.Result {
-	limits := h.Config.Get().Registration.Limits.WithDefaults()
-	limit := backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace}
+	limit := backlog.LimitOf(backlog.Waiting, h.Config.Get())
 	admitted, err := h.Backlog.Admit(backlog.Waiting, request, limit)
 	switch {
 	case err != nil:

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -256,33 +257,24 @@ func copiesUnmentionedLabels(hub config.Hub) bool {
 
 // setWithinLimits sets the condition about the limits of the requests of the token, or of its namespace.
 func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
-	limits := h.Config.Get().Registration.Limits.WithDefaults()
 	for _, row := range []struct {
-		kind  backlog.Phase
-		limit backlog.PhaseLimit
+		phase backlog.Phase
 		what  string
 	}{
-		{
-			backlog.Unconnected,
-			backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace},
-			"granted requests are for Clusters that have never connected; delete Clusters that will never connect",
-		},
-		{
-			backlog.Waiting,
-			backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace},
-			"requests wait; decide about them",
-		},
+		{backlog.Unconnected, "granted requests are for Clusters that have never connected; delete Clusters that will never connect"},
+		{backlog.Waiting, "requests wait; decide about them"},
 	} {
-		ofToken, ofNamespace, err := h.Backlog.Reached(row.kind, token, row.limit)
+		limit := backlog.LimitOf(row.phase, h.Config.Get())
+		ofToken, ofNamespace, err := h.Backlog.Reached(row.phase, token, limit)
 		if err != nil {
 			return nil, err
 		}
 		if !ofToken && !ofNamespace {
 			continue
 		}
-		message := fmt.Sprintf("%d %s", row.limit.PerNamespace, row.what+", and see which tokens of this namespace they were made with")
+		message := fmt.Sprintf("%d %s", limit.PerNamespace, row.what+", and see which tokens of this namespace they were made with")
 		if ofToken {
-			message = fmt.Sprintf("%d %s, and revoke this token if it was stolen", row.limit.PerToken, row.what)
+			message = fmt.Sprintf("%d %s, and revoke this token if it was stolen", limit.PerToken, row.what)
 		}
 		return h.setProblem(&token.Status.Conditions, fleet.ConditionWithinLimits, fleet.ReasonLimitReached,
 			message+"; registration.limits of the hub can be raised", fleet.ReasonWithinLimits), nil
@@ -321,10 +313,8 @@ func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*r
 			}
 			granted[r.Spec.ClientID] = last
 		}
-		replaced := last != nil && !last.Before(&r.CreationTimestamp)
-		if !replaced && (newest == nil || newest.CreationTimestamp.Before(&r.CreationTimestamp) ||
-			newest.CreationTimestamp.Equal(&r.CreationTimestamp) && newest.Name < r.Name) {
-			newest = r
+		if isReplaced := last != nil && !last.Before(&r.CreationTimestamp); !isReplaced {
+			newest = credentialstatus.Newer(newest, r)
 		}
 	}
 	reason, message := "", ""

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -35,6 +36,15 @@ const (
 // PhaseLimit is the maximum number of registrations of a phase.
 type PhaseLimit struct {
 	PerToken, PerNamespace int
+}
+
+// LimitOf returns the limit of a phase in the configuration.
+func LimitOf(phase Phase, hub config.Hub) PhaseLimit {
+	limits := hub.Registration.Limits.WithDefaults()
+	if phase == Waiting {
+		return PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace}
+	}
+	return PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace}
 }
 
 // Counter counts the backlog of each workspace.

@@ -43,18 +43,18 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
 	for _, request := range all {
 		switch {
 		case fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
-			s.Revoked = newer(s.Revoked, request)
+			s.Revoked = Newer(s.Revoked, request)
 		case request.Status.Granted:
 			return Status{Granted: true}, nil
 		default:
-			s.NotGranted = newer(s.NotGranted, request)
+			s.NotGranted = Newer(s.NotGranted, request)
 		}
 	}
 	return s, nil
 }
 
-// newer breaks ties by UID: an index returns its objects in no order.
-func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
+// Newer returns the newer one of two requests, of which a may be nil. It breaks ties by UID: an index returns its objects in no order.
+func Newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	if a == nil || cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0 {
 		return b
 	}
