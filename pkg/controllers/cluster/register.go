@@ -14,7 +14,6 @@ import (
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -89,14 +88,10 @@ func (h *handler) enqueueImported(namespace string, secrets changedSecrets) {
 			h.clusters.EnqueueAfter(c.Namespace, c.Name, 0)
 		}
 	}
-	if !secrets.All {
-		return
-	}
-	all, _ := h.clusterCache.List(metav1.NamespaceAll, labels.Everything())
-	for _, c := range all {
-		if c.Spec.KubeConfigSecret != "" && index.KubeconfigNamespace(c) == namespace {
-			h.clusters.EnqueueAfter(c.Namespace, c.Name, 0)
-		}
+	if secrets.All {
+		enqueue.All(h.clusterCache, h.clusters, func(c *fleet.Cluster) bool {
+			return c.Spec.KubeConfigSecret != "" && index.KubeconfigNamespace(c) == namespace
+		})
 	}
 }
 

@@ -100,10 +100,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 			reflect.DeepEqual(before.Members, after.Members) {
 			return
 		}
-		all, _ := clusterCache.List("", labels.Everything())
-		for _, key := range index.Names(all) {
-			enqueueCluster(key)
-		}
+		enqueue.All(clusterCache, clusters, nil)
 	})
 	return i
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -180,17 +179,9 @@ const settlingTime = time.Minute
 
 // onKeyChange enqueues the tokens whose bearer token may be signed with an earlier key.
 func (h *handler) onKeyChange() {
-	tokens, _ := h.cache.List("", labels.Everything()) // fails only if the selector is invalid
-	for _, token := range tokens {
-		if h.Clock.Since(token.CreationTimestamp.Time) > settlingTime {
-			h.tokens.EnqueueAfter(token.Namespace, token.Name, 0)
-		}
-	}
+	enqueue.All(h.cache, h.tokens, func(token *fleet.ClusterRegistrationToken) bool {
+		return h.Clock.Since(token.CreationTimestamp.Time) > settlingTime
+	})
 }
 
-func (h *handler) enqueueAll() {
-	tokens, _ := h.cache.List("", labels.Everything()) // fails only if the selector is invalid
-	for _, token := range tokens {
-		h.tokens.EnqueueAfter(token.Namespace, token.Name, 0)
-	}
-}
+func (h *handler) enqueueAll() { enqueue.All(h.cache, h.tokens, nil) }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -54,15 +53,10 @@ const moveInterval = time.Minute
 // Register watches the Bundles of agents, to repair them, and the configuration.
 func Register(_ context.Context, c *app.Context) *AgentBundles {
 	clusters, bundles := c.Fleet.Cluster(), c.Fleet.Bundle()
-	clusterCache := clusters.Cache()
 	enqueue.OnDamage(bundles, clusters, c.RepairDelay(), clusterOf)
 	c.Config.OnChange(func(before, after config.Hub) {
-		if reflect.DeepEqual(forAgents(before), forAgents(after)) {
-			return
-		}
-		all, _ := clusterCache.List("", labels.Everything())
-		for _, key := range index.Names(all) {
-			clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+		if !reflect.DeepEqual(forAgents(before), forAgents(after)) {
+			enqueue.All(clusters.Cache(), clusters, nil)
 		}
 	})
 	return &AgentBundles{

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/rancher/wrangler/v3/pkg/generic"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -19,6 +21,16 @@ import (
 // Enqueuer is the work queue of one kind.
 type Enqueuer interface {
 	EnqueueAfter(namespace, name string, duration time.Duration)
+}
+
+// All enqueues the objects of a cache, only those that are wanted if wanted is not nil.
+func All[T generic.RuntimeMetaObject](objects generic.CacheInterface[T], queue Enqueuer, wanted func(T) bool) {
+	all, _ := objects.List(metav1.NamespaceAll, labels.Everything()) // fails only if the selector is invalid
+	for _, object := range all {
+		if wanted == nil || wanted(object) {
+			queue.EnqueueAfter(object.GetNamespace(), object.GetName(), 0)
+		}
+	}
 }
 
 // Source is a watched kind.
