@@ -34,7 +34,7 @@ func (h *handler) ensureCredential(
 	var err error
 	if isRefusal(existing) {
 		// The Secret is not updated: the lifetime of the credential starts with the creation of its Secret.
-		if err := h.deleteSecret(ctx, existing); err != nil {
+		if err := h.deleteAnswerOnly(ctx, existing); err != nil {
 			return failed(err)
 		}
 		existing = nil
@@ -57,7 +57,7 @@ func (h *handler) ensureCredential(
 		}
 	}
 	if !isFor(existing, request) {
-		return h.secretTaken(existing)
+		return h.answerTaken(existing)
 	}
 
 	// The token works unless it has expired, its ServiceAccount was deleted and created again, somebody removed it, or the key that signed it is
@@ -108,7 +108,7 @@ func (h *handler) isAnswerLost(request *fleet.ClusterRegistration) bool {
 func (h *handler) maintainCredential(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
-	existing, err := h.cachedSecret(request)
+	existing, err := h.cachedAnswer(request)
 	switch {
 	case err != nil:
 		return failed(err)
@@ -231,8 +231,8 @@ func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[stri
 	return secret
 }
 
-// cachedSecret returns the Secret with the name of the request's answer, which may belong to another request; nil if the cache has none.
-func (h *handler) cachedSecret(request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+// cachedAnswer returns the Secret with the name of the request's answer, which may belong to another request; nil if the cache has none.
+func (h *handler) cachedAnswer(request *fleet.ClusterRegistration) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -240,7 +240,7 @@ func (h *handler) cachedSecret(request *fleet.ClusterRegistration) (*corev1.Secr
 	return secret, err
 }
 
-func (h *handler) secretTaken(existing *corev1.Secret) result.Result {
+func (h *handler) answerTaken(existing *corev1.Secret) result.Result {
 	return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 		"Secret %s/%s exists and belongs to another request; the agent has to register with another clientRandom",
 		existing.Namespace, existing.Name)).In(h.RecheckDelay())
@@ -260,7 +260,7 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		if _, err := h.requests.Get(key.Namespace, key.Name); !apierrors.IsNotFound(err) {
 			return secret, err
 		}
-		return secret, h.deleteSecret(ctx, secret)
+		return secret, h.deleteAnswerOnly(ctx, secret)
 	}
 	left := func(now time.Time) time.Duration { return secret.CreationTimestamp.Add(answerLifetime).Sub(now) }
 	isOld, now, err := h.IsOver(ctx, func(now time.Time) bool { return left(now) <= 0 })
@@ -274,7 +274,7 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 	key := requestKeyOf(secret)
 	request, err := h.requests.Get(key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
-		return secret, h.deleteSecret(ctx, secret)
+		return secret, h.deleteAnswerOnly(ctx, secret)
 	} else if err != nil {
 		return secret, err
 	}
@@ -287,7 +287,7 @@ func (h *handler) deleteAnswer(ctx context.Context, request *fleet.ClusterRegist
 	if err := h.withdrawReader(ctx, request); err != nil {
 		return err
 	}
-	return h.deleteSecret(ctx, secret)
+	return h.deleteAnswerOnly(ctx, secret)
 }
 
 // withdrawReader deletes the right to read the answer Secret of a request. The cache may not show yet that it was given.
@@ -306,7 +306,8 @@ func (h *handler) withdrawReader(ctx context.Context, request *fleet.ClusterRegi
 	return nil
 }
 
-func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {
+// deleteAnswerOnly does not delete the right to read the Secret: the caller has deleted that, or the request is gone, whose removal deletes it.
+func (h *handler) deleteAnswerOnly(ctx context.Context, secret *corev1.Secret) error {
 	h.deletedAnswers.Expect(string(secret.UID))
 	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, writes.IfUID(secret))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {

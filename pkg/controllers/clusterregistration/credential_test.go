@@ -105,7 +105,7 @@ func TestEnsureCredential(t *testing.T) {
 					s.secrets = secretsOf(secret)
 				}
 			}
-			cached, err := s.cachedSecret(s.request)
+			cached, err := s.cachedAnswer(s.request)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, text(s.ensureCredential(t.Context(), s.request, s.cluster, cached)))
 			var writes []string
@@ -362,7 +362,7 @@ func TestReplaceLostAnswer(t *testing.T) {
 			s.dependentsOfQuarantine(quarantined, s.cluster)
 		}, true},
 		{"deleted by this hub", func(s *scene, secret *corev1.Secret) {
-			require.NoError(t, s.deleteSecret(t.Context(), secret))
+			require.NoError(t, s.deleteAnswerOnly(t.Context(), secret))
 			deleted(s, secret)
 		}, false},
 		{"the agent uses the credential", func(s *scene, secret *corev1.Secret) {

@@ -148,8 +148,8 @@ func (s *scene) server(objects ...runtime.Object) {
 	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
 	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
-	s.uninstalling.Kubernetes, s.uninstalling.Clock = s.kube, s.Clock
-	s.uninstalling.KindDeleted = func(context.Context, string, metav1.Time, time.Time) (bool, error) { return s.kindDeleted, nil }
+	s.identities.Kubernetes, s.identities.Clock = s.kube, s.Clock
+	s.identities.KindDeleted = func(context.Context, string, metav1.Time, time.Time) (bool, error) { return s.kindDeleted, nil }
 }
 
 // bearer is a token of the ServiceAccount with that UID; a zero end is none.
@@ -191,7 +191,7 @@ func (s *scene) grantRequest(t *testing.T) (findings, result.Result) {
 // refuse carries out that the request is not granted.
 func (s *scene) refuse(t *testing.T, out result.Result) result.Result {
 	t.Helper()
-	return s.withdraw(t.Context(), &findings{request: s.request, cluster: s.cluster}, out)
+	return s.carryOut(t.Context(), &findings{request: s.request, cluster: s.cluster}, out)
 }
 
 // credentialOf is the Secret as the hub writes it.

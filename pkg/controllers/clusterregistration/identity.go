@@ -107,7 +107,7 @@ func (h *handler) hasAgentOrAnswer(
 		return true, 0, nil
 	}
 	for _, r := range otherGranted(request, sameClientID) {
-		secret, err := h.confirmedSecret(ctx, r)
+		secret, err := h.confirmedAnswer(ctx, r)
 		switch {
 		case err != nil:
 			return false, 0, err
@@ -137,10 +137,10 @@ func (h *handler) isHeartbeatOf(request *fleet.ClusterRegistration, cluster *fle
 	return !slices.ContainsFunc(sameClientID, func(r *fleet.ClusterRegistration) bool { return r.UID != request.UID && r.Status.Granted })
 }
 
-// confirmedSecret returns the answer Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
+// confirmedAnswer returns the answer Secret of a granted request, nil if there is none. It reads from the API server if the cache has none:
 // the watch of Secrets may be behind the watch of requests, and a second agent would get the same identity.
-func (h *handler) confirmedSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
-	secret, err := h.cachedSecret(request)
+func (h *handler) confirmedAnswer(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+	secret, err := h.cachedAnswer(request)
 	if err == nil && secret == nil {
 		secret, err = h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace()).Get(ctx, secretName(request), metav1.GetOptions{})
 	}
@@ -207,16 +207,16 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Expl
 	return result.Set(conditions, fleet.ConditionApproved, out, now)
 }
 
-// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this request. The next request of the agent, for
+// deleteOlderOnceUsed deletes the older requests of the agent once it uses the credential of this request. The next request of the agent, for
 // which it has proved possession, stays: it may have been created in the same second. Until the agent uses the credential, only the oldest
 // unused requests above registration.MostUnused are deleted: an agent resumes its request after a restart, so it has one, but the thief of a
 // token for this Cluster could create any number.
-func (h *handler) supersedeOnceUsed(
+func (h *handler) deleteOlderOnceUsed(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameClientID []*fleet.ClusterRegistration,
 ) error {
 	proof := cluster.Status.Agent.PossessionProof
 	if isInUse(request, cluster) {
-		return h.supersede(ctx, request, sameClientID, proof)
+		return h.deleteOlder(ctx, request, sameClientID, proof)
 	}
 	var unused []registration.AgentRequest
 	for _, r := range sameClientID {
@@ -227,8 +227,8 @@ func (h *handler) supersedeOnceUsed(
 	return h.deleteSuperseded(ctx, sameClientID, registration.OldestUnused(unused))
 }
 
-// supersede deletes the older requests of the agent, except the named one. Their rights are deleted with them, so an old credential stops working.
-func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
+// deleteOlder deletes the older requests of the agent, except the named one. Their rights are deleted with them, so an old credential stops working.
+func (h *handler) deleteOlder(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
 	names := registration.Superseded(agentRequest(request), agentRequests(sameClientID))
 	return h.deleteSuperseded(ctx, sameClientID, slices.DeleteFunc(names, func(name string) bool { return name == except }))
 }

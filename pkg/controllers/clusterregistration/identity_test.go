@@ -123,7 +123,7 @@ func (s *scene) sibling(name string, age time.Duration, granted bool) *fleet.Clu
 	return r
 }
 
-func TestSupersede(t *testing.T) {
+func TestDeleteOlder(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		renewing bool
@@ -163,9 +163,9 @@ func TestSupersede(t *testing.T) {
 					sameClientID, err := s.sameClientID(s.request)
 					require.NoError(t, err)
 					if registration.Renews(s.request) {
-						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, sameClientID))
+						require.NoError(t, s.deleteOlderOnceUsed(t.Context(), s.request, s.cluster, sameClientID))
 					} else {
-						require.NoError(t, s.supersede(t.Context(), s.request, sameClientID, ""))
+						require.NoError(t, s.deleteOlder(t.Context(), s.request, sameClientID, ""))
 					}
 				}
 				var deleted []string
@@ -181,9 +181,9 @@ func TestSupersede(t *testing.T) {
 	t.Run("a deletion that fails is retried, one of a request that is gone is not", func(t *testing.T) {
 		s := newScene(t)
 		older := []*fleet.ClusterRegistration{s.sibling("older", time.Hour, true)}
-		require.NoError(t, s.supersede(t.Context(), s.request, older, ""))
+		require.NoError(t, s.deleteOlder(t.Context(), s.request, older, ""))
 		s.fails("delete", "clusterregistrations", errTest)
-		require.ErrorIs(t, s.supersede(t.Context(), s.request, older, ""), errTest)
+		require.ErrorIs(t, s.deleteOlder(t.Context(), s.request, older, ""), errTest)
 	})
 }
 

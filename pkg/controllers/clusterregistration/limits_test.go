@@ -107,9 +107,9 @@ func TestUnusedGrantsAreSuperseded(t *testing.T) {
 	delete(unused[0].Annotations, registration.RenewalAnnotation)
 	s.cluster.Status.Agent.Registration, s.cluster.Status.Agent.PossessionProof = "request-01", "request-02"
 	s.server(s.request, s.cluster, unused[3])
-	assert.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)))
+	assert.NoError(t, s.deleteOlderOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)))
 	assert.Equal(t, []string{"delete clusterregistrations request-03"}, s.writes(), "not the one in use, nor the next one")
 
 	s.fails("delete", "clusterregistrations", errTest)
-	assert.ErrorIs(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)), errTest)
+	assert.ErrorIs(t, s.deleteOlderOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)), errTest)
 }

@@ -28,9 +28,9 @@ import (
 // and a write for each would cost as much as the registration. A wait for a person is reported at once.
 const reportAfter = 10 * time.Second
 
-// withdraw carries out that a request is not granted: it takes back what earlier passes gave to it, and tells the agent of a refusal. It
-// returns the result to report, which is out unless something is left to do.
-func (h *handler) withdraw(ctx context.Context, found *findings, out result.Result) result.Result {
+// carryOut carries out a result by which a request is not granted: it takes back what earlier passes gave to the request, and tells the agent of a
+// refusal. It returns the result to report, which is out unless something is left to do.
+func (h *handler) carryOut(ctx context.Context, found *findings, out result.Result) result.Result {
 	request, cluster := found.request, found.cluster
 	revoke, tell := consequences(out)
 	if revoke {
@@ -141,7 +141,7 @@ func (h *handler) isGrantedToOther(request *fleet.ClusterRegistration, cluster *
 // again. It writes nothing if the request has a ServiceAccount: revoke has decided to keep it, and the agent may be using it.
 func (h *handler) reconcileRefusal(ctx context.Context, found *findings, tell bool, out result.Result) error {
 	request, token := found.request, found.token
-	existing, err := h.cachedSecret(request)
+	existing, err := h.cachedAnswer(request)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func TestConsequences(t *testing.T) {
 	}
 }
 
-func TestWithdraw_quarantineAfterAnError(t *testing.T) {
+func TestCarryOut_quarantineAfterAnError(t *testing.T) {
 	s := newScene(t)
 	s.cluster.Spec.Quarantined = true
 	s.givenRights.Expect(string(s.request.UID))
@@ -414,7 +414,7 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 			s.cluster.DeletionTimestamp, s.cluster.Finalizers = &metav1.Time{Time: noon}, []string{fleet.ClusterFinalizer}
 			account := s.account()
 			row.change(s, account)
-			s.uninstalling.Accounts, s.uninstalling.Clusters = fakecache.With(account), fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			s.identities.Accounts, s.identities.Clusters = fakecache.With(account), fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
 			_, err := s.onChange(requestKey.String(), nil)
 			require.NoError(t, err)
 			assert.Equal(t, !row.needed, s.revoked())
@@ -427,8 +427,8 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 		t.Run("the kind of requests was deleted: the agent that uses "+used+" keeps its rights", func(t *testing.T) {
 			s := given(t)
 			s.kindDeleted, s.cluster.Status.Agent.Registration = true, used
-			s.uninstalling.Accounts = fakecache.With(s.account())
-			s.uninstalling.Clusters = fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			s.identities.Accounts = fakecache.With(s.account())
+			s.identities.Clusters = fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
 			_, err := s.onChange(requestKey.String(), nil)
 			require.NoError(t, err)
 			assert.False(t, s.revoked())
@@ -436,12 +436,12 @@ func TestRemoveObjectsUnlessUninstalling(t *testing.T) {
 		})
 	}
 	for name, breaks := range map[string]func(*scene){
-		"the ServiceAccounts": func(s *scene) { s.uninstalling.Accounts = failing[*corev1.ServiceAccount](errTest) },
+		"the ServiceAccounts": func(s *scene) { s.identities.Accounts = failing[*corev1.ServiceAccount](errTest) },
 		"the Cluster":         func(s *scene) { s.fails("get", "clusters", errTest) },
 	} {
 		t.Run("nothing is deleted after an error of "+name, func(t *testing.T) {
 			s := given(t)
-			s.uninstalling.Accounts, s.uninstalling.Clusters = s.accounts, s.fleet.FleetV1alpha1()
+			s.identities.Accounts, s.identities.Clusters = s.accounts, s.fleet.FleetV1alpha1()
 			breaks(s)
 			require.ErrorIs(t, s.removeObjectsUnlessUninstalling(t.Context(), requestKey.String()), errTest)
 			assert.False(t, s.revoked())

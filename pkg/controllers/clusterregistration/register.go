@@ -59,6 +59,21 @@ const (
 // cache lags behind: if the hub forgot the grant earlier, it could grant the same identity to a second agent.
 const grantTimeout = time.Hour
 
+// The handler remembers writes that the caches may not show yet. An expectation ends when the cache shows its object, and at the latest after the
+// time that Register sets.
+//
+//	memory           key             what it remembers                                  what follows from it
+//	written          request         the versions of requests that this hub wrote       a pass over an older version writes nothing
+//	writtenGrants    request         the versions with which it granted them            no other request of the identity is decided, and the
+//	                                                                                    granted one is not maintained
+//	grantAttempts    request         the versions on which it tried to grant them,      no other request of the identity is decided
+//	                                 perhaps with an unknown outcome
+//	createdClusters  Cluster         Clusters that it created                           a pass waits, and does not create the Cluster again
+//	givenRights      UID of request  rights given to requests that are not granted yet  a refusal has to find and delete them
+//	createdAnswers   UID of request  answer Secrets with a credential                   the right to read the Secret stays
+//	deletedAnswers   UID of Secret   answer Secrets that this hub deleted               they are not lost
+//	lostAnswers      UID of request  answers missing while the agent may poll for them  replaceLostAnswer creates them again
+//	replacedAnswers  UID of request  answer Secrets created again within answerPause    they are not created again yet
 type handler struct {
 	*app.Context
 	queue           fleetcontrollers.ClusterRegistrationController
@@ -71,31 +86,14 @@ type handler struct {
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
 	sets            desiredset.Sets
-	uninstalling    finalizing.UninstallingAgents
+	identities      finalizing.IdentityChecker
 	policy          atomic.Pointer[policy.Policy]
 	locks           clientIDLocks
 	changes         *enqueue.Changes[changedDependencies]
 
-	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
-	written expectations.Expectations
-	// writtenGrants has, for a longer time, the versions with which this hub granted requests: until the cache shows one, no other request of the
-	// identity is decided, and the granted one is not maintained.
-	writtenGrants expectations.Expectations
-	// grantAttempts has the versions on which a grant was tried whose outcome may be unknown: like writtenGrants, they block the other requests of the
-	// identity.
-	grantAttempts expectations.Expectations
-	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
-	createdClusters expectations.Expectations
-	// createdAnswers has the UIDs of requests whose answer Secret with a credential the cache may lack.
-	createdAnswers expectations.Expectations
-	// deletedAnswers has the UIDs of answer Secrets that this hub has deleted.
-	deletedAnswers expectations.Expectations
-	// lostAnswers is the set of UIDs of requests whose answer Secret is missing although the agent may still poll for it: see replaceLostAnswer.
-	lostAnswers *utilcache.Expiring
-	// replacedAnswers is the set of UIDs of requests whose lost answer Secret was created again within the last answerPause.
-	replacedAnswers *utilcache.Expiring
-	// givenRights has the UIDs of requests that got rights before they are granted: a refusal has to find and delete these rights.
-	givenRights expectations.Expectations
+	written, writtenGrants, grantAttempts                        expectations.Expectations
+	createdClusters, givenRights, createdAnswers, deletedAnswers expectations.Expectations
+	lostAnswers, replacedAnswers                                 *utilcache.Expiring
 
 	// conditionsNotStored has, by key, the last condition of a request that the API server did not store, because the
 	// CustomResourceDefinition is that of Fleet's own chart, which has no field for it.
@@ -129,7 +127,7 @@ func Register(ctx context.Context, c *app.Context) {
 		replacedAnswers: utilcache.NewExpiringWithClock(c.Clock),
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
-	h.uninstalling = finalizing.UninstallingAgents{
+	h.identities = finalizing.IdentityChecker{
 		Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient, KindDeleted: c.KindDeleted, Clock: c.Clock,
 	}
 	secretsByRequest.AddTo(h.secrets)

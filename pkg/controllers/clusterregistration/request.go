@@ -89,7 +89,7 @@ func (h *handler) advance(ctx context.Context, found *findings) result.Result {
 		out = h.grant(ctx, found)
 	}
 	if !out.IsDone() {
-		out = h.withdraw(ctx, found, out)
+		out = h.carryOut(ctx, found, out)
 	}
 	return out
 }
@@ -186,10 +186,10 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 
 	// Check that the answer Secret belongs to no other request. Its name follows from the request, so a copy of another agent's request would
 	// lead to that agent's credential.
-	if found.answer, err = h.cachedSecret(request); err != nil {
+	if found.answer, err = h.cachedAnswer(request); err != nil {
 		return failed(err)
 	} else if found.answer != nil && !isFor(found.answer, request) {
-		return h.secretTaken(found.answer)
+		return h.answerTaken(found.answer)
 	}
 
 	// Limit the long-lived credentials that are issued to requests whose token is only assumed: such a request deletes no older one.
@@ -222,13 +222,13 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	// Have the controller of tokens count the request as a use of its token. The write of that controller enqueues the request. If the token
 	// has a limit, nothing is created before.
 	use := registration.UsesOf(token).State(string(request.UID), request.Status.TokenUID)
-	isUncounted := !isAssumed && use == registration.UseUncounted
-	countingUse := result.Wait(fleet.ReasonCountingUse,
+	asks := !isAssumed && use == registration.UseUncounted
+	waitForCount := result.Wait(fleet.ReasonCountingUse,
 		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
-	if isUncounted {
+	if asks {
 		h.askForUse(request, token, clusterName(cluster, found.newCluster))
 		if token.Spec.UsageLimit != nil {
-			return countingUse
+			return waitForCount
 		}
 	}
 	if !isAssumed && use == registration.UseCounted {
@@ -242,8 +242,8 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	if !h.hasNamespace(request, cluster) {
 		return waitingForNamespace(cluster.Name)
 	}
-	if isUncounted {
-		return countingUse // a request is granted only after its use is counted
+	if asks {
+		return waitForCount // a request is granted only after its use is counted
 	}
 
 	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
@@ -269,9 +269,9 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	// request. A request whose token is only assumed may come from another agent, so it deletes none.
 	var err error
 	if registration.Renews(request) {
-		err = h.supersedeOnceUsed(ctx, request, cluster, found.sameClientID)
+		err = h.deleteOlderOnceUsed(ctx, request, cluster, found.sameClientID)
 	} else if !isAssumed {
-		err = h.supersede(ctx, request, found.sameClientID, "")
+		err = h.deleteOlder(ctx, request, found.sameClientID, "")
 	}
 	if err != nil {
 		return failed(err)
@@ -340,7 +340,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 		}
 		sameClientID, err := h.sameClientID(request)
 		if err == nil {
-			err = h.supersedeOnceUsed(ctx, request, cluster, sameClientID)
+			err = h.deleteOlderOnceUsed(ctx, request, cluster, sameClientID)
 		}
 		if err != nil {
 			return failed(err)

@@ -162,7 +162,7 @@ func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.
 		return nil
 	}
 	if request.Status.Granted && !h.createdAnswers.IsExpected(string(request.UID)) {
-		if existing, err := h.cachedSecret(request); err == nil && (existing == nil || !isFor(existing, request)) {
+		if existing, err := h.cachedAnswer(request); err == nil && (existing == nil || !isFor(existing, request)) {
 			return nil
 		}
 	}
@@ -214,7 +214,7 @@ const uninstallPoll = 10 * time.Second
 func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	if !h.RequestsDeletedWithCluster.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
-		needed, err := h.uninstalling.NeedsIdentity(ctx, namespace, name)
+		needed, err := h.identities.NeedsIdentity(ctx, namespace, name)
 		if err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (h *handler) removeObjects(ctx context.Context, key string) error {
 		return err
 	}
 	for _, secret := range secrets {
-		if err := h.deleteSecret(ctx, secret); err != nil {
+		if err := h.deleteAnswerOnly(ctx, secret); err != nil {
 			return err
 		}
 	}

@@ -86,7 +86,7 @@ var walk types.NamespacedName
 func Register(ctx context.Context, c *app.Context) *Collector {
 	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
 	o := newCollector(c)
-	o.isNeeded = finalizing.UninstallingAgents{
+	o.isNeeded = finalizing.IdentityChecker{
 		Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient, KindDeleted: c.KindDeleted, Clock: c.Clock,
 	}.NeedsIdentity
 	o.owners = map[string]ownerKind{

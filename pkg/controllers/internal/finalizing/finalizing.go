@@ -41,8 +41,8 @@ func IsNamespaceBeingDeleted(ctx context.Context, client kubernetes.Interface, n
 	return namespace.DeletionTimestamp != nil, nil
 }
 
-// UninstallingAgents finds out which agents still need their identity, although their request is gone.
-type UninstallingAgents struct {
+// IdentityChecker finds out whether an agent still needs its identity, although its request is gone.
+type IdentityChecker struct {
 	Kubernetes kubernetes.Interface
 	Accounts   corecontrollers.ServiceAccountCache
 	Clusters   fleetclient.ClustersGetter
@@ -67,7 +67,7 @@ const (
 // together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
 // to remove what it deployed. Its identity is then deleted with the cluster namespace. If the kind of requests was deleted, nobody has denied the agent
 // its identity: it keeps it until it has registered again, its Cluster is deleted, or a person deletes the ServiceAccount.
-func (a UninstallingAgents) NeedsIdentity(ctx context.Context, namespace, request string) (IdentityNeed, error) {
+func (a IdentityChecker) NeedsIdentity(ctx context.Context, namespace, request string) (IdentityNeed, error) {
 	accounts, err := index.AccountsByRequest.Find(a.Accounts, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
 		return IdentityUnused, err
