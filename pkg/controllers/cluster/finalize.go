@@ -50,7 +50,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
-	began := h.deletions.record(cluster, h.Clock.Now())
+	began := h.deletions.since(cluster, h.Clock.Now())
 	deadline := began.Add(h.FarewellGrace)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
@@ -59,23 +59,23 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 
 	// On the member: nothing is removed if the agent is handed over to another Cluster. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	notNeeded, undecided, err := h.needsNoFarewell(ctx, cluster, began)
+	isNeeded, recheckIn, err := h.needsFarewell(ctx, cluster, began)
 	switch {
 	case err != nil:
 		return cluster, err
-	case undecided > 0:
+	case recheckIn > 0:
 		return h.reportWaiting(ctx, cluster, result.Wait(fleet.ReasonCheckingHandover,
-			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(undecided))
+			"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(recheckIn))
 	}
 	byAgent, byHub := finalizing.NotNeeded(), finalizing.NotNeeded()
 	kindDeleted := false
-	if !notNeeded && hadAgent(cluster) {
+	if isNeeded && hadAgent(cluster) {
 		if kindDeleted, err = h.KindDeleted(ctx, "clusters", *cluster.DeletionTimestamp, began); err != nil {
 			return cluster, err
 		}
 	}
 	switch {
-	case notNeeded:
+	case !isNeeded:
 	case kindDeleted: // whoever deletes a kind may not mean to remove all workloads
 		byAgent = finalizing.GivenUp(fleet.ReasonKindDeleted,
 			"CustomResourceDefinition "+app.DefinitionName("clusters")+" is being deleted: the agent and what it deployed stay on the member")
@@ -119,8 +119,8 @@ type seenDeletion struct {
 	reported bool      // event MemberLeft, which means that objects are left on the member, was recorded
 }
 
-// record records that this hub has seen the deletion of the Cluster, and returns the time at which it first saw it.
-func (s *seenDeletions) record(cluster *fleet.Cluster, now time.Time) time.Time {
+// since returns the time at which this hub first saw the deletion of the Cluster. The first call records it.
+func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := index.Key(cluster.Namespace, cluster.Name)
@@ -157,7 +157,7 @@ func (s *seenDeletions) forget(key string) {
 func (h *handler) reportWaiting(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	latest, err := h.writeProcessed(ctx, cluster, out)
 	if err == nil && out.After > 0 {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)
+		h.queue.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)
 	}
 	return latest, err
 }
@@ -203,24 +203,24 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.F
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// needsNoFarewell decides whether the hub removes nothing from the member: because the agent is handed over to another Cluster, another controller
-// manages the Cluster, the configuration disables the agent of the hub's own cluster, which an import has removed, or that cluster is registered in
-// another namespace now. The other Cluster gives the agent a new credential; the old one is deleted with the namespace of this Cluster. If undecided
-// is positive, the decision must be repeated after that time.
-func (h *handler) needsNoFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time) (notNeeded bool, undecided time.Duration, err error) {
+// needsFarewell decides whether the agent must be removed from the member. It stays, with what it deployed, if it is handed over to another Cluster, if
+// another controller manages the Cluster, if the configuration disables the agent of the hub's own cluster, which an import has removed, or if that
+// cluster is registered in another namespace now. The other Cluster gives the agent a new credential; the old one is deleted with the namespace of this
+// Cluster. If recheckIn is positive, nothing must be removed before the decision is repeated after that time.
+func (h *handler) needsFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time) (isNeeded bool, recheckIn time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
 		hub.Bootstrap.Enabled() && hub.Bootstrap.Namespace != cluster.Namespace
 	if managedElsewhere(cluster) || agentspec.LocalDisabled(hub, cluster) || localMoved {
-		return true, 0, nil
+		return false, 0, nil
 	}
 	claims, err := h.handoverClaims(cluster)
 	if err != nil {
 		return false, 0, err
 	}
 	if isConfirmed, err := h.confirmsHandover(ctx, cluster, claims); isConfirmed || err != nil {
-		return isConfirmed, 0, err
+		return false, 0, err
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
@@ -231,26 +231,26 @@ func (h *handler) needsNoFarewell(ctx context.Context, cluster *fleet.Cluster, b
 	remaining := began.Add(longest).Sub(h.Clock.Now())
 	mayMove := claimed || cluster.Labels[fleet.ManagementClusterLabel] != ""
 	if !mayMove || !hadAgent(cluster) || remaining <= 0 {
-		return false, 0, nil
+		return true, 0, nil
 	}
 	if claimed {
 		remaining = min(remaining, pollInterval)
 	}
-	return false, remaining, nil
+	return true, remaining, nil
 }
 
 // handoverClaims are the Clusters to which the agent may be handed over: Clusters with the same kubeconfig, or with the same cluster ID of a
 // management server, whose agent runs in the same namespace of the member.
 func (h *handler) handoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluster, err error) {
 	if name := cluster.Labels[fleet.ManagementClusterLabel]; name != "" {
-		found, err := h.clusterCache.GetByIndex(index.ByManagementName, name)
+		found, err := h.clusters.GetByIndex(index.ByManagementName, name)
 		if err != nil {
 			return nil, err
 		}
 		claims = append(claims, found...)
 	}
 	if secret := cluster.Spec.KubeConfigSecret; secret != "" {
-		found, err := h.clusterCache.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(cluster), secret))
+		found, err := h.clusters.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(cluster), secret))
 		if err != nil {
 			return nil, err
 		}

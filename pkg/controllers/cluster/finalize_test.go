@@ -166,8 +166,8 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
 		},
-		created:      expectations.New(d.clock),
-		clusterCache: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, clusters: queue{},
+		created:  expectations.New(d.clock),
+		clusters: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, queue: queue{},
 		subReconcilers: SubReconcilers{Import: d.importer},
 	}
 	return d
@@ -359,12 +359,12 @@ func TestFinalize_member(t *testing.T) {
 				Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
 			}}
 			other.Status.AgentDeployedGeneration = new(int64)
-			d.clusterCache, d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = known{all: []*fleet.Cluster{other}}, other.Labels, "kubeconfig"
+			d.clusters, d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = known{all: []*fleet.Cluster{other}}, other.Labels, "kubeconfig"
 			d.importer.answer.err = errCause
 		},
 		"reading the kubeconfig": func(d *deletion) {
 			d.cluster.Spec.KubeConfigSecret = "kubeconfig"
-			d.clusterCache = known{all: []*fleet.Cluster{{
+			d.clusters = known{all: []*fleet.Cluster{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new"},
 				Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "ws"},
 			}}}
@@ -409,7 +409,7 @@ func TestToReport(t *testing.T) {
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
 
-func TestNeedsNoFarewell(t *testing.T) {
+func TestNeedsFarewell(t *testing.T) {
 	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
 		c := &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"}},
@@ -494,16 +494,16 @@ func TestNeedsNoFarewell(t *testing.T) {
 				row.this(d.cluster)
 			}
 			d.clock.Step(handoverWait)
-			keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
+			isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
 			require.NoError(t, err)
-			assert.Zero(t, undecided)
-			assert.Equal(t, row.keeps, keeps)
+			assert.Zero(t, recheckIn)
+			assert.Equal(t, row.keeps, !isNeeded)
 		})
 	}
 }
 
 // A user of another workspace names the kubeconfig in as many Clusters as he likes: a read for each would take longer than a pass may.
-func TestNeedsNoFarewell_readsTheSecretOnce(t *testing.T) {
+func TestNeedsFarewell_readsTheSecretOnce(t *testing.T) {
 	claim := func(namespace string, n int) *fleet.Cluster {
 		return &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("claim-", n), UID: types.UID(fmt.Sprint(namespace, n))},
@@ -518,22 +518,22 @@ func TestNeedsNoFarewell_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
+		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
-		assert.Zero(t, undecided)
-		assert.Equal(t, allowed, keeps)
+		assert.Zero(t, recheckIn)
+		assert.Equal(t, allowed, !isNeeded)
 		assert.Len(t, d.Kubernetes.(*fake.Clientset).Actions(), 1)
 	}
 }
 
-func TestNeedsNoFarewell_waits(t *testing.T) {
+func TestNeedsFarewell_waits(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
-		keeps, undecided, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
+		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
-		assert.False(t, keeps)
-		return undecided
+		assert.True(t, isNeeded)
+		return recheckIn
 	}
 	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
@@ -563,7 +563,7 @@ func TestNeedsNoFarewell_waits(t *testing.T) {
 }
 
 // The call that asks the member occupies a slot until AgentBelongsTo is called without other Clusters.
-func TestNeedsNoFarewell_claimEnds(t *testing.T) {
+func TestNeedsFarewell_claimEnds(t *testing.T) {
 	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"},
 	}}
@@ -571,9 +571,9 @@ func TestNeedsNoFarewell_claimEnds(t *testing.T) {
 	d := newDeletion(config.Hub{}, other)
 	d.cluster.Labels, d.cluster.Spec.KubeConfigSecret = other.Labels, "kubeconfig"
 	for _, claims := range []int{1, 0} {
-		d.clusterCache = known{all: []*fleet.Cluster{other}[:claims]}
+		d.clusters = known{all: []*fleet.Cluster{other}[:claims]}
 		d.importer.askedFor = -1
-		_, _, err := d.needsNoFarewell(t.Context(), d.cluster, noon)
+		_, _, err := d.needsFarewell(t.Context(), d.cluster, noon)
 		require.NoError(t, err)
 		assert.Equal(t, claims, d.importer.askedFor)
 	}

@@ -79,13 +79,13 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 
 	// A sub-reconciler has created an object whose event comes at once: the pass after it writes the status.
 	if later && failed == nil && !stalled {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, next)
+		h.queue.EnqueueAfter(cluster.Namespace, cluster.Name, next)
 		return cluster, nil
 	}
 
 	// A registration usually ends within seconds, and its result is the first status.
 	if left := h.firstStatusDelay(cluster, after); left > 0 && failed == nil && !stalled {
-		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, result.Earliest(next, left))
+		h.queue.EnqueueAfter(cluster.Namespace, cluster.Name, result.Earliest(next, left))
 		return cluster, nil
 	}
 
@@ -107,18 +107,18 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		h.recordRegistered(cluster, latest, transitions[fleet.ConditionRegistered])
 	}
 	if next > 0 {
-		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)
+		h.queue.EnqueueAfter(latest.Namespace, latest.Name, next)
 	}
 	return latest, failed
 }
 
-// reportAfter is the age of a Cluster from which its status shows a first registration that is under way. Earlier writes would delay the
+// firstReportAfter is the age of a Cluster from which its status shows a first registration that is under way. Earlier writes would delay the
 // registrations of hundreds of Clusters at the same time. If a request of the agent was granted meanwhile, the status waits for the same time after the
-// grant, but not longer than until the Cluster has the age reportLatest: the agent is about to write its first heartbeat to the same object, and one of
-// two writes at the same time fails.
+// grant, but not longer than until the Cluster has the age firstReportLatest: the agent is about to write its first heartbeat to the same object, and
+// one of two writes at the same time fails.
 const (
-	reportAfter  = 10 * time.Second
-	reportLatest = 30 * time.Second
+	firstReportAfter  = 10 * time.Second
+	firstReportLatest = 30 * time.Second
 )
 
 // firstStatusDelay returns for how long the hub delays the first status of a Cluster, because the Cluster is being imported, or because a request of
@@ -138,14 +138,14 @@ func (h *handler) firstStatusDelay(cluster, after *fleet.Cluster) time.Duration 
 		return 0
 	}
 	age := h.Clock.Since(cluster.CreationTimestamp.Time)
-	left := reportAfter - age
+	left := firstReportAfter - age
 	for _, r := range requests {
 		granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
 		if at, err := time.Parse(time.RFC3339, granted.LastTransitionTime); err == nil && granted.Status == corev1.ConditionTrue {
-			left = max(left, min(reportAfter-h.Clock.Since(at), reportLatest-age))
+			left = max(left, min(firstReportAfter-h.Clock.Since(at), firstReportLatest-age))
 		}
 	}
-	return min(left, reportAfter) // the clock of the API server may be ahead
+	return min(left, firstReportAfter) // the clock of the API server may be ahead
 }
 
 // ensureOwnedFields writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted

@@ -155,7 +155,7 @@ func TestReconcile_firstImportIsReported(t *testing.T) {
 		want   bool
 	}{
 		{"not while it is under way", importing, time.Second, "", false},
-		{"when it lasts", importing, reportAfter, "", true},
+		{"when it lasts", importing, firstReportAfter, "", true},
 		{"when it has succeeded", result.Done(fleet.ReasonImported, ""), time.Second, "", true},
 		{"when it has failed", result.Stalled(fleet.ReasonUnreachable, ""), time.Second, "", true},
 		{"when it waits for a person", result.Wait(fleet.ReasonWaitingForKubeconfig, ""), time.Second, "", true},
@@ -200,18 +200,18 @@ func TestReconcile_firstStatusOfARegistration(t *testing.T) {
 		{"the first heartbeat", granted, func(d *deletion) { d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now()) }, fleet.ReasonRegistered},
 		{"a refused request: at once", request("r", 0, corev1.ConditionFalse, fleet.ReasonDenied), nil, fleet.ReasonDenied},
 		{"no decision for ten seconds", undecided, func(d *deletion) {
-			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-reportAfter))
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-firstReportAfter))
 		}, fleet.ReasonWaitingForAgent},
 		{"granted later, and no heartbeat since: with the heartbeat", granted, func(d *deletion) {
-			d.clock.Step(reportAfter - time.Second)
-			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * reportAfter))
+			d.clock.Step(firstReportAfter - time.Second)
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * firstReportAfter))
 		}, ""},
 		{"granted ten seconds ago, and no heartbeat since", granted, func(d *deletion) {
-			d.clock.Step(reportAfter)
-			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * reportAfter))
+			d.clock.Step(firstReportAfter)
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-2 * firstReportAfter))
 		}, fleet.ReasonWaitingForAgent},
 		{"granted just now, again and again", granted, func(d *deletion) {
-			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-reportLatest))
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-firstReportLatest))
 		}, fleet.ReasonWaitingForAgent},
 		{"after another status: at once", granted, func(d *deletion) {
 			result.Set(&d.cluster.Status.Conditions, fleet.ConditionProcessed, result.Wait(fleet.ReasonNamespaceDeleting, ""), d.clock.Now())
@@ -387,7 +387,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestClustersOfRequest(t *testing.T) {
-	h := &handler{clusterCache: identities{byID: map[string]string{"a": "alice", "b": "bob"}, byImport: map[string]string{"ws/import-token-carol": "carol"}}}
+	h := &handler{clusters: identities{byID: map[string]string{"a": "alice", "b": "bob"}, byImport: map[string]string{"ws/import-token-carol": "carol"}}}
 	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
 		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
 		for _, f := range change {
@@ -455,7 +455,7 @@ func TestKubeconfigEvents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			queue := &enqueued{}
-			h := &handler{clusters: queue, clusterCache: clusters, changedSecrets: &enqueue.Changes[changedSecrets]{Queue: queue}}
+			h := &handler{queue: queue, clusters: clusters, changedSecrets: &enqueue.Changes[changedSecrets]{Queue: queue}}
 			for n := range row.events {
 				secretName := row.secret
 				if strings.Contains(secretName, "%") {

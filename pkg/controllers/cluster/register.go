@@ -32,8 +32,8 @@ const name = "cluster"
 
 type handler struct {
 	*app.Context
-	clusters       fleetcontrollers.ClusterController
-	clusterCache   fleetcontrollers.ClusterCache
+	queue          fleetcontrollers.ClusterController
+	clusters       fleetcontrollers.ClusterCache
 	requests       fleetcontrollers.ClusterRegistrationCache
 	namespaces     corecontrollers.NamespaceCache
 	bundles        fleetcontrollers.BundleCache
@@ -54,8 +54,8 @@ func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
 		Context:        c,
-		clusters:       clusters,
-		clusterCache:   clusters.Cache(),
+		queue:          clusters,
+		clusters:       clusters.Cache(),
 		requests:       requests.Cache(),
 		namespaces:     namespaces.Cache(),
 		bundles:        c.Fleet.Bundle().Cache(),
@@ -83,13 +83,13 @@ func (h *handler) noteSecret(before, after *metav1.PartialObjectMetadata) {
 // enqueueImported enqueues the Clusters whose kubeconfig is one of the Secrets.
 func (h *handler) enqueueImported(namespace string, secrets changedSecrets) {
 	for name := range secrets.ByName {
-		found, _ := h.clusterCache.GetByIndex(index.ByKubeconfig, index.Key(namespace, name))
+		found, _ := h.clusters.GetByIndex(index.ByKubeconfig, index.Key(namespace, name))
 		for _, c := range found {
-			h.clusters.EnqueueAfter(c.Namespace, c.Name, 0)
+			h.queue.EnqueueAfter(c.Namespace, c.Name, 0)
 		}
 	}
 	if secrets.All {
-		enqueue.All(h.clusterCache, h.clusters, func(c *fleet.Cluster) bool {
+		enqueue.All(h.clusters, h.queue, func(c *fleet.Cluster) bool {
 			return c.Spec.KubeConfigSecret != "" && index.KubeconfigNamespace(c) == namespace
 		})
 	}
@@ -131,8 +131,8 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 		if request == nil {
 			continue
 		}
-		found, _ := index.ClustersByClientID.Find(h.clusterCache, index.Key(request.Namespace, request.Spec.ClientID))
-		imported, _ := h.clusterCache.GetByIndex(index.ByImportToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
+		found, _ := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, request.Spec.ClientID))
+		imported, _ := h.clusters.GetByIndex(index.ByImportToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
 		keys = append(append(keys, index.Names(found)...), index.Names(imported)...)
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
