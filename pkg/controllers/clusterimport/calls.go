@@ -146,9 +146,9 @@ func (c *memberCalls) claimState(key callKey) callState {
 	return absent
 }
 
-// want returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if
+// find returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if
 // the pass does not reserve it, endPass frees its slot. A call with other inputs is absent.
-func (c *memberCalls) want(key callKey, inputs string) memberCall {
+func (c *memberCalls) find(key callKey, inputs string) memberCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	call := c.byKey[key]
@@ -181,23 +181,23 @@ func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
 		return *last
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	next, slots := &memberCall{
+	next, from := &memberCall{
 		inputs: inputs, state: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
 	}, c.first
 	if same {
 		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
 		// emit an event.
-		next.failure, next.backoff, slots = last.failure, last.backoff, c.retries
+		next.failure, next.backoff, from = last.failure, last.backoff, c.retries
 	}
 	if key.purpose != installing {
-		slots = c.removals
+		from = c.removals
 	}
-	hasSlot := slots.tryAcquire(key.cluster.Namespace)
+	hasSlot := from.tryAcquire(key.cluster.Namespace)
 	if hasSlot {
 		next.state, next.prepareTimer = preparing, c.clock.NewTimer(prepareTimeout)
 	}
 	c.byKey[key] = next
-	c.goroutines.Go(func() { c.run(ctx, key, next, slots, hasSlot) })
+	c.goroutines.Go(func() { c.run(ctx, key, next, from, hasSlot) })
 	return *next
 }
 

@@ -314,11 +314,11 @@ func TestMemberCalls_waiting(t *testing.T) {
 	t.Run("it is prepared when it has a slot", func(t *testing.T) {
 		c, free := full(t)
 		assert.Equal(t, waiting, c.reserve(keyOf("c"), "a").state)
-		assert.Equal(t, waiting, c.want(keyOf("c"), "a").state, "a caller prepares nothing yet")
-		assert.Equal(t, absent, c.want(keyOf("c"), "b").state)
+		assert.Equal(t, waiting, c.find(keyOf("c"), "a").state, "a caller prepares nothing yet")
+		assert.Equal(t, absent, c.find(keyOf("c"), "b").state)
 		free()
 		offeredTo(t, c, "c")
-		assert.Equal(t, offered, c.want(keyOf("c"), "a").state)
+		assert.Equal(t, offered, c.find(keyOf("c"), "a").state)
 		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
 		c.begin(keyOf("c"), fails)
 		c.begin(keyOf("c"), mustNotRun(t))
@@ -334,7 +334,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		offeredTo(t, c, "c")
 		c.memberCalls.ensure(keyOf("c"), "b", succeeds)
 		c.next(t)
-		assert.Equal(t, ended, c.want(keyOf("c"), "b").state)
+		assert.Equal(t, ended, c.find(keyOf("c"), "b").state)
 	})
 	// pass is a pass that does this and returns.
 	pass := func(c *testCalls, do func()) {
@@ -357,7 +357,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		pass(c, reserve)
 		c.wait()
 		assertUnused(t, c.retries)
-		assert.True(t, c.want(keyOf("c"), "a").due(c.clock.Now()), "it stays a retry")
+		assert.True(t, c.find(keyOf("c"), "a").due(c.clock.Now()), "it stays a retry")
 	})
 	t.Run("a call that the next pass does not ask for", func(t *testing.T) {
 		for name, hasOffer := range map[string]bool{"it waits": false, "a slot is offered to it": true} {
@@ -386,7 +386,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		c, free := full(t)
 		pass(c, func() { c.reserve(keyOf("c"), "a") })
 		pass(c, func() { c.reserve(keyOf("c"), "b") })
-		pass(c, func() { c.want(keyOf("c"), "a") })
+		pass(c, func() { c.find(keyOf("c"), "a") })
 		free()
 		offeredTo(t, c, "c")
 	})
@@ -414,7 +414,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		assert.True(t, c.clock.HasWaiters(), "its time has not passed")
 		c.begin(keyOf("c"), fails)
 		assert.Equal(t, clusterKey("c"), c.next(t))
-		assert.NotNil(t, c.want(keyOf("c"), "a").failure, "it was made")
+		assert.NotNil(t, c.find(keyOf("c"), "a").failure, "it was made")
 	})
 	t.Run("a call whose preparation takes too long is made by the next pass", func(t *testing.T) {
 		c := newTestCalls(t)

@@ -65,7 +65,7 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 			Agent:          app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 			SecretMetadata: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 		},
-		clusters: h.clusters, tokenCache: h.tokens, createdTokens: expectations.New(calls.clock), secretCache: h.values,
+		clusters: h.clusters, tokens: h.tokens, createdTokens: expectations.New(calls.clock), secrets: h.values,
 		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: h.requests, calls: calls.memberCalls,
 	}
 	for _, object := range objects {

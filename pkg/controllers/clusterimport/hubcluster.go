@@ -24,10 +24,10 @@ func isHubKubeconfig(secret *corev1.Secret) bool {
 	return secret.Labels[fleet.ManagedLabel] == fleet.ManagedValue && secret.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued
 }
 
-// connectHub returns the client for the hub's own cluster. It uses the address in the hub's own configuration, never the address in the Secret:
+// clientForHub returns the client for the hub's own cluster. It uses the address in the hub's own configuration, never the address in the Secret:
 // a credential of the hub must not be sent to another server. The fingerprint covers the Secret but not the issued credential,
 // so a new credential does not repeat the import.
-func (i *Importer) connectHub(
+func (i *Importer) clientForHub(
 	hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, kubeconfig *clientcmdapi.Config, mode config.TLSMode,
 ) (*memberClient, *failure) {
 	if !isHubCluster(hub, cluster, secret) {
@@ -39,13 +39,13 @@ func (i *Importer) connectHub(
 	if err != nil {
 		return nil, failuref(fleet.ReasonError, "%s", err)
 	}
-	m, err := i.connectAs(credential.Account{Namespace: i.SystemNamespace, Name: registration.BootstrapAccount})
+	m, err := i.clientAs(credential.Account{Namespace: i.SystemNamespace, Name: registration.BootstrapAccount})
 	if err != nil {
 		return nil, failuref(fleet.ReasonError, "the hub's own client configuration cannot be used for its own cluster: %s", innermost(err))
 	}
 	m.fingerprint = fingerprint
-	m.connectAgent = func(namespace string) (*memberClient, error) {
-		return i.connectAs(credential.Account{Namespace: namespace, Name: registration.AgentName})
+	m.clientForAgent = func(namespace string) (*memberClient, error) {
+		return i.clientAs(credential.Account{Namespace: namespace, Name: registration.AgentName})
 	}
 	return m, nil
 }
@@ -58,8 +58,8 @@ func isHubCluster(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret)
 		secret.Namespace == own.Namespace && secret.Name == registration.LocalSecret
 }
 
-// connectAs returns a client for the hub's own cluster with the identity of a ServiceAccount.
-func (i *Importer) connectAs(account credential.Account) (*memberClient, error) {
+// clientAs returns a client for the hub's own cluster with the identity of a ServiceAccount.
+func (i *Importer) clientAs(account credential.Account) (*memberClient, error) {
 	cfg := rest.CopyConfig(i.RESTConfig)
 	cfg.Timeout, cfg.QPS = requestTimeout, -1
 	identity, err := rest.TransportFor(cfg)

@@ -90,7 +90,7 @@ func (h *hubServer) localImport() *localImport {
 }
 
 func (l *localImport) member() (*memberClient, *failure) {
-	return l.connect(l.hub, l.cluster, l.secret, config.TLSModeStrict)
+	return l.clientFor(l.hub, l.cluster, l.secret, config.TLSModeStrict)
 }
 
 func ping(t *testing.T, m *memberClient) error {
@@ -101,7 +101,7 @@ func ping(t *testing.T, m *memberClient) error {
 	return m.ping(ctx)
 }
 
-func TestConnectHub_token(t *testing.T) {
+func TestClientForHub_token(t *testing.T) {
 	h := newHubServer(t)
 	m, problem := h.localImport().member()
 	require.Nil(t, problem)
@@ -122,7 +122,7 @@ func TestConnectHub_token(t *testing.T) {
 	assert.NotEmpty(t, m.fingerprint)
 }
 
-func TestConnectHub_asAgent(t *testing.T) {
+func TestClientForHub_asAgent(t *testing.T) {
 	h := newHubServer(t)
 	m, problem := h.localImport().member()
 	require.Nil(t, problem)
@@ -137,7 +137,7 @@ func TestConnectHub_asAgent(t *testing.T) {
 	assert.Same(t, other, same, "on other members the kubeconfig has all rights")
 }
 
-func TestConnectHub_errors(t *testing.T) {
+func TestClientForHub_errors(t *testing.T) {
 	t.Run("no ServiceAccount, in an embedding program: the identity of the hub", func(t *testing.T) {
 		h := newHubServer(t)
 		h.answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "fleet-controller-bootstrap")
@@ -164,7 +164,7 @@ func TestConnectHub_errors(t *testing.T) {
 	})
 }
 
-func TestConnectHub_otherClusters(t *testing.T) {
+func TestClientForHub_otherClusters(t *testing.T) {
 	for title, change := range map[string]func(*localImport){
 		"another Cluster beside it":             func(p *localImport) { p.cluster.Name = "evil" },
 		"a Cluster local of another namespace":  func(p *localImport) { p.cluster.Namespace = "ws" },
@@ -187,7 +187,7 @@ func TestConnectHub_otherClusters(t *testing.T) {
 	}
 }
 
-func TestConnect_SecretOfAUser(t *testing.T) {
+func TestClientFor_SecretOfAUser(t *testing.T) {
 	for title, change := range map[string]func(*corev1.Secret){
 		"without our label":      func(s *corev1.Secret) { s.Labels = nil },
 		"without our annotation": func(s *corev1.Secret) { s.Annotations = nil },
@@ -199,6 +199,6 @@ func TestConnect_SecretOfAUser(t *testing.T) {
 		m, problem := p.member()
 		require.Nil(t, problem, title)
 		assert.Equal(t, "https://thief.example", m.server, title)
-		assert.Nil(t, m.connectAgent, title)
+		assert.Nil(t, m.clientForAgent, title)
 	}
 }

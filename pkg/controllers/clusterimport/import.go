@@ -82,7 +82,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	_, err = i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
+	_, err = i.tokens.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
 	known := facts{
 		agentNamespace: agentspec.Namespace(i.Context, cluster),
 		tokenGone:      apierrors.IsNotFound(err),
@@ -125,7 +125,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	}
 
 	// Prepare the connection, get a token for the agent, and decide what to install.
-	member, problem := i.connect(hub, cluster, secret, info.tlsMode)
+	member, problem := i.clientFor(hub, cluster, secret, info.tlsMode)
 	if problem != nil {
 		return problem.stalled()
 	}
@@ -302,7 +302,7 @@ const (
 func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (values *registration.Values, out result.Result) {
 	name := registration.ImportTokenName(cluster.Name)
 	key := index.Key(cluster.Namespace, name)
-	token, err := i.tokenCache.Get(cluster.Namespace, name)
+	token, err := i.tokens.Get(cluster.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && i.createdTokens.IsExpected(key):
 		return nil, importing().In(expectations.Timeout) // the token may be deleted before the cache contains it
@@ -340,7 +340,7 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 	if token.DeletionTimestamp != nil || fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionReady) {
 		return nil, waiting
 	}
-	secret, err := i.secretCache.Get(token.Namespace, token.Name)
+	secret, err := i.secrets.Get(token.Namespace, token.Name)
 	if err == nil && len(secret.Data) == 0 && registration.HoldsValuesOf(secret, token) { // the cache leaves out large values
 		secret, err = i.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	}

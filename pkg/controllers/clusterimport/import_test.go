@@ -548,9 +548,9 @@ func TestImport_twoNewClusters(t *testing.T) {
 	})
 	t.Run("both check before either has a call", func(t *testing.T) {
 		h, m, first, second := setup()
-		values := h.secretCache
-		h.secretCache = meanwhile{values, func() {
-			h.secretCache = values
+		values := h.secrets
+		h.secrets = meanwhile{values, func() {
+			h.secrets = values
 			assert.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), second).Reason)
 		}}
 		refused(h, first, "Cluster ns/older uses the same kubeconfig Secret and installs its agent")

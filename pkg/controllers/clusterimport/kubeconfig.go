@@ -29,13 +29,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// connectInstalled returns the client for a member on which the agent is installed; if it is nil, the caller returns out.
-func (i *Importer) connectInstalled(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) (*memberClient, result.Result) {
+// clientForInstalled returns the client for a member on which the agent is installed; if it is nil, the caller returns out.
+func (i *Importer) clientForInstalled(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) (*memberClient, result.Result) {
 	secret, out := i.readSecret(ctx, cluster, secretVersion)
 	if secret == nil {
 		return nil, out
 	}
-	member, problem := i.connect(hub, cluster, secret, hub.TLSMode())
+	member, problem := i.clientFor(hub, cluster, secret, hub.TLSMode())
 	if problem != nil {
 		return nil, problem.stalled()
 	}
@@ -112,9 +112,9 @@ func withoutUnused(secret *corev1.Secret) *corev1.Secret {
 	return secret
 }
 
-// connect returns the client for the member. It sends nothing. The client for the hub's own cluster is not kept, because it
-// depends on more than the Secret.
-func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
+// clientFor returns the client for the member, and sends no request. The client for the hub's own cluster is not kept, because it depends on
+// more than the Secret.
+func (i *Importer) clientFor(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
 	known := i.kubeconfigs.get(nameOf(cluster), version(secret))
 	if known.member != nil && known.mode == mode && reflect.DeepEqual(known.limits, hub.Members) {
 		return known.member, nil
@@ -124,7 +124,7 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 		return nil, failuref(fleet.ReasonKubeconfigInvalid, "%s", err)
 	}
 	if isHubKubeconfig(secret) {
-		return i.connectHub(hub, cluster, secret, parsed, mode)
+		return i.clientForHub(hub, cluster, secret, parsed, mode)
 	}
 	if hub.Members.Unknown {
 		return nil, failuref(fleet.ReasonConfigInvalid, "the hub connects to no member: %s", i.Config.Problem())

@@ -157,7 +157,7 @@ func with(t *testing.T, change func(*clientcmdapi.Config)) map[string][]byte {
 	return map[string][]byte{"value": kubeconfig(t, change)}
 }
 
-func TestConnect_rejected(t *testing.T) {
+func TestClientFor_rejected(t *testing.T) {
 	for name, change := range map[string]func(*clientcmdapi.Config){
 		"a CA that is not valid":      func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = []byte(confidential) },
 		"a certificate without a key": func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificateData = []byte(confidential) },
@@ -167,7 +167,7 @@ func TestConnect_rejected(t *testing.T) {
 		"a token and a password": func(c *clientcmdapi.Config) { c.AuthInfos["user"].Username = confidential },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, problem := newHarness(t).connect(hubConfig, fresh(), kubeconfigSecret(with(t, change)), config.TLSModeStrict)
+			m, problem := newHarness(t).clientFor(hubConfig, fresh(), kubeconfigSecret(with(t, change)), config.TLSModeStrict)
 			require.NotNil(t, problem)
 			assert.Nil(t, m)
 			assert.Equal(t, "KubeconfigInvalid", problem.reason)
@@ -177,19 +177,19 @@ func TestConnect_rejected(t *testing.T) {
 	}
 }
 
-func TestConnect_insecure(t *testing.T) {
+func TestClientFor_insecure(t *testing.T) {
 	h := newHarness(t)
 	secret := kubeconfigSecret(with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].InsecureSkipTLSVerify = true }))
-	m, problem := h.connect(hubConfig, fresh(), secret, config.TLSModeSystemStore)
+	m, problem := h.clientFor(hubConfig, fresh(), secret, config.TLSModeSystemStore)
 	require.Nil(t, problem)
 	m.close()
-	_, problem = h.connect(hubConfig, fresh(), secret, config.TLSModeStrict)
+	_, problem = h.clientFor(hubConfig, fresh(), secret, config.TLSModeStrict)
 	require.NotNil(t, problem)
 	assert.Equal(t, "KubeconfigInvalid", problem.reason)
 	assert.Contains(t, problem.message, "sets insecure-skip-tls-verify, and agentTLSMode is strict")
 }
 
-func TestConnect_addresses(t *testing.T) {
+func TestClientFor_addresses(t *testing.T) {
 	server := func(address string) func(*clientcmdapi.Config) {
 		return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = address }
 	}
@@ -211,7 +211,7 @@ func TestConnect_addresses(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			hub := hubConfig
 			hub.Members = row.limits
-			m, problem := newHarness(t).connect(hub, fresh(), kubeconfigSecret(with(t, row.change)), config.TLSModeStrict)
+			m, problem := newHarness(t).clientFor(hub, fresh(), kubeconfigSecret(with(t, row.change)), config.TLSModeStrict)
 			if row.allowed {
 				require.Nil(t, problem)
 				m.close()
@@ -224,18 +224,18 @@ func TestConnect_addresses(t *testing.T) {
 	t.Run("the denied addresses are not known: no connection", func(t *testing.T) {
 		hub := hubConfig
 		hub.Members = config.Members{Unknown: true}
-		_, problem := newHarness(t).connect(hub, fresh(), kubeconfigSecret(with(t, nil)), config.TLSModeStrict)
+		_, problem := newHarness(t).clientFor(hub, fresh(), kubeconfigSecret(with(t, nil)), config.TLSModeStrict)
 		require.NotNil(t, problem)
 		assert.Equal(t, "ConfigInvalid", problem.reason)
 	})
 	t.Run("another configuration: another connection", func(t *testing.T) {
 		h, secret, hub := newHarness(t), kubeconfigSecret(with(t, nil)), hubConfig
-		first, problem := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		first, problem := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
 		require.Nil(t, problem)
-		again, _ := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		again, _ := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
 		assert.Same(t, first, again)
 		hub.Members = config.Members{DeniedCIDRs: config.CIDRs{netip.MustParsePrefix("10.0.0.0/8")}}
-		other, _ := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		other, _ := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
 		assert.NotSame(t, first, other)
 		assert.NotEqual(t, first.fingerprint, other.fingerprint, "the call is tried at once")
 	})

@@ -61,7 +61,7 @@ func hasAllPullSecrets(hub config.Hub, cluster *fleet.Cluster) bool {
 
 // copyPullSecrets copies the image pull Secrets to the member, and nothing else.
 func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string, pull pullSecrets) result.Result {
-	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
+	member, out := i.clientForInstalled(ctx, hub, cluster, secretVersion)
 	if member == nil {
 		return out
 	}
@@ -94,7 +94,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 
 // removeStaleAgents removes the agents that earlier imports installed in other namespaces.
 func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
-	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
+	member, out := i.clientForInstalled(ctx, hub, cluster, secretVersion)
 	if member == nil {
 		return out
 	}
@@ -272,7 +272,7 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 		return result.Retry(fleet.ReasonError, fmt.Errorf("looking for BundleDeployment %s/%s: %w", namespace, name, err))
 	}
 
-	member, out := i.connectInstalled(ctx, hub, cluster, i.kubeconfigVersion(cluster))
+	member, out := i.clientForInstalled(ctx, hub, cluster, i.kubeconfigVersion(cluster))
 	if member == nil {
 		return out
 	}

@@ -76,8 +76,8 @@ type memberClient struct {
 	transport   *http.Transport
 	large       *transport.Turn
 	config      *rest.Config // of the same connection, for Helm
-	// connectAgent connects with the rights of the agent in a namespace. It is nil except for the hub's own cluster.
-	connectAgent func(namespace string) (*memberClient, error)
+	// clientForAgent returns a client with the rights of the agent in a namespace. It is nil except for the hub's own cluster.
+	clientForAgent func(namespace string) (*memberClient, error)
 }
 
 // newMemberClient prepares a connection. It sends nothing. Members with the same semaphore large share its turns for large responses.
@@ -247,10 +247,10 @@ func (m *memberClient) close() {
 // asAgent returns a client for the same member with the rights of the agent in that namespace. On the hub's own cluster the hub
 // may install an agent, but only the agent may remove what it deployed. On other members the kubeconfig has the rights for both.
 func (m *memberClient) asAgent(namespace string) (*memberClient, error) {
-	if m.connectAgent == nil {
+	if m.clientForAgent == nil {
 		return m, nil
 	}
-	return m.connectAgent(namespace)
+	return m.clientForAgent(namespace)
 }
 
 func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterface, error) {

@@ -42,9 +42,9 @@ import (
 type Importer struct {
 	*app.Context
 	clusters          fleetcontrollers.ClusterCache
-	tokenCache        fleetcontrollers.ClusterRegistrationTokenCache
+	tokens            fleetcontrollers.ClusterRegistrationTokenCache
 	createdTokens     *expectations.Expectations // tokens that the cache does not contain yet
-	secretCache       corecontrollers.SecretCache
+	secrets           corecontrollers.SecretCache
 	kubeconfigs       kubeconfigs
 	pullSecretDigests *lru.Cache // of image pull Secrets, by their version
 	requests          credentialstatus.Requests
@@ -66,9 +66,9 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 	i := &Importer{
 		Context:           c,
 		clusters:          clusterCache,
-		tokenCache:        tokens.Cache(),
+		tokens:            tokens.Cache(),
 		createdTokens:     expectations.New(c.Clock),
-		secretCache:       c.Core.Secret().Cache(),
+		secrets:           c.Core.Secret().Cache(),
 		pullSecretDigests: lru.New(maxPullSecretDigests),
 		requests:          c.Fleet.ClusterRegistration().Cache(),
 		renderer:          agentmanifest.NewRenderer(),
@@ -89,7 +89,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		if secret.Type != registration.SecretTypeValues {
 			return nil
 		}
-		token, err := i.tokenCache.Get(secret.Namespace, secret.Name)
+		token, err := i.tokens.Get(secret.Namespace, secret.Name)
 		if err != nil {
 			return nil
 		}

@@ -49,7 +49,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 
 	// Find the removal that an earlier pass has asked for. It must be prepared if there is none, or when it is offered a slot.
 	install, key, inputs := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
-	call := i.calls.want(key, inputs)
+	call := i.calls.find(key, inputs)
 	isUnprepared := call.state == absent || call.state == offered
 	now := i.Clock.Now()
 	remaining := deadline.Sub(now)
@@ -61,7 +61,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 
 	// Prepare the removal, or its next attempt, and begin it if there is a slot.
 	if isUnprepared || mayRepeat() && call.due(now) {
-		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
+		member, out := i.clientForInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
 			return finalizing.Farewell{}, out.Err // do not drop the installation yet: until a pass gets here without an error, mayHaveTouched must find its call
 		}
@@ -131,9 +131,9 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	}
 	slices.Sort(uids)
 	key, inputs := callKey{nameOf(cluster), checkingOwner}, strings.Join(uids, " ")
-	call := i.calls.want(key, inputs)
+	call := i.calls.find(key, inputs)
 	if call.state == absent || call.state == offered || call.due(i.Clock.Now()) {
-		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
+		member, out := i.clientForInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if member == nil { // a wait is for a kubeconfig that was deleted
 			return false, !out.IsWait(), out.Err
 		}
@@ -164,7 +164,7 @@ const unreportedFor = time.Minute
 // to the member was started, which may have changed the member even if it failed. A Cluster that was deleted before the first report may
 // have been imported by a hub that has stopped since. A removal that waits for a slot was decided by an earlier pass.
 func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
-	_, err := i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
+	_, err := i.tokens.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
 	hasCall := i.calls.state(callKey{nameOf(cluster), installing}) != absent || i.calls.state(callKey{nameOf(cluster), removing}) != absent
 	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || hasCall {
 		return true
