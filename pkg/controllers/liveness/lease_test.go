@@ -444,7 +444,7 @@ func TestDetector_manyReports(t *testing.T) {
 	t.Run("a change is enqueued for the time at which it is copied", func(t *testing.T) {
 		d.enqueued()
 		after := make(delays, 10)
-		d.Detector.clusters = after
+		d.Detector.queue = after
 		d.clock.Step(reportInterval / 4)
 		report(7)
 		assert.Equal(t, reportInterval*3/4, <-after)

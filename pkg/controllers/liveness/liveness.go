@@ -37,7 +37,7 @@ import (
 // Detector sets condition Connected of a Cluster.
 type Detector struct {
 	*app.Context
-	clusters     enqueue.Enqueuer
+	queue        enqueue.Enqueuer
 	accounts     accountCache
 	reachability *APIReachability
 	deadlines    workqueue.TypedDelayingInterface[types.NamespacedName]
@@ -66,7 +66,7 @@ func Register(ctx context.Context, c *app.Context, reachability *APIReachability
 func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCache, reachability *APIReachability) *Detector {
 	return &Detector{
 		Context:      c,
-		clusters:     clusters,
+		queue:        clusters,
 		accounts:     accounts,
 		reachability: reachability,
 		deadlines:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
@@ -170,9 +170,9 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	sameLease := usedLease && before != nil && before.Name == lease.Name
 	switch {
 	case !inTime || !sameLease || !now.Before(r.writeLastSeen):
-		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+		d.queue.EnqueueAfter(key.Namespace, key.Name, 0)
 	case !sameReport(before, lease):
-		d.clusters.EnqueueAfter(key.Namespace, key.Name, r.lastCopied.delay(now))
+		d.queue.EnqueueAfter(key.Namespace, key.Name, r.lastCopied.delay(now))
 	}
 }
 
@@ -246,7 +246,7 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 		copied = &r.lastCopiedOfNewRequest
 	}
 	if delay := copied.delay(now); delay > 0 && !report.LastSeen.IsZero() && copied.digest != digest {
-		d.clusters.EnqueueAfter(key.Namespace, key.Name, delay)
+		d.queue.EnqueueAfter(key.Namespace, key.Name, delay)
 		return
 	}
 	*copied = copiedReport{digest: digest, at: now}
@@ -309,7 +309,7 @@ func (d *Detector) expire(key types.NamespacedName) {
 		d.deadlines.AddAfter(key, remaining)
 		return
 	}
-	d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+	d.queue.EnqueueAfter(key.Namespace, key.Name, 0)
 }
 
 // onSettings enqueues every Cluster if the configuration changes the grace period.
@@ -320,7 +320,7 @@ func (d *Detector) onSettings(before, after config.Hub) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for key := range d.records {
-		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+		d.queue.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
 }
 

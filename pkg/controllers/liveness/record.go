@@ -19,23 +19,29 @@ import (
 //
 // An agent renews its Lease or writes status.agent, and two agents with different identities may do both. The way by which the last heartbeat
 // arrived is in use. Arrivals are compared by the hub's clock alone, because the clock of a member may be wrong by hours.
+//
+// Agents write status.agent, and so does the hub, which copies it from a Lease. These fields tell the writes apart and limit those of the hub:
+//
+//	field                   is set by                                              meaning
+//	observed, isObserved    each pass (observe)                                    another heartbeat in the status is new
+//	copied                  a copy of lastSeen (copyLastSeen)                      an equal heartbeat in the status is from the hub, not from an agent
+//	lastCopied              a copy of a report (Detector.Observe)                  another report waits until reportInterval has passed
+//	lastCopiedOfNewRequest  one that names another ClusterRegistration than the    the same for such reports: the first one does not wait
+//	                        report before it
+//	stalledCleared          clearStalled, when it clears deploymentsStalled        the hub has cleared the field since the last copy of a report
+//	stalledGone             clearStalled, in a later pass without the field        that was written: an agent has set a field that appears again
+//	writeLastSeen           a copy of a report                                     from this time on, lastSeen is written even if nothing else has changed
 type agentRecord struct {
 	lease    *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
 	byLease  receivedHeartbeat     // the last renewal; it stays when the Lease is deleted
 	byStatus receivedHeartbeat     // the last heartbeat that an agent has written to the status
 	holders  holders
 
-	// observed is the heartbeat in the status at the last pass, and copied the one that the hub itself has copied there from a Lease: any
-	// other heartbeat in the status was written by an agent.
-	observed, copied statusHeartbeat
-	isObserved       bool // false before the first pass
-	// lastCopied is the report that was last copied from a Lease to the status, and lastCopiedOfNewRequest the last one that named another
-	// ClusterRegistration than the report before it.
+	observed, copied                   statusHeartbeat
+	isObserved                         bool
 	lastCopied, lastCopiedOfNewRequest copiedReport
-	// stalledCleared is whether clearStalled has cleared deploymentsStalled since the last copy, and stalledGone whether that was written.
-	stalledCleared, stalledGone bool
-	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
-	writeLastSeen time.Time
+	stalledCleared, stalledGone        bool
+	writeLastSeen                      time.Time
 }
 
 // copiedReport identifies a report that the hub has copied to the status.
