@@ -230,7 +230,7 @@ func (d *Deployer) assign(
 		d.noteRenderErrors(keyOf(cluster), targeting, assignments)
 	}
 
-	d.freeKept()
+	d.freeRetained()
 	// Leave a BundleDeployment that no Bundle requires unless the API server confirms it: at a takeover the caches may lag behind those of the
 	// previous hub, and the agent uninstalls what is deleted.
 	for _, name := range slices.Sorted(maps.Keys(untargeted)) {
@@ -241,7 +241,7 @@ func (d *Deployer) assign(
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		confirmed := d.confirmUnlessKept(ctx, cluster, deployment)
+		confirmed := d.confirmUnlessRetained(ctx, cluster, deployment)
 		a := leaveAsIs(deployment, confirmed.err)
 		if a.recheck = confirmed.after; confirmed.isUntargeted {
 			a = assignment{action: remove, existing: deployment}
@@ -592,37 +592,37 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 // kind was deleted: it sends some requests for each of them. The recreation of the objects enqueues the Cluster.
 const kindRecheck = 30
 
-// keptKey identifies a decision to keep a BundleDeployment because a kind was deleted. Another version of its Bundle requires another decision.
-type keptKey struct {
+// retainedKey identifies a decision to retain a BundleDeployment because a kind was deleted. Another version of its Bundle requires another decision.
+type retainedKey struct {
 	deployment, bundle types.UID // bundle is "" if the cache does not have the Bundle
 	generation         int64     // of the Bundle
 }
 
-// confirmUnlessKept is confirmUntargeted, and remembers which BundleDeployments stay because a kind was deleted: passes for other reasons, for example
+// confirmUnlessRetained is confirmUntargeted, and remembers which BundleDeployments stay because a kind was deleted: passes for other reasons, for example
 // for a stalled Bundle, ask nothing about them.
-func (d *Deployer) confirmUnlessKept(ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment) confirmation {
-	decision, bundle := keptKey{deployment: deployment.UID}, bundleOf(deployment)
+func (d *Deployer) confirmUnlessRetained(ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment) confirmation {
+	decision, bundle := retainedKey{deployment: deployment.UID}, bundleOf(deployment)
 	if cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name); err == nil {
 		decision.bundle, decision.generation = cached.UID, cached.Generation
 	}
-	if known, found := d.kept.Get(decision); found {
+	if known, found := d.retained.Get(decision); found {
 		return notConfirmed(kindRecheck*d.RecheckDelay(), known.(*kindDeletedError))
 	}
 	confirmed := d.confirmUntargeted(ctx, cluster, deployment)
 	var kindDeleted *kindDeletedError
 	if errors.As(confirmed.err, &kindDeleted) {
 		confirmed.after = kindRecheck * d.RecheckDelay()
-		d.kept.Set(decision, kindDeleted, confirmed.after-d.RecheckDelay()) // ends before the next pass
+		d.retained.Set(decision, kindDeleted, confirmed.after-d.RecheckDelay()) // ends before the next pass
 	}
 	return confirmed
 }
 
-// freeKept frees the decisions to keep a BundleDeployment that have expired. The cache itself does so only in Set, for which no pass has a reason once
-// the kind exists again.
-func (d *Deployer) freeKept() {
-	if d.kept.Len() > 0 {
-		d.kept.Set(keptKey{}, nil, 0)
-		d.kept.Delete(keptKey{})
+// freeRetained frees the decisions to retain a BundleDeployment that have expired. The cache itself does so only in Set, for which no pass has a reason
+// once the kind exists again.
+func (d *Deployer) freeRetained() {
+	if d.retained.Len() > 0 {
+		d.retained.Set(retainedKey{}, nil, 0)
+		d.retained.Delete(retainedKey{})
 	}
 }
 

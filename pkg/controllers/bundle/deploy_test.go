@@ -409,10 +409,10 @@ func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
 	s.reconcile(t, clusterNamed("alice"))
 	assert.Contains(t, s.taken(), "delete "+home+"/abandoned uid-of-abandoned")
 
-	assert.Equal(t, 1, s.kept.Len())
+	assert.Equal(t, 1, s.retained.Len())
 	s.clock.Step(29 * s.RecheckDelay())
 	s.reconcile(t, clusterNamed("bob"))
-	assert.Zero(t, s.kept.Len(), "entries in memory")
+	assert.Zero(t, s.retained.Len(), "entries in memory")
 }
 
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.

@@ -121,8 +121,8 @@ func newStage(t testing.TB) *stage {
 		groupSelectors: &clustergroup.Selectors{},
 		bundleCache:    cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights, plans: newPlans(c),
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
-		kept: utilcache.NewExpiringWithClock(s.clock),
-		seen: map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
+		retained: utilcache.NewExpiringWithClock(s.clock),
+		seen:     map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 		overStorage: map[key]map[key]storageExcess{}, renderErrors: map[key][sha256.Size]byte{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)

@@ -89,8 +89,8 @@ type Deployer struct {
 	overStorage map[key]map[key]storageExcess
 	// renderErrors has, by Cluster, a digest of the errors of the templates that cannot be rendered for it: see noteRenderErrors.
 	renderErrors map[key][sha256.Size]byte
-	// kept has, by keptKey, the kindDeletedError of each BundleDeployment that stays because a kind was deleted.
-	kept *utilcache.Expiring
+	// retained has, by retainedKey, the kindDeletedError of each BundleDeployment that stays because a kind was deleted.
+	retained *utilcache.Expiring
 
 	sizes storedBytes
 }
@@ -120,7 +120,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		plans:           newPlans(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
-		kept:            utilcache.NewExpiringWithClock(c.Clock),
+		retained:        utilcache.NewExpiringWithClock(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
 		changes:         &enqueue.Changes[changedObjects]{Queue: bundles, MarkAll: (*changedObjects).markAll},
 		seen:            map[key]bundleVersion{},
