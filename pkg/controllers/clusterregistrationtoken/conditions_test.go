@@ -167,8 +167,8 @@ func TestSetRequestsAccepted_manyOfOneAgent(t *testing.T) {
 func TestTokensOfRequest(t *testing.T) {
 	tokens := emptyIndexer()
 	s := newScene(t)
-	s.handler.cache = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
-	s.handler.cache.AddIndexer(index.ByToken, func(token *fleet.ClusterRegistrationToken) ([]string, error) {
+	s.handler.tokens = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
+	s.handler.tokens.AddIndexer(index.ByToken, func(token *fleet.ClusterRegistrationToken) ([]string, error) {
 		return []string{index.TokenKey(token.Namespace, token.Name)}, nil
 	})
 	accepted, refusing := someToken(0), someToken(0)

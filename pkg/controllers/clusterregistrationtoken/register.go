@@ -41,8 +41,8 @@ func Register(ctx context.Context, c *app.Context) {
 	roles, bindings := c.RBAC.Role(), c.RBAC.RoleBinding()
 	h := &handler{
 		Context:  c,
-		tokens:   tokens,
-		cache:    tokens.Cache(),
+		queue:    tokens,
+		tokens:   tokens.Cache(),
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
@@ -86,7 +86,7 @@ var ownerOf = enqueue.OwnerOf(tokenKind)
 // the token as its owner, so Kubernetes does not delete it.
 func (h *handler) deletedToken(binding metav1.Object) (keys []types.NamespacedName) {
 	for _, key := range tokenOf(binding) {
-		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
+		if _, err := h.tokens.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
 			keys = append(keys, key)
 		}
 	}
@@ -105,7 +105,7 @@ func (h *handler) tokensOfSecret(before, after *corev1.Secret) []types.Namespace
 		return nil
 	}
 	if secret.Type != corev1.SecretTypeServiceAccountToken {
-		if _, err := h.cache.Get(secret.Namespace, secret.Name); err != nil {
+		if _, err := h.tokens.Get(secret.Namespace, secret.Name); err != nil {
 			return nil
 		}
 		return []types.NamespacedName{{Namespace: secret.Namespace, Name: secret.Name}}
@@ -154,7 +154,7 @@ func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (key
 	if request == nil {
 		request = before
 	}
-	tokens, _ := h.cache.GetByIndex(index.ByToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
+	tokens, _ := h.tokens.GetByIndex(index.ByToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
 	for _, token := range tokens {
 		if was != is || fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionRequestsAccepted) {
 			keys = append(keys, types.NamespacedName{Namespace: token.Namespace, Name: token.Name})
@@ -179,9 +179,9 @@ const settlingTime = time.Minute
 
 // onKeyChange enqueues the tokens whose bearer token may be signed with an earlier key.
 func (h *handler) onKeyChange() {
-	enqueue.All(h.cache, h.tokens, func(token *fleet.ClusterRegistrationToken) bool {
+	enqueue.All(h.tokens, h.queue, func(token *fleet.ClusterRegistrationToken) bool {
 		return h.Clock.Since(token.CreationTimestamp.Time) > settlingTime
 	})
 }
 
-func (h *handler) enqueueAll() { enqueue.All(h.cache, h.tokens, nil) }
+func (h *handler) enqueueAll() { enqueue.All(h.tokens, h.queue, nil) }

@@ -35,8 +35,8 @@ import (
 
 type handler struct {
 	*app.Context
-	tokens         fleetcontrollers.ClusterRegistrationTokenController
-	cache          fleetcontrollers.ClusterRegistrationTokenCache
+	queue          fleetcontrollers.ClusterRegistrationTokenController
+	tokens         fleetcontrollers.ClusterRegistrationTokenCache
 	accounts       corecontrollers.ServiceAccountCache
 	secrets        corecontrollers.SecretCache
 	requests       fleetcontrollers.ClusterRegistrationCache
@@ -131,7 +131,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		next = result.Earliest(next, max(expires.Sub(now), time.Millisecond))
 	}
 	if next > 0 {
-		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
+		h.queue.EnqueueAfter(token.Namespace, token.Name, next)
 	}
 	return latest, errors.Join(out.Err, countErr, limitErr, refusalErr)
 }
@@ -350,7 +350,7 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	if err != nil {
 		return count{}, fmt.Errorf("counting the uses of ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
 	}
-	uncounted := slices.DeleteFunc(slices.Clone(asking), func(use registration.Use) bool { return !h.isUncounted(use, token) })
+	uncounted := slices.DeleteFunc(slices.Clone(asking), func(use registration.Use) bool { return !h.stillAsks(use, token) })
 	uses, added, waiting := before.Release(isRecorded).Add(uncounted)
 	if len(added) > 0 {
 		now := metav1.NewTime(h.Clock.Now())
@@ -367,8 +367,8 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	return count{answered: slices.DeleteFunc(asking, func(use registration.Use) bool { return waits[use.UID] }), next: roomDelay}, nil
 }
 
-// isUncounted checks the status of the request: since the request asked, it may have been counted, and the token may no longer name it.
-func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
+// stillAsks checks the status of the request: since the request asked, it may have been counted, and the token may no longer name it.
+func (h *handler) stillAsks(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
 	request, err := h.requests.Get(token.Namespace, use.Name)
 	return err == nil && string(request.UID) == use.UID && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
 }

@@ -183,7 +183,7 @@ func TestEnsureValues(t *testing.T) {
 	t.Run("the event of its creation: no further pass", func(t *testing.T) {
 		tokens := emptyIndexer()
 		require.NoError(t, tokens.Add(token))
-		h.cache = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
+		h.tokens = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
 		own := []types.NamespacedName{keyOf(token)}
 		assert.Empty(t, h.tokensOfSecret(nil, before))
 		assert.Equal(t, own, h.tokensOfSecret(before, before), "somebody has changed it")

@@ -169,8 +169,8 @@ func newStage(t *testing.T) *stage {
 		requests: fakecache.With[*fleet.ClusterRegistration](),
 	}
 	o.AgentBundles = &AgentBundles{
-		Context:     &app.Context{Clock: o.clock, Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
-		bundleCache: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}), created: expectations.New(clock.RealClock{}),
+		Context: &app.Context{Clock: o.clock, Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
+		bundles: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}), created: expectations.New(clock.RealClock{}),
 	}
 	return o
 }

@@ -38,12 +38,12 @@ import (
 // Clusters calls it after the import: the Bundle moves to another namespace of the member only when the import has done so.
 type AgentBundles struct {
 	*app.Context
-	bundleCache fleetcontrollers.BundleCache
-	requests    credentialstatus.Requests
-	manifests   *manifests
-	written     *expectations.Expectations
-	created     *expectations.Expectations // Bundles that the cache may not contain yet
-	moved       sync.Map                   // the last move of each Bundle that got another namespace, by the key of its Cluster
+	bundles   fleetcontrollers.BundleCache
+	requests  credentialstatus.Requests
+	manifests *manifests
+	written   *expectations.Expectations
+	created   *expectations.Expectations // Bundles that the cache may not contain yet
+	moved     sync.Map                   // the last move of each Bundle that got another namespace, by the key of its Cluster
 }
 
 // moveInterval is the minimum time between two changes of the namespace of a Bundle that follow an agent's report. Each change creates a Content, and
@@ -60,12 +60,12 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 		}
 	})
 	return &AgentBundles{
-		Context:     c,
-		bundleCache: bundles.Cache(),
-		requests:    c.Fleet.ClusterRegistration().Cache(),
-		manifests:   newManifests(),
-		written:     expectations.New(c.Clock),
-		created:     expectations.New(c.Clock),
+		Context:   c,
+		bundles:   bundles.Cache(),
+		requests:  c.Fleet.ClusterRegistration().Cache(),
+		manifests: newManifests(),
+		written:   expectations.New(c.Clock),
+		created:   expectations.New(c.Clock),
 	}
 }
 
@@ -89,7 +89,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	if problem := a.Config.Problem(); problem != "" {
 		return result.Stalled(fleet.ReasonConfigInvalid, problem).In(a.RecheckDelay())
 	}
-	existing, err := a.bundleCache.Get(cluster.Namespace, registration.AgentBundleName(cluster.Name))
+	existing, err := a.bundles.Get(cluster.Namespace, registration.AgentBundleName(cluster.Name))
 	if apierrors.IsNotFound(err) {
 		existing = nil
 	} else if err != nil {
