@@ -102,7 +102,8 @@ func (h *handler) isAnswerLost(request *fleet.ClusterRegistration) bool {
 }
 
 // maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
-// that the agent finds a working one for answerLifetime. Once the agent uses the credential, from a Secret of its own, the hub
+// that the agent finds a working one for answerLifetime: an agent that was refused reads the answer up to ten minutes after an approval, and the
+// shortest lifetime that can be configured is not longer. Once the agent uses the credential, from a Secret of its own, the hub
 // deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it. A Secret that
 // another client has deleted is created again.
 func (h *handler) maintainCredential(
