@@ -18,10 +18,18 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// A command that nothing runs becomes wrong. The end-to-end test of package docs runs the commands in the pages of docs.Pages, and CI runs
-// the others.
+// A command that nothing runs becomes wrong. The end-to-end test of package docs runs the commands in the pages of docs.Pages. The others are lines of
+// these pages, or CI runs them.
 func TestDocumentationCommandsRunInCI(t *testing.T) {
 	ci := read(t, "../../.ci/run")
+	inPages := map[string]bool{}
+	for _, page := range docs.Pages {
+		for _, block := range shellBlock.FindAllStringSubmatch(read(t, filepath.Join("../..", page)), -1) {
+			for line := range strings.Lines(block[1]) {
+				inPages[line] = true
+			}
+		}
+	}
 	commands := 0
 	for _, page := range pages(t) {
 		if isRun(page) {
@@ -30,7 +38,9 @@ func TestDocumentationCommandsRunInCI(t *testing.T) {
 		for _, block := range shellBlock.FindAllStringSubmatch(read(t, page), -1) {
 			for command := range strings.Lines(block[1]) {
 				commands++
-				assert.Contains(t, ci, strings.TrimSpace(command), "%s: .ci/run does not run it", page)
+				if !inPages[command] {
+					assert.Contains(t, ci, strings.TrimSpace(command), "%s: neither .ci/run nor a page of package docs runs it", page)
+				}
 			}
 		}
 	}
