@@ -14,8 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Reasons of the events on the agent's Deployment. A hub rejects credentials and refuses requests; reason CredentialRefused keeps its
-// earlier name, because people may watch for it.
+// Reasons of the events on the agent's Deployment. A hub rejects credentials and refuses requests; only the value CredentialRefused has the other word.
 const (
 	reasonRejected = "CredentialRefused"  // the hub rejects the stored credential, and there is no bootstrap Secret
 	reasonAccepted = "CredentialAccepted" // after CredentialRefused: a credential works again

@@ -45,8 +45,8 @@ type Options struct {
 	// RequirePolicies refuses registrations while the admission policies are not in force, and always if the API server serves none.
 	// registration.requirePolicies of the configuration does the same.
 	RequirePolicies bool
-	// FarewellGrace limits the time that a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. The
-	// hub does not wait for a disconnected agent.
+	// FarewellGrace limits how long the deletion of a Cluster waits for the member; 0 means 30 seconds. The hub first waits for the agent to remove
+	// what it deployed, unless the agent is disconnected, and then for its own removal with the kubeconfig.
 	FarewellGrace time.Duration
 	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration

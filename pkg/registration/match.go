@@ -10,8 +10,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// MaxClientIDLength is the maximum length of a clientID in bytes. The CRD refuses longer ones;
-// the hub checks again because another component may have installed a CRD without the limit.
+// MaxClientIDLength is the maximum length of a clientID. The CRD counts characters and the hub counts bytes, so the hub also refuses some that the
+// CRD accepts. The hub checks at all because another component may have installed a CRD without the limit.
 const MaxClientIDLength = 4096
 
 // Explanation says why a request is refused, waits or is approved: a constant reason for machines, and a message for people.

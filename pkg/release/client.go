@@ -22,9 +22,12 @@
 //	drift.go      Compare: differences between an object and the cluster
 //	signature.go  signed revisions: which revisions the agent has stored as they are
 //	discovery.go  the kinds of the cluster
-//	limit.go      limits of histories and of charts, before they are decoded, parsed or unpacked
-//	reduce.go     revisions that are reduced to what their removal needs
 //	errors.go     errors and their texts
+//
+// The following two files only bound the memory that large histories and charts take. Deploy and Uninstall can be understood without them:
+//
+//	limit.go   limits of histories and of charts, before they are decoded, parsed or unpacked
+//	reduce.go  revisions that are reduced to what their removal needs
 package release
 
 import (

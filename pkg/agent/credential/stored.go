@@ -22,7 +22,7 @@ import (
 // Keys of Secret fleet-agent that other agents do not know.
 const (
 	keyTLSMode          = "agentTLSMode"
-	keyHubConfigDigest  = "agentHubSettled" // its earlier name; agents in use have written it
+	keyHubConfigDigest  = "agentHubSettled"
 	keyRequest          = "request"
 	keyRegisteredMode   = "registeredTLSMode"
 	keyRegisteredServer = "registeredServer"

@@ -31,8 +31,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// begunAnnotation on Secret fleet-agent means that the agent uninstalls itself; "leaving" is an earlier word for that. Its value is the UID of the
-// bootstrap Secret that existed when the uninstallation began; a bootstrap Secret with another UID installs the agent again.
+// begunAnnotation on Secret fleet-agent means that the agent uninstalls itself. Its value is the UID of the bootstrap Secret that existed when the
+// uninstallation began; a bootstrap Secret with another UID installs the agent again.
 const (
 	begunAnnotation = "muster.fleet.cattle.io/leaving"
 	noBootstrap     = "-"

@@ -178,8 +178,7 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 // registers again. It returns that other ID as well for the agent of Muster that this import has installed in its place, if the hub was killed
 // before it recorded the import: with registrationID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
 //
-// The cause is stored in the status of the Cluster, where "way" is an earlier word for endpoint: with another prefix than "way-", an upgrade of
-// the hub would make these agents register again.
+// The cause is stored in the status of the Cluster, so its prefix "way-" must not change: these agents would register again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
 	if agent.LastSeen.IsZero() || sameEndpoint(cluster.Status, info) {

@@ -237,15 +237,15 @@ const (
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and causes in the message of EventLeftOnMember.
 const (
-	// ReasonCheckingHandover (Unknown; its value has an earlier word for handover): the agent may be handed over to another Cluster; nothing is
-	// removed from the member yet.
+	// ReasonCheckingHandover (Unknown): the agent may be handed over to another Cluster; nothing is removed from the member yet. Its value does not
+	// mean a takeover, which is what a standby of the hub does.
 	ReasonCheckingHandover = "CheckingTakeover"
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
 	// ReasonFarewellTimeout (EventLeftOnMember): the grace period ended before they were removed.
 	ReasonFarewellTimeout = "FarewellTimeout"
-	// ReasonAgentUnaware (EventLeftOnMember): the agent could not be asked to uninstall itself, the hub did not find it or its releases on the member, or
-	// the hub cannot tell that the agent there is its own; the message says which.
+	// ReasonAgentUnaware (EventLeftOnMember): the agent could not be asked to uninstall itself, because it is one of Fleet or has no BundleDeployment;
+	// the hub did not find it or its releases on the member; or the hub cannot tell that the agent there is its own. The message says which.
 	ReasonAgentUnaware = "AgentUnaware"
 )
 
@@ -290,5 +290,5 @@ const (
 const EventInvalidReport = "InvalidReport"
 
 // EventLeftOnMember is the reason of the event about a deleted Cluster on whose member objects may be left, because neither the agent nor the hub
-// could remove them. It does not mean that the member has left.
+// could remove them. Read its value as "left on the member": the member has not left.
 const EventLeftOnMember = "MemberLeft"
