@@ -20,6 +20,10 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
+// SkewTolerance is the change of an agent's clock skew below which the earlier one stays in a report. The skew is measured at each heartbeat, and its
+// last digits differ.
+const SkewTolerance = 10 * time.Second
+
 // Conditions is the list of conditions that every status has.
 type Conditions = []genericcondition.GenericCondition
 

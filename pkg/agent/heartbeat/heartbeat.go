@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -172,9 +173,6 @@ func isWithoutLease(err error) bool {
 	return (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) && hubclient.FromAPIServer(err) && !hubclient.RefusedBy(err, registration.LeasePolicy)
 }
 
-// skewTolerance is the change of the clock skew below which the agent reports the same skew again: its last digits differ each time.
-const skewTolerance = 10 * time.Second
-
 // lastReport is what the agent has written to its Lease. The zero value is ready to use.
 type lastReport struct {
 	text string // in the Lease on the hub
@@ -187,7 +185,7 @@ func (l *lastReport) encode(report statusPatch) (string, error) {
 	if report.ClockSkew != nil {
 		skew = report.ClockSkew.Duration
 	}
-	if (skew - l.skew).Abs() >= skewTolerance {
+	if (skew - l.skew).Abs() >= fleetstatus.SkewTolerance {
 		l.skew = skew
 	}
 	report.ClockSkew = nil

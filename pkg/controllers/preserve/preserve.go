@@ -23,10 +23,6 @@ type document struct {
 	Agent  *fleet.AgentStatus  `json:"agent,omitempty"`
 }
 
-// skewTolerance is the change of the agent's clock skew below which the annotation stays as it is. The skew is measured at each
-// heartbeat, and its last digits differ.
-const skewTolerance = 10 * time.Second
-
 // Annotation returns the value of fleet.StatusAnnotation for a Cluster whose status has these fields, "" for no annotation. It leaves
 // out lastSeen and namespace, which Fleet's controller keeps, and registration and vouches: they prove that a request is the
 // agent's own, and more users may write an annotation than a status. The agent repeats them with each heartbeat.
@@ -34,7 +30,7 @@ func Annotation(cluster *fleet.Cluster) (string, error) {
 	d := document{Import: cluster.Status.Import}
 	if agent := cluster.Status.Agent; hasMusterFields(agent) {
 		agent.LastSeen, agent.Namespace, agent.Registration, agent.PossessionProof = metav1.Time{}, "", "", ""
-		if stored := stored(cluster); stored.Agent != nil && (skew(*stored.Agent)-skew(agent)).Abs() < skewTolerance {
+		if stored := stored(cluster); stored.Agent != nil && (skew(*stored.Agent)-skew(agent)).Abs() < fleetstatus.SkewTolerance {
 			agent.ClockSkew = stored.Agent.ClockSkew
 		}
 		d.Agent = &agent
