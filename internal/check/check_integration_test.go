@@ -273,7 +273,7 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		in := h.inputs("")
 		in.Token = "westward"
 		token := testenv.RequireThere(t, h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace).Get, in.Token)
-		h.withoutRights(t, h.Namespace, registration.RoleName(registration.TokenServiceAccount(token.Name, string(token.UID))))
+		h.withoutRights(t, h.Namespace, registration.TokenRoleName(registration.TokenServiceAccount(token.Name, string(token.UID))))
 		return in
 	},
 

@@ -26,7 +26,7 @@ const (
 )
 
 // typesRead are the types of Secrets that controllers distinguish.
-var typesRead = []corev1.SecretType{registration.SecretTypeCredential, registration.SecretTypeValues, corev1.SecretTypeServiceAccountToken}
+var typesRead = []corev1.SecretType{registration.SecretTypeAnswer, registration.SecretTypeValues, corev1.SecretTypeServiceAccountToken}
 
 // reduceManaged returns the transform of the caches of objects with the label of the hub. Everybody who may create an object of these kinds,
 // in any namespace, may set the label and write anything into the object. So only the fields that the hub reads are kept, and those only
@@ -102,7 +102,7 @@ func shortOwners(owners []metav1.OwnerReference) []metav1.OwnerReference {
 func dataRead(secret *corev1.Secret, registrationNamespace string) map[string][]byte {
 	data := secret.Data
 	switch {
-	case secret.Type == registration.SecretTypeCredential && secret.Namespace == registrationNamespace:
+	case secret.Type == registration.SecretTypeAnswer && secret.Namespace == registrationNamespace:
 	case secret.Type == registration.SecretTypeValues:
 		maps.DeleteFunc(data, func(key string, _ []byte) bool { return key != registration.ValuesKey })
 	case secret.Name == registration.LocalSecret && data[registration.KubeconfigValue] != nil:

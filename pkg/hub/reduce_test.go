@@ -88,8 +88,8 @@ func TestReduceManaged_large(t *testing.T) {
 		"Secret/any":                secret("ns", "any", corev1.SecretTypeOpaque),
 		"Secret/any type":           secret("ns", "any", corev1.SecretType(large)),
 		"Secret/kubeconfig":         secret("ns", registration.LocalSecret, corev1.SecretTypeOpaque),
-		"Secret/credential":         secret("cattle-fleet-clusters-system", "c", registration.SecretTypeCredential),
-		"Secret/foreign credential": secret("ns", "c", registration.SecretTypeCredential),
+		"Secret/credential":         secret("cattle-fleet-clusters-system", "c", registration.SecretTypeAnswer),
+		"Secret/foreign credential": secret("ns", "c", registration.SecretTypeAnswer),
 		"Secret/values":             secret("ns", "v", registration.SecretTypeValues),
 		"Secret/token":              secret("ns", "t", corev1.SecretTypeServiceAccountToken),
 		"ServiceAccount/any": &corev1.ServiceAccount{
@@ -149,7 +149,7 @@ func TestReduceManaged_own(t *testing.T) {
 			Namespace: "registrations", Name: "c", Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue, fleet.ClusterLabel: "member"},
 			Annotations: map[string]string{fleet.ClusterRegistrationAnnotation: "r", fleet.ClusterRegistrationNamespaceAnnotation: "ns"},
 		},
-		Type: registration.SecretTypeCredential, Data: map[string][]byte{registration.CredentialToken: []byte(strings.Repeat("t", 2000)), "by others": []byte("x")},
+		Type: registration.SecretTypeAnswer, Data: map[string][]byte{registration.CredentialToken: []byte(strings.Repeat("t", 2000)), "by others": []byte("x")},
 	}
 	values := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "token", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "K", Name: "token", UID: "u"}}},

@@ -30,7 +30,7 @@ func FuzzObjectNames(f *testing.F) {
 		assert.Empty(t, validation.IsDNS1123Label(ClusterNamespace(namespace, name)))
 		account := RequestServiceAccount(name, uid)
 		for _, made := range []string{
-			account, TokenServiceAccount(name, uid), RoleName(account), RoleBindingName(account), CredentialReaderName(account),
+			account, TokenServiceAccount(name, uid), TokenRoleName(account), TokenRoleBindingName(account), CredentialReaderName(account),
 			ImportTokenName(name), AgentBundleName(name), wranglername.SafeConcatName(namespace, name),
 		} {
 			assert.LessOrEqual(t, len(made), 63)

@@ -82,11 +82,11 @@ func isDerivedFromOtherRandom(name, clientRandom string) bool {
 	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
 }
 
-// RoleName is the Role of a token's ServiceAccount.
-func RoleName(serviceAccount string) string { return name.SafeConcatName(serviceAccount, "role") }
+// TokenRoleName is the Role of a token's ServiceAccount.
+func TokenRoleName(serviceAccount string) string { return name.SafeConcatName(serviceAccount, "role") }
 
-// RoleBindingName binds RoleName to its ServiceAccount.
-func RoleBindingName(serviceAccount string) string {
+// TokenRoleBindingName binds TokenRoleName to its ServiceAccount.
+func TokenRoleBindingName(serviceAccount string) string {
 	return name.SafeConcatName(serviceAccount, "to", "role")
 }
 

@@ -22,7 +22,7 @@ const (
 
 	// HubName is the name of the hub's Deployment in the system namespace.
 	HubName = "fleet-controller"
-	// AgentName is the name of the agent's Deployment, ServiceAccount, Lease and credential Secret on a member.
+	// AgentName is the name of the agent's Deployment, ServiceAccount, credential Secret and leader election Lease on a member.
 	AgentName = "fleet-agent"
 	// BootstrapSecret is the Secret on a member with which an agent registers. The agent deletes it once the credential that it got
 	// in exchange has worked.
@@ -174,8 +174,9 @@ const HelmNamespaceAnnotation = "meta.helm.sh/release-namespace"
 
 // Types of the Secrets that the hub creates.
 const (
-	SecretTypeCredential = "fleet.cattle.io/agent-credential"
-	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
+	// SecretTypeAnswer is the type of each answer Secret: one with a credential, and one with a refusal.
+	SecretTypeAnswer = "fleet.cattle.io/agent-credential"
+	SecretTypeValues = "fleet.cattle.io/cluster-registration-values"
 	// SecretTypeBundleValues is the type of the Secret with the Helm values of a Bundle, and with its name.
 	SecretTypeBundleValues = "fleet.cattle.io/bundle-values/v1alpha1"
 	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, and with its name.
@@ -212,6 +213,6 @@ const (
 // GenerationEnv is the environment variable of the agent's container whose change restarts it.
 const GenerationEnv = "GENERATION"
 
-// FieldManager is the server-side apply manager for the objects that hub and agent apply on a member. They share one name so that
-// each can take over objects that the other applied.
+// FieldManager is the server-side apply manager for the agent's own objects, and for the Namespaces, Secrets and copies beside releases. Hub and agent
+// share the name, so that each can take over objects that the other applied. The objects of a release have another one, objectManager in pkg/release.
 const FieldManager = "muster"

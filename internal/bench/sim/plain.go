@@ -62,7 +62,7 @@ func (p PlainClient) register(ctx context.Context, id string) error {
 		return err
 	}
 	_, err = p.API.Core.CoreV1().Secrets(system).Create(ctx, &corev1.Secret{
-		ObjectMeta: named(request.Name), Type: registration.SecretTypeCredential,
+		ObjectMeta: named(request.Name), Type: registration.SecretTypeAnswer,
 		Data: map[string][]byte{registration.CredentialToken: []byte(reply.Status.Token)},
 	}, metav1.CreateOptions{})
 	if err != nil {

@@ -104,7 +104,7 @@ func TestRequestNamedAfterAnotherObject(t *testing.T) {
 	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
 	before := everything(t, s)
 	for like, name := range map[string]string{
-		"the account of the token": account, roleOfToken: registration.RoleName(account), bindingOfToken: registration.RoleBindingName(account),
+		"the account of the token": account, roleOfToken: registration.TokenRoleName(account), bindingOfToken: registration.TokenRoleBindingName(account),
 		"the account of the victim": v.Account(), "an agent": registration.AgentName, "the Cluster of the victim": v.cluster(),
 		"the token": "shared", "every ServiceAccount": "default", "nothing, at length": strings.Repeat("n", 253),
 	} {

@@ -86,7 +86,7 @@ func TestOrigin_tokensOfAnEarlierVersion(t *testing.T) {
 	s.Register(t, values, "before", "1")
 	earlier.Stop(t)
 	roles := s.Hub.Kubernetes.RbacV1().Roles(s.Namespace)
-	role := testenv.RequireThere(t, roles.Get, registration.RoleName(registration.TokenServiceAccount("earlier", string(token.UID))))
+	role := testenv.RequireThere(t, roles.Get, registration.TokenRoleName(registration.TokenServiceAccount("earlier", string(token.UID))))
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Verbs, "register") })
 	require.Len(t, role.Rules, 1)
 	testenv.Update(t, roles.Update, role)

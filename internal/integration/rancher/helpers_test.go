@@ -51,7 +51,7 @@ func specFieldsOf(t *testing.T, cluster *fleet.Cluster, manager string) []string
 
 func (s *serverStory) credentialsOnHub(t *testing.T) []corev1.Secret {
 	t.Helper()
-	secrets := testenv.List(t, s.hub.Kubernetes.CoreV1().Secrets("").List, metav1.ListOptions{FieldSelector: "type=" + registration.SecretTypeCredential})
+	secrets := testenv.List(t, s.hub.Kubernetes.CoreV1().Secrets("").List, metav1.ListOptions{FieldSelector: "type=" + registration.SecretTypeAnswer})
 	return secrets.Items
 }
 

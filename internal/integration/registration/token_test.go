@@ -60,8 +60,8 @@ func TestExpiredToken(t *testing.T) {
 	assert.False(t, time.Now().Add(ahead).Before(token.Status.Expires.Time), "it was not deleted before its time")
 	testenv.RequireGone(t, core.ServiceAccounts(s.Namespace).Get, "ServiceAccount", account)
 	testenv.RequireGone(t, core.Secrets(s.Namespace).Get, "Secret", "short")
-	testenv.RequireGone(t, rbac.Roles(s.Namespace).Get, "Role", registration.RoleName(account))
-	testenv.RequireGone(t, rbac.RoleBindings(s.Namespace).Get, "RoleBinding", registration.RoleBindingName(account))
+	testenv.RequireGone(t, rbac.Roles(s.Namespace).Get, "Role", registration.TokenRoleName(account))
+	testenv.RequireGone(t, rbac.RoleBindings(s.Namespace).Get, "RoleBinding", registration.TokenRoleBindingName(account))
 	testenv.RequireUnauthorized(t, s.Hub, values.Token)
 }
 

@@ -35,7 +35,7 @@ func (h *handler) caFor() (ca []byte, refusal string) {
 // pending means that Kubernetes is issuing it.
 func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cluster *fleet.Cluster) (token credential.Token, pending bool, err error) {
 	secret, err := h.secrets.Get(h.RegistrationNamespace(), registration.AnswerSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
-	if err == nil && secret.Type == registration.SecretTypeCredential && secret.Annotations[fleet.ClusterRegistrationAnnotation] == r.Name &&
+	if err == nil && secret.Type == registration.SecretTypeAnswer && secret.Annotations[fleet.ClusterRegistrationAnnotation] == r.Name &&
 		secret.Annotations[fleet.ClusterRegistrationNamespaceAnnotation] == r.Namespace && len(secret.Data[registration.CredentialToken]) > 0 {
 		return credential.Token(secret.Data[registration.CredentialToken]), false, nil
 	}

@@ -224,7 +224,7 @@ func (h *handler) isRevoked(ctx context.Context, request *fleet.ClusterRegistrat
 
 // answerSecret returns the Secret for which the agent of a request polls. Its data is the credential, or the reason of a refusal.
 func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[string][]byte) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: desiredset.Managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
+	secret := &corev1.Secret{ObjectMeta: desiredset.Managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeAnswer, Data: data}
 	secret.Annotations = map[string]string{
 		fleet.ClusterRegistrationAnnotation:          request.Name,
 		fleet.ClusterRegistrationNamespaceAnnotation: request.Namespace,
@@ -251,7 +251,7 @@ func (h *handler) answerTaken(existing *corev1.Secret) result.Result {
 // credential itself stays valid: the agent has its own copy.
 func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
 	if secret == nil || secret.DeletionTimestamp != nil || secret.Namespace != h.RegistrationNamespace() ||
-		secret.Type != registration.SecretTypeCredential || secret.Labels[fleet.ClusterLabel] == "" && !isRefusal(secret) {
+		secret.Type != registration.SecretTypeAnswer || secret.Labels[fleet.ClusterLabel] == "" && !isRefusal(secret) {
 		return secret, nil
 	}
 	ctx, cancel := h.Passes.Context()
@@ -325,12 +325,12 @@ func secretName(request *fleet.ClusterRegistration) string {
 // requests can share.
 func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
 	key := requestKeyOf(secret)
-	return secret.Type == registration.SecretTypeCredential && key.Namespace == request.Namespace && key.Name == request.Name
+	return secret.Type == registration.SecretTypeAnswer && key.Namespace == request.Namespace && key.Name == request.Name
 }
 
 // isRefusal reports whether an answer contains no credential.
 func isRefusal(secret *corev1.Secret) bool {
-	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
+	return secret != nil && secret.Type == registration.SecretTypeAnswer && len(secret.Data[registration.RefusalReason]) > 0
 }
 
 // secretsByRequest finds answer Secrets by the key of their request.
@@ -344,7 +344,7 @@ func (h *handler) answersOf(request string) ([]*corev1.Secret, error) {
 
 func requestOfSecret(secret *corev1.Secret) []string {
 	key := requestKeyOf(secret)
-	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
+	if secret.Type != registration.SecretTypeAnswer || key.Name == "" {
 		return nil
 	}
 	return []string{index.Key(key.Namespace, key.Name)}

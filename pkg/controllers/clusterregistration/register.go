@@ -408,7 +408,7 @@ func (h *handler) dependentsOfAnswer(secret *corev1.Secret) []types.NamespacedNa
 
 // answeredBy returns the request, granted or not yet, whose answer Secret with a credential this is; nil if there is none.
 func (h *handler) answeredBy(secret *corev1.Secret) *fleet.ClusterRegistration {
-	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+	if secret.Namespace != h.RegistrationNamespace() || secret.Type != registration.SecretTypeAnswer || isRefusal(secret) {
 		return nil
 	}
 	key := requestKeyOf(secret)

@@ -201,7 +201,7 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: named(account)},
 		&rbacv1.Role{
-			ObjectMeta: named(registration.RoleName(account)),
+			ObjectMeta: named(registration.TokenRoleName(account)),
 			Rules: []rbacv1.PolicyRule{
 				{Verbs: []string{"create"}, APIGroups: group, Resources: []string{"clusterregistrations"}},
 				// Not a verb of the API: policy fleet-registration-token asks about it, with the name that a request has in its label.
@@ -212,9 +212,9 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 			},
 		},
 		&rbacv1.RoleBinding{
-			ObjectMeta: named(registration.RoleBindingName(account)),
+			ObjectMeta: named(registration.TokenRoleBindingName(account)),
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: token.Namespace, Name: account}},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: registration.RoleName(account)},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: registration.TokenRoleName(account)},
 		},
 	}
 }

@@ -97,7 +97,7 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerK
 		o := ownerKey{
 			kindCluster, string(secret.Data[registration.CredentialWorkspace]), string(secret.Data[registration.CredentialClusterName]),
 		}
-		if !isManaged(secret) || secret.Namespace != registrationNamespace || secret.Type != registration.SecretTypeCredential ||
+		if !isManaged(secret) || secret.Namespace != registrationNamespace || secret.Type != registration.SecretTypeAnswer ||
 			o.namespace == "" || o.name == "" || secret.Labels[fleet.ClusterLabel] != registration.LabelValue(o.name) {
 			return none
 		}

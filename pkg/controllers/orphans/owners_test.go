@@ -111,7 +111,7 @@ func TestOwnerOfCredential(t *testing.T) {
 	of := func(change func(*corev1.Secret)) ownerKey {
 		s := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: registrationNamespace, Name: "c-1", Labels: managed()},
-			Type:       registration.SecretTypeCredential,
+			Type:       registration.SecretTypeAnswer,
 			Data: map[string][]byte{
 				registration.CredentialWorkspace: []byte("ws"), registration.CredentialClusterName: []byte("member"),
 			},
