@@ -348,7 +348,7 @@ func (l *loop) finish(ctx context.Context, err error) (failed bool) {
 // deployBundles runs package deploy on the connection to the hub.
 func (l *loop) deployBundles(ctx context.Context, use *credential.InUse, compareInterval time.Duration, compareIntervals <-chan time.Duration) error {
 	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
-	stored := use.Stored()
+	stored := use.Current()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
 		HubID:                  stored.HubID(),

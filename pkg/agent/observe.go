@@ -98,7 +98,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 		return o, nil
 	}
 	if running != nil {
-		o.stored = o.stored.WithToken(running.use.Stored().Token) // the stored one may have expired while the renewed one could not be stored
+		o.stored = o.stored.WithToken(running.use.Current().Token) // the stored one may have expired while the renewed one could not be stored
 	}
 
 	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.

@@ -51,7 +51,7 @@ type Renewer struct {
 // does not expire, or only in years, is not renewed: it is from a hub that does not support renewals.
 func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 	for ctx.Err() == nil {
-		current, renewable := inspect(use.Stored().Token)
+		current, renewable := inspect(use.Current().Token)
 		if !renewable {
 			<-ctx.Done()
 			return nil
@@ -90,12 +90,12 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) 
 	token, due := "", time.Time{} // a new token that works, and when the next one must be requested
 	for ctx.Err() == nil {
 		var err error
-		if token == "" || token == use.Stored().Token && !use.hubTime(r.Clock.Now()).Before(due) {
+		if token == "" || token == use.Current().Token && !use.hubTime(r.Clock.Now()).Before(due) {
 			var issued string
 			if issued, err = r.requestToken(ctx, use, current, requested); isLifetimeRefused(err) {
 				requested = shorterLifetime(requested, current, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
-				err = r.verify(ctx, use.Stored().WithToken(issued))
+				err = r.verify(ctx, use.Current().WithToken(issued))
 			}
 			if err == nil {
 				token = issued
@@ -107,8 +107,8 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) 
 			use.storing(token)
 			storeErr := r.storeToken(ctx, use, token)
 			if storeErr == nil {
-				use.useStored(token)
-				text := "The credential for the hub was renewed; it expires at " + use.StoredExpires().UTC().Format(time.RFC3339)
+				use.useAndRecord(token)
+				text := "The credential for the hub was renewed; it expires at " + use.StoredTokenExpires().UTC().Format(time.RFC3339)
 				r.Log.Info(text)
 				if warned {
 					r.Event(ctx, corev1.EventTypeNormal, reasonRenewed, text)
@@ -129,7 +129,7 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) 
 		}
 		pause := pauses.Step()
 		text := fmt.Sprintf("The stored credential for the hub, which expires at %s, could not be renewed: %v", stored.Expires.UTC().Format(time.RFC3339), err)
-		if token != "" && token == use.Stored().Token {
+		if token != "" && token == use.Current().Token {
 			text += fmt.Sprintf(". The agent works with a new one until %s, but loses it when it is restarted", current.Expires.UTC().Format(time.RFC3339))
 		}
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
@@ -229,8 +229,8 @@ func NewInUse(conn *hubclient.Connection, stored *Stored) *InUse {
 	return &InUse{Conn: conn, stored: stored, token: stored.Token, written: []string{stored.Token}}
 }
 
-// Stored returns the credential with the current token.
-func (u *InUse) Stored() *Stored {
+// Current returns the credential with the token that the agent uses, which may not be stored yet.
+func (u *InUse) Current() *Stored {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	return u.stored.WithToken(u.token)
@@ -257,9 +257,9 @@ func (u *InUse) NewerThan(found *Stored) (token string, isOlder bool) {
 	return token, renewable && earlierRenewable && same && earlier.Issued.Before(last.Issued)
 }
 
-// StoredExpires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but
+// StoredTokenExpires returns the end of the stored token; nil if the agent does not renew it. The agent may work with a later token that it could not store, but
 // it cannot work again after a restart.
-func (u *InUse) StoredExpires() *metav1.Time {
+func (u *InUse) StoredTokenExpires() *metav1.Time {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	expires, renewable := Expiry(u.written[0])
@@ -294,8 +294,8 @@ func (u *InUse) useToken(token string) {
 	u.Conn.UseToken(token)
 }
 
-// useStored makes Conn send another token from the next request on, which is stored.
-func (u *InUse) useStored(token string) {
+// useAndRecord makes Conn send another token from the next request on, and records that it is stored.
+func (u *InUse) useAndRecord(token string) {
 	u.useToken(token)
 	u.mutex.Lock()
 	defer u.mutex.Unlock()

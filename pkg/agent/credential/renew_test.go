@@ -90,25 +90,25 @@ func inUse(t *testing.T) *InUse {
 
 func TestInUseMatches(t *testing.T) {
 	use := inUse(t)
-	first := use.Stored()
+	first := use.Current()
 	assert.True(t, use.Matches(first))
 	assert.False(t, use.Matches(first.WithToken("next")))
 	use.storing("next")
 	assert.True(t, use.Matches(first.WithToken("next")), "while it is being stored")
-	use.useStored("next")
-	assert.Equal(t, "next", use.Stored().Token)
+	use.useAndRecord("next")
+	assert.Equal(t, "next", use.Current().Token)
 	assert.True(t, use.Matches(first), "for a reader that read the Secret a moment ago")
 	elsewhere := first.WithToken("next")
 	elsewhere.Server = "https://elsewhere"
 	assert.False(t, use.Matches(elsewhere))
-	assert.Nil(t, use.StoredExpires(), "a token that is not renewed")
+	assert.Nil(t, use.StoredTokenExpires(), "a token that is not renewed")
 	assert.Equal(t, noon, use.hubTime(noon), "while the clock skew is unknown")
 }
 
 func TestInUseNewerThan(t *testing.T) {
 	use := inUse(t)
 	last := agenttest.JWT("uid", noon, noon.Add(time.Hour), 1)
-	use.useStored(last)
+	use.useAndRecord(last)
 	for name, row := range map[string]struct {
 		token, server string
 		want          bool
@@ -121,7 +121,7 @@ func TestInUseNewerThan(t *testing.T) {
 		"of an agent of Fleet":      {agenttest.JWT("uid", noon.Add(-time.Minute), time.Time{}, 2), "", false},
 		"not a token":               {"next", "", false},
 	} {
-		found := use.Stored().WithToken(row.token)
+		found := use.Current().WithToken(row.token)
 		if row.server != "" {
 			found.Server = row.server
 		}

@@ -25,8 +25,8 @@ type facts struct {
 	NoDeploymentID bool
 	// Paused means that nothing may change now.
 	Paused bool
-	// Current means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
-	Current bool
+	// IsCurrent means that the release on the cluster has the deployment ID and is deployed, see requestedRevision.
+	IsCurrent bool
 	// MustRepeat means that this run has deployed or read the revision with the deployment ID, and has to deploy it again, because another
 	// BundleDeployment has adopted the release since, because the revision is not signed, or because another revision is the last one. RetryNotDue
 	// depends on it, and so does the pause after the deployment.
@@ -42,8 +42,8 @@ type facts struct {
 	WaitsFor string
 	// WaitsForValues means that the hub has not written the Secret with the Helm values yet.
 	WaitsForValues bool
-	// Drifted means that the cluster differs from the release, Correct that drift must be undone.
-	Drifted, Correct bool
+	// Drifted means that the cluster differs from the release, MustCorrect that drift must be undone.
+	Drifted, MustCorrect bool
 	// RetryNotDue means that the pause after the last attempt has not passed.
 	RetryNotDue bool
 }
@@ -72,17 +72,17 @@ func decide(f facts) action {
 		return ignore
 	case f.NoDeploymentID || f.Paused:
 		return await
-	case f.Current && f.RetryNotDue:
+	case f.IsCurrent && f.RetryNotDue:
 		return reportOnly
-	case f.Current && f.Drifted && (f.Correct || f.Own): // before sweep, which may fail for a long time
+	case f.IsCurrent && f.Drifted && (f.MustCorrect || f.Own): // before sweep, which may fail for a long time
 		return correct
-	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.WaitsForValues:
+	case f.IsCurrent && f.OldCopies && f.WaitsFor == "" && !f.WaitsForValues:
 		return deploy
-	case f.Current && f.Leftovers:
+	case f.IsCurrent && f.Leftovers:
 		return sweep
-	case f.Current && f.OldNamespaceLabels:
+	case f.IsCurrent && f.OldNamespaceLabels:
 		return relabel
-	case f.Current:
+	case f.IsCurrent:
 		return reportOnly
 	case f.WaitsFor != "" || f.WaitsForValues:
 		return await

@@ -12,7 +12,7 @@ import (
 )
 
 func TestDecide(t *testing.T) {
-	fine := facts{Wanted: true, Current: true}
+	fine := facts{Wanted: true, IsCurrent: true}
 	with := func(change func(*facts)) facts {
 		f := fine
 		change(&f)
@@ -28,15 +28,15 @@ func TestDecide(t *testing.T) {
 		"for an agent in another namespace":      {facts{Own: true, Wanted: true, Elsewhere: true, Drifted: true}, ignore},
 		"nothing to deploy yet":                  {facts{Wanted: true, NoDeploymentID: true}, await},
 		"paused before anything":                 {facts{Wanted: true, Paused: true}, await},
-		"paused with drift":                      {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), await},
+		"paused with drift":                      {with(func(f *facts) { f.Paused, f.Drifted, f.MustCorrect = true, true, true }), await},
 		"new":                                    {facts{Wanted: true}, deploy},
 		"new, after a failure":                   {facts{Wanted: true, RetryNotDue: true}, reportOnly},
 		"new, and waits for another":             {facts{Wanted: true, WaitsFor: "base"}, await},
 		"new, and waits for its values":          {facts{Wanted: true, WaitsForValues: true}, await},
 		"deployed, a Bundle it needs is gone":    {with(func(f *facts) { f.WaitsFor = "base" }), reportOnly},
 		"drift, not to be corrected":             {with(func(f *facts) { f.Drifted = true }), reportOnly},
-		"drift, to be corrected":                 {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
-		"drift, corrected just now":              {with(func(f *facts) { f.Drifted, f.Correct, f.RetryNotDue = true, true, true }), reportOnly},
+		"drift, to be corrected":                 {with(func(f *facts) { f.Drifted, f.MustCorrect = true, true }), correct},
+		"drift, corrected just now":              {with(func(f *facts) { f.Drifted, f.MustCorrect, f.RetryNotDue = true, true, true }), reportOnly},
 		"drift of the agent's own release":       {with(func(f *facts) { f.Own, f.Drifted = true, true }), correct},
 		"copied objects changed on the hub":      {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
 		"copied objects changed, without values": {with(func(f *facts) { f.OldCopies, f.WaitsForValues = true, true }), reportOnly},
@@ -47,10 +47,10 @@ func TestDecide(t *testing.T) {
 		"other labels and leftovers":             {with(func(f *facts) { f.OldNamespaceLabels, f.Leftovers = true, true }), sweep},
 		"other labels before the deployment":     {facts{Wanted: true, OldNamespaceLabels: true}, deploy},
 		"leftovers, with drift":                  {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
-		"leftovers, with drift to be corrected":  {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
+		"leftovers, with drift to be corrected":  {with(func(f *facts) { f.Leftovers, f.Drifted, f.MustCorrect = true, true, true }), correct},
 		"leftovers, tried just now":              {with(func(f *facts) { f.Leftovers, f.RetryNotDue = true, true }), reportOnly},
 		"leftovers of another deployment ID":     {facts{Wanted: true, Leftovers: true}, deploy},
-		"to be corrected, without drift":         {with(func(f *facts) { f.Correct = true }), reportOnly},
+		"to be corrected, without drift":         {with(func(f *facts) { f.MustCorrect = true }), reportOnly},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, decide(row.facts), "%s", decide(row.facts)) })
 	}

@@ -26,7 +26,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew. Record which releases
 	// have no BundleDeployment. They are kept. The releases of a BundleDeployment that is deleted later are removed.
 	if key == d.ownKey && bd != nil {
-		if err := d.recordOwn(ctx, bd); err != nil {
+		if err := d.checkOwn(ctx, bd); err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
@@ -55,7 +55,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 				return
 			}
 		}
-		if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && !f.OldNamespaceLabels && drift.none() {
+		if _, drift := state.release(); f.IsCurrent && !f.Leftovers && !f.OldCopies && !f.OldNamespaceLabels && drift.none() {
 			state.attempts.endConflict()
 			state.attempts.endFailure() // a correction failed, and the drift was undone by another writer
 		}
@@ -160,12 +160,12 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	d.report(ctx, key, bd, state, f, leftErr)
 }
 
-// recordOwn records what the existence of the agent's own BundleDeployment says about the hub, see restored.go.
-func (d *reconciler) recordOwn(ctx context.Context, own *fleet.BundleDeployment) error {
-	if err := d.keepIfAnew(ctx, own); err != nil {
+// checkOwn is called when the agent's own BundleDeployment exists. It keeps releases if that shows that the hub is another one, see restored.go.
+func (d *reconciler) checkOwn(ctx context.Context, own *fleet.BundleDeployment) error {
+	if err := d.keepIfRecreated(ctx, own); err != nil {
 		return err
 	}
-	return d.recordOwnGone(ctx, time.Time{})
+	return d.recordOwnState(ctx, ownExists)
 }
 
 // isPausedAsDeployed reports whether a BundleDeployment is paused after it was deployed.
@@ -184,24 +184,24 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	spec := bd.Spec
 	deployed, drift := state.release()
 	var revision release.Found
-	revision, f.Current = d.requestedRevision(key, bd, state)
-	f.MustRepeat = !f.Current && (isRevision(deployed, revision) || state.notSigned == revision.String() || state.hasDeployed(bd))
+	revision, f.IsCurrent = d.requestedRevision(key, bd, state)
+	f.MustRepeat = !f.IsCurrent && (isRevision(deployed, revision) || state.notSigned == revision.String() || state.hasDeployed(bd))
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = isPaused(bd)
 	failure := state.attempts.failureOf(bd)
-	f.Leftovers = f.Current && isLeftover(failure)
+	f.Leftovers = f.IsCurrent && isLeftover(failure)
 	f.Drifted = drift.found()
-	f.Correct = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
+	f.MustCorrect = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
-	f.RetryNotDue = d.Clock.Now().Before(state.attempts.next(bd, d.Timing)) && (f.Current || f.MustRepeat || failure != nil)
+	f.RetryNotDue = d.Clock.Now().Before(state.attempts.next(bd, d.Timing)) && (f.IsCurrent || f.MustRepeat || failure != nil)
 	f.WaitsForValues = spec.WaitingForValues
 	// A deployed BundleDeployment is checked against dependsOn once for each of its changes, as by Fleet's own agent: after an event of its
 	// objects and after a comparison, the status does not report that a Bundle on which it depends has become unready.
-	if asked := dependencyRequest(bd); !f.Current || state.dependenciesMet != asked {
+	if asked := dependencyRequest(bd); !f.IsCurrent || state.dependenciesMet != asked {
 		f.WaitsFor = unmet(bd, d.bundleDeployments())
 		state.dependenciesMet = ""
 		if f.WaitsFor == "" {

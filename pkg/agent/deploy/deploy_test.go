@@ -147,7 +147,7 @@ func TestRecordOwnGone_anotherHub(t *testing.T) {
 	for hub, patches := range map[string]int{"this": 1, "other": 0} {
 		member.ClearActions()
 		p.record.hub, p.record.ownGone = hub, time.Time{}
-		require.NoError(t, p.recordOwnGone(t.Context(), p.clock.Now()))
+		require.NoError(t, p.recordOwnState(t.Context(), p.clock.Now()))
 		assert.Len(t, member.Actions(), patches, "recorded hub %s", hub)
 	}
 }

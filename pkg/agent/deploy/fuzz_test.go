@@ -29,7 +29,7 @@ func FuzzDecide(f *testing.F) {
 			assert.False(t, in.Wanted)
 		case deploy, correct, sweep:
 			assert.True(t, in.Wanted && !in.Elsewhere && !in.NoDeploymentID && !in.Paused && !in.RetryNotDue)
-			assert.Equal(t, does != deploy, in.Current && !(does == deploy && in.OldCopies))
+			assert.Equal(t, does != deploy, in.IsCurrent && !(does == deploy && in.OldCopies))
 		default:
 			assert.True(t, in.Wanted)
 		}

@@ -68,7 +68,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 				if !f.Others && !since.Equal(unmanagedSince) { // it is gone with all others, as if the Cluster had been deleted
 					since, state.goneSince = time.Time{}, d.Clock.Now()
 				}
-				if err := d.recordOwnGone(ctx, since); err != nil {
+				if err := d.recordOwnState(ctx, since); err != nil {
 					d.retryLater(ctx, key, state, err)
 					return
 				}

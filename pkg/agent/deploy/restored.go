@@ -43,7 +43,7 @@ type hubRecord struct {
 	hub     string           // "" if none is recorded
 	version uint64           // 0 if none is recorded
 	own     types.UID        // of the agent's own BundleDeployment; "" if it did not exist
-	ownGone time.Time        // since when the agent's own BundleDeployment is gone; zero if it exists, the epoch if the hub no longer manages the agent
+	ownGone time.Time        // since when the agent's own BundleDeployment is gone, ownExists or unmanagedSince
 	kept    sets.Set[string] // keys of missing BundleDeployments whose releases stay
 }
 
@@ -67,8 +67,8 @@ func (r *hubRecord) isOther(hub string) bool { return r.hub != "" && r.hub != hu
 // isEmpty reports whether nothing is recorded.
 func (r *hubRecord) isEmpty() bool { return r.hub == "" && r.version == 0 }
 
-// isAnew reports whether the agent's own BundleDeployment, which has this UID, is another one than the recorded one. "" means that it does not exist.
-func (r *hubRecord) isAnew(own types.UID) bool { return r.own != "" && own != "" && r.own != own }
+// isRecreated reports whether the agent's own BundleDeployment, which has this UID, is another one than the recorded one. "" means that it does not exist.
+func (r *hubRecord) isRecreated(own types.UID) bool { return r.own != "" && own != "" && r.own != own }
 
 func isRestored(recorded, current uint64) bool {
 	return recorded != 0 && (current < recorded || isBumped(recorded, current))
@@ -162,11 +162,11 @@ func (d *reconciler) keepIfRestored(ctx context.Context) error {
 	return nil
 }
 
-// keepIfAnew keeps the releases whose BundleDeployment is missing, if the agent's own BundleDeployment is another one than the recorded one.
-func (d *reconciler) keepIfAnew(ctx context.Context, own *fleet.BundleDeployment) error {
+// keepIfRecreated keeps the releases whose BundleDeployment is missing, if the agent's own BundleDeployment is another one than the recorded one.
+func (d *reconciler) keepIfRecreated(ctx context.Context, own *fleet.BundleDeployment) error {
 	d.record.Lock()
 	defer d.record.Unlock()
-	if d.record.isAnew(own.UID) {
+	if d.record.isRecreated(own.UID) {
 		return d.keepMissing(ctx)
 	}
 	return nil
@@ -192,18 +192,18 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 		d.Log.Warn("The agent is connected to another hub, or to a new address of its hub. Releases without a BundleDeployment stay")
 	case isRestored(recorded, current):
 		d.Log.Warnf("The hub was restored from a backup: its resourceVersion was %d and is %d. Releases without a BundleDeployment stay", recorded, current)
-	case d.record.isAnew(own):
+	case d.record.isRecreated(own):
 		d.Log.Warn("The hub has created the agent's own BundleDeployment anew: its objects were deleted. Releases without a BundleDeployment stay")
 	case d.record.isEmpty():
 		d.Log.Warnf("Secret %s/%s has no record of the hub, although there are releases. Those without a BundleDeployment stay",
 			d.AgentNamespace, registration.HistoryKeySecret)
-	case d.record.isAnew(d.ownUID()):
+	case d.record.isRecreated(d.ownUID()):
 		return errors.New("the watch shows the agent's own BundleDeployment with another UID than the hub has: waiting until both agree")
 	default:
 		// One of several API servers is behind the others, or has not been restarted since the restore.
 		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), current)
 	}
-	if err := d.writeRecord(ctx, current, own, time.Time{}, d.record.kept.Union(missing)); err != nil {
+	if err := d.writeRecord(ctx, current, own, ownExists, d.record.kept.Union(missing)); err != nil {
 		return err
 	}
 	for _, name := range d.reportKept() {
@@ -214,8 +214,11 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 	return nil
 }
 
-// unmanagedSince is recorded instead of a time if the hub has deleted the agent's own BundleDeployment because it no longer manages the agent.
-var unmanagedSince = time.Unix(0, 0)
+// Recorded instead of the time since which the agent's own BundleDeployment is gone.
+var (
+	ownExists      = time.Time{}     // it exists
+	unmanagedSince = time.Unix(0, 0) // the hub has deleted it because it no longer manages the agent
+)
 
 // ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this
 // run, and unmanagedSince if the hub no longer manages the agent.
@@ -232,9 +235,9 @@ func (d *reconciler) ownGoneSince(state *deploymentState) time.Time {
 	return state.goneSince
 }
 
-// recordOwnGone records since when the agent's own BundleDeployment is gone, for later runs; zero if it exists. Until it is recorded that the hub has
+// recordOwnState records since when the agent's own BundleDeployment is gone, or ownExists, for later runs. Until it is recorded that the hub has
 // changed, it does nothing: keepMissing then begins again.
-func (d *reconciler) recordOwnGone(ctx context.Context, since time.Time) error {
+func (d *reconciler) recordOwnState(ctx context.Context, since time.Time) error {
 	d.record.Lock()
 	defer d.record.Unlock()
 	if d.record.ownGone.Equal(since) || d.hubChanged() {
@@ -274,7 +277,7 @@ func (d *reconciler) hubChanged() bool {
 // It is called with the lock held.
 func (d *reconciler) mayBeOtherHub() bool {
 	isUnrecorded := d.record.isEmpty() && slices.ContainsFunc(d.index.keys(), func(key string) bool { return key != d.ownKey })
-	return d.record.isOther(d.HubID) || d.record.isAnew(d.ownUID()) || isUnrecorded
+	return d.record.isOther(d.HubID) || d.record.isRecreated(d.ownUID()) || isUnrecorded
 }
 
 // ownUID returns the UID of the agent's own BundleDeployment in the cache, "" if there is none.

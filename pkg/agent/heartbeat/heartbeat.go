@@ -57,10 +57,10 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	retries, reported := (*wait.Backoff)(nil), lastReport{}
 	for ctx.Err() == nil {
 		wake := h.Notes.waker()
-		stored := use.Stored()
+		stored := use.Current()
 		interval, err := h.send(ctx, use, &reported)
 		if h.Metrics != nil {
-			h.Metrics.count(err, use.StoredExpires())
+			h.Metrics.count(err, use.StoredTokenExpires())
 		}
 		if rejected := rejections.Check(err, h.Clock.Now()); rejected != nil {
 			return rejected
@@ -84,7 +84,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 
 // send sends one heartbeat and returns the time until the next.
 func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastReport) (time.Duration, error) {
-	stored, leaseInterval := use.Stored(), cmp.Or(h.Interval, config.DefaultLeaseInterval)
+	stored, leaseInterval := use.Current(), cmp.Or(h.Interval, config.DefaultLeaseInterval)
 	report := h.report(ctx, use, leaseInterval)
 	h.sending.Lock()
 	defer h.sending.Unlock()
@@ -118,7 +118,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	statusInterval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
 	report.CheckinInterval, report.LastSeen = &metav1.Duration{Duration: statusInterval}, now.UTC().Format(time.RFC3339)
 	lease, err := h.write(ctx, use, forLease, report)
-	if names && hubclient.RefusedBy(err, registration.LeasePolicy) { // a hub of an earlier release, or a renewal has replaced the token meanwhile
+	if names && hubclient.RefusedBy(err, registration.LeasePolicy) { // a renewal has replaced the token meanwhile
 		h.refused = id
 		delete(annotations, registration.LeaseCredential)
 		lease, err = h.write(ctx, use, forLease, report)
@@ -154,7 +154,7 @@ func (h *Heartbeat) ProvePossession(ctx context.Context, use *credential.InUse, 
 // write patches the agent's Lease or, if the hub makes none, status.agent of the Cluster. After a downgrade of the hub, the agent may no longer
 // write the Lease, but the status of the Cluster. The Lease is nil if it was not written.
 func (h *Heartbeat) write(ctx context.Context, use *credential.InUse, forLease, forStatus any) (*coordinationv1.Lease, error) {
-	stored := use.Stored()
+	stored := use.Current()
 	if stored.Lease != "" {
 		lease, err := use.Conn.PatchLease(ctx, stored.Lease, forLease)
 		if err == nil {
@@ -230,7 +230,7 @@ type hubReport struct {
 
 // report returns the report without LastSeen and Notes. It leaves out values that cannot be read.
 func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, interval time.Duration) statusPatch {
-	cluster, stored := readClusterInfo(ctx, h.Member, h.Timing.Request), use.Stored()
+	cluster, stored := readClusterInfo(ctx, h.Member, h.Timing.Request), use.Current()
 	r := statusPatch{
 		Namespace:         h.Member.Namespace,
 		CheckinInterval:   &metav1.Duration{Duration: interval},
@@ -245,7 +245,7 @@ func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, interval 
 			AgentTLSMode:    textOrNull(string(stored.TLSMode())),
 		},
 		Instance:          textOrNull(h.Instance),
-		CredentialExpires: use.StoredExpires(),
+		CredentialExpires: use.StoredTokenExpires(),
 		Registration:      textOrNull(stored.Request),
 	}
 	if skew, known := use.Conn.ClockSkew(); known {

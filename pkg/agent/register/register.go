@@ -150,7 +150,7 @@ type polling struct {
 
 func (r *Registrar) polling(request pendingRequest) polling {
 	now := r.Clock.Now()
-	since, complete := r.tracker.observed(request.name)
+	since, complete := r.tracker.polledSince(request.name)
 	if !complete {
 		since = now
 	}
@@ -309,7 +309,7 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *fleet.ClusterRegistration, missing string) error {
 	err := fmt.Errorf("the hub did not grant ClusterRegistration %s/%s within %s (%s); its conditions on the hub say why: "+
 		"kubectl get clusterregistrations.fleet.cattle.io -n %[1]s %[2]s -o yaml", object.Namespace, object.Name, r.Timing.Registration, missing)
-	if _, complete := r.tracker.observed(request.name); !complete || r.labelsChanged(ctx, request) {
+	if _, complete := r.tracker.polledSince(request.name); !complete || r.labelsChanged(ctx, request) {
 		err = errors.Join(err, DeletePendingRequest(ctx, r.Member))
 	}
 	return err
@@ -390,7 +390,7 @@ func (r *Registrar) tokenRejected(i *BootstrapIdentity, cause error) error {
 // credential for 40 minutes. Without a gap there was no credential yet, and the agent will read it after a later approval. A request from before
 // a restart or an outage may have been granted meanwhile, and its credential may have expired.
 type requestTracker struct {
-	request             string // empty while none is observed
+	request             string // empty while there is none
 	since, lastResponse time.Time
 }
 
@@ -398,7 +398,7 @@ func (t *requestTracker) sent(request string, now time.Time) {
 	*t = requestTracker{request: request, since: now, lastResponse: now}
 }
 
-// responded records a response of the API server of the hub, also "not found". A gap longer than maxGap ends the observation. The difference by the
+// responded records a response of the API server of the hub, also "not found". A gap longer than maxGap ends the record. The difference by the
 // wall clock, which Round(0) leaves, includes the time for which the machine was suspended; the monotonic clock does not, but cannot be set back.
 func (t *requestTracker) responded(now time.Time, maxGap time.Duration) {
 	if max(now.Sub(t.lastResponse), now.Round(0).Sub(t.lastResponse.Round(0))) > maxGap {
@@ -407,7 +407,7 @@ func (t *requestTracker) responded(now time.Time, maxGap time.Duration) {
 	t.lastResponse = now
 }
 
-// observed returns the time since which the request is observed without a gap.
-func (t *requestTracker) observed(request string) (since time.Time, complete bool) {
+// polledSince returns the time since which the agent has polled for the answer to the request; complete is false if there was a gap.
+func (t *requestTracker) polledSince(request string) (since time.Time, complete bool) {
 	return t.since, request != "" && t.request == request
 }

@@ -182,7 +182,7 @@ func TestParseAnswer(t *testing.T) {
 func TestRequestTracker(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	complete := func(tracker *requestTracker, request string) bool {
-		_, complete := tracker.observed(request)
+		_, complete := tracker.polledSince(request)
 		return complete
 	}
 	tracker := &requestTracker{}
