@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"helm.sh/helm/v4/pkg/kube"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
 
@@ -47,17 +49,20 @@ const (
 type cluster struct {
 	*kube.Client
 	schema *schemaCache
-	// removing is the name of the release whose objects are being removed; "" if none are.
-	removing string
-	// onlyMarked, if set, is the name of the release. Only objects with its annotations, and with the SetHashLabel setHash, are then removed; if setHash
-	// is "", with the same label as in the manifest.
-	onlyMarked, setHash string
-	// keepsLive keeps objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides: in those of
-	// failed attempts and of revisions that are not signed, it may be missing.
+	// release is the name of the release, and Namespace its namespace.
+	release string
+	// removing is whether the objects of the release are being removed.
+	removing bool
+	// onlyMarked is whether the manifest may name objects that its author could not touch. Only objects with the SetHashLabel setHash are then deleted; if
+	// setHash is "", with the same label as in the manifest. A removal then deletes no hooks.
+	onlyMarked bool
+	setHash    string
+	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
+	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
-	// keepsUnmarked keeps objects without the marks of a release during a removal. A later revision, which is gone, may have dropped them, and a person may
-	// have created objects with their names since.
-	keepsUnmarked bool
+	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, at most maxKept.
+	kept   []string
+	keptMu sync.Mutex
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -101,7 +106,7 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	if failed := c.schema.failure(); failed != nil && err != nil {
 		err = failed
 	}
-	if c.removing != "" {
+	if c.removing {
 		c.removeError = utilerrors.FilterOut(err, isUnknownKind)
 		return infos, c.removeError
 	}
@@ -135,79 +140,142 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	return created, nil
 }
 
-// Delete skips objects that another release has adopted. Helm would delete them, because it deletes what the stored manifest names.
+// Delete deletes what remove deletes. Helm would delete whatever has the names of the manifest.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
-	// Outside of a removal, Helm's choice counts. During a removal, an object without marks is deleted too, unless only marked ones may be. Hooks have
-	// no marks.
-	ours, err := c.deletable(resources, c.removing, func(desired runtime.Object, name string) bool {
-		return c.removing == "" || name == "" && c.onlyMarked == "" && (!c.keepsUnmarked || isHook(desired))
-	})
-	if err != nil {
-		c.removeError = err
-		return nil, []error{err}
-	}
-	if len(ours) == 0 {
-		return &kube.Result{}, nil
-	}
-	errs := c.deleteAll(ours, policy)
+	deleted, errs := c.remove(resources, policy)
 	c.removeError = errors.Join(errs...)
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	return &kube.Result{Deleted: ours}, nil
+	return &kube.Result{Deleted: deleted}, nil
+}
+
+// deleteMarked deletes the objects that have the marks of the release.
+func (c *cluster) deleteMarked(resources kube.ResourceList) error {
+	c.removing, c.keepsLive = true, true
+	_, errs := c.remove(resources, metav1.DeletePropagationBackground)
+	return errors.Join(errs...)
+}
+
+// removable is an object of a manifest that may be deleted, and what identifies its state when that was decided.
+type removable struct {
+	*resource.Info
+	uid     types.UID
+	version string
+}
+
+// remove deletes those of the objects that may be deleted, see read, and returns them. Before it deletes the first one, it has read all.
+func (c *cluster) remove(resources kube.ResourceList, policy metav1.DeletionPropagation) (deleted kube.ResourceList, errs []error) {
+	var ours []removable
+	for _, info := range resources {
+		switch o, err := c.read(info); {
+		case err != nil:
+			return nil, []error{err}
+		case o != nil:
+			ours, deleted = append(ours, *o), append(deleted, info)
+		}
+	}
+	return deleted, c.deleteAll(ours, policy)
 }
 
 // deleteAtOnce is how many objects deleteAll deletes at the same time.
 const deleteAtOnce = 10
 
-// deleteAll deletes objects. Helm would delete all that follow each other and have the same kind at the same time.
-func (c *cluster) deleteAll(resources kube.ResourceList, policy metav1.DeletionPropagation) (errs []error) {
-	for batch := range slices.Chunk(resources, deleteAtOnce) {
-		_, more := c.Client.Delete(batch, policy)
-		for _, err := range more {
-			errs = append(errs, shortened(err))
+// deleteAll deletes objects. As with Helm, those of one kind are gone before those of the next kind are deleted.
+func (c *cluster) deleteAll(objects []removable, policy metav1.DeletionPropagation) (errs []error) {
+	for len(objects) > 0 {
+		n := 1
+		for n < min(len(objects), deleteAtOnce) && objects[n].Mapping.GroupVersionKind == objects[0].Mapping.GroupVersionKind {
+			n++
 		}
+		failures := make([]error, n)
+		var running sync.WaitGroup
+		for i, o := range objects[:n] {
+			running.Go(func() { failures[i] = c.delete(o, policy) })
+		}
+		running.Wait()
+		for _, err := range failures {
+			if err != nil {
+				errs = append(errs, shortened(err))
+			}
+		}
+		objects = objects[n:]
 	}
 	return errs
 }
 
-// deleteMarked deletes the objects that have the marks of the release.
-func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
-	c.removing, c.keepsLive = release, true
-	marked, err := c.deletable(resources, release, func(runtime.Object, string) bool { return false })
-	if err != nil || len(marked) == 0 {
+// delete deletes an object as it was read. If it has changed since, another release may have adopted it, or a person may have created another one with
+// its name: it is then read again.
+func (c *cluster) delete(o removable, policy metav1.DeletionPropagation) error {
+	current := &o
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		if current == nil {
+			if current, err = c.read(o.Info); err != nil || current == nil {
+				return err
+			}
+		}
+		read := current
+		current = nil
+		_, err = resource.NewHelper(o.Client, o.Mapping).DeleteWithOptions(o.Namespace, o.Name, &metav1.DeleteOptions{
+			PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &read.uid, ResourceVersion: &read.version},
+		})
 		return err
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	return errors.Join(c.deleteAll(marked, metav1.DeletePropagationBackground)...)
+	return err
 }
 
-// deletable reads the objects and returns those that may be deleted: they exist, and either have the marks of the release or are accepted by the
-// function, which gets the object of the manifest, and the name of the release in the marks of the one that exists. It keeps none of the objects that
-// it has read: they are as large as the cluster likes.
-func (c *cluster) deletable(
-	resources kube.ResourceList, release string, accept func(desired runtime.Object, name string) bool,
-) (found kube.ResourceList, err error) {
-	for _, info := range resources {
-		desired := info.Object
-		if err := info.Get(); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		live := info.Object
-		info.Object = desired
-		if c.onlyMarked != "" && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)) {
-			continue
-		}
-		if c.keepCRDs && isCRD(info) || (c.keepsLive || c.onlyMarked != "") && isKept(live) {
-			continue
-		}
-		name, namespace := marksOf(live)
-		if name == release && namespace == c.Namespace || accept(desired, name) {
-			found = append(found, info)
-		}
+// read reads an object and returns it if it may be deleted: it has the marks of the release. An object of another release stays, because that one has
+// adopted it. An object without marks stays, because a person may have created it since: it may have been missing, or a later revision, which is gone,
+// may have dropped it. Hooks get no marks: their annotations define whether what has their names is deleted. The result does not contain
+// the object that was read, which is as large as the cluster likes.
+func (c *cluster) read(info *resource.Info) (*removable, error) {
+	desired := info.Object
+	err := info.Get()
+	live := info.Object
+	info.Object = desired
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case !c.removing && apierrors.IsForbidden(err): // an upgrade leaves it, as with Helm
+		c.noteKept(info, "which the deployment may not read")
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return found, nil
+	accessor, err := meta.Accessor(live)
+	if err != nil {
+		return nil, err
+	}
+	name, namespace := marksOf(live)
+	respectsLive := c.keepsLive || c.onlyMarked || !c.removing && !isHook(desired)
+	switch {
+	case c.keepCRDs && isCRD(info), respectsLive && isKept(live):
+		return nil, nil
+	case name == "" && (!isHook(desired) || c.removing && c.onlyMarked):
+		c.noteKept(info, "which belongs to no Helm release")
+		return nil, nil
+	case name != "" && (name != c.release || namespace != c.Namespace):
+		c.noteKept(info, fmt.Sprintf("which belongs to Helm release %s/%s", namespace, name))
+		return nil, nil
+	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
+		c.noteKept(info, "which does not belong to the BundleDeployment")
+		return nil, nil
+	}
+	return &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}, nil
+}
+
+// maxKept is how many objects noteKept describes.
+const maxKept = 20
+
+func (c *cluster) noteKept(info *resource.Info, why string) {
+	c.keptMu.Lock()
+	defer c.keptMu.Unlock()
+	if len(c.kept) < maxKept {
+		c.kept = append(c.kept, fmt.Sprintf("%s %s, %s", info.Mapping.GroupVersionKind.Kind, cache.NewObjectName(info.Namespace, info.Name), why))
+	}
 }
 
 // objectSetHash returns the SetHashLabel of an object; "" if it has none.
@@ -242,8 +310,8 @@ func marksOf(object runtime.Object) (name, namespace string) {
 }
 
 // Update first takes over the fields of other field managers, with inherits, and then, with replace, deletes objects that cannot be patched.
-// With keepCRDs it keeps CustomResourceDefinitions that the target no longer contains. With onlyMarked, it deletes only marked objects that the
-// target no longer contains. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
+// Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
+// release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
 // the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.inherits {
@@ -256,18 +324,13 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 			return &kube.Result{}, err
 		}
 	}
-	if c.keepCRDs {
-		original = original.Filter(func(info *resource.Info) bool { return !isCRD(info) || target.Get(info) != nil })
+	result, err := c.Client.Update(original.Intersect(target), target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
+	if err != nil {
+		return result, err
 	}
-	if c.onlyMarked != "" {
-		removed := original.Filter(func(info *resource.Info) bool { return target.Get(info) == nil })
-		marked, err := c.deletable(removed, c.onlyMarked, func(runtime.Object, string) bool { return false })
-		if err != nil {
-			return &kube.Result{}, err
-		}
-		original = append(original.Filter(func(info *resource.Info) bool { return target.Get(info) != nil }), marked...)
-	}
-	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
+	deleted, errs := c.remove(original.Difference(target), metav1.DeletePropagationBackground)
+	result.Deleted = deleted
+	return result, errors.Join(errs...)
 }
 
 // inheritFields gives the fields that other field managers of agents own to the field manager of the action, on the objects that exist. The API
@@ -326,7 +389,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	if err != nil {
 		return err
 	}
-	var unpatchable kube.ResourceList
+	var unpatchable []removable
 	for _, info := range target {
 		object, ok := info.Object.(*unstructured.Unstructured)
 		if !ok || !slices.Contains(replaceableKinds, info.Mapping.GroupVersionKind.GroupKind()) || isKept(object) {
@@ -338,7 +401,8 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 		if !apierrors.IsInvalid(err) {
 			continue
 		}
-		if live, err := objects.Get(context.Background(), info.Name, metav1.GetOptions{}); err != nil || isKept(live) {
+		live, err := objects.Get(context.Background(), info.Name, metav1.GetOptions{})
+		if err != nil || isKept(live) {
 			continue
 		}
 		renamed := object.DeepCopy() // the name is taken
@@ -346,11 +410,8 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 		renamed.SetGenerateName("replacement-")
 		_, err = objects.Create(context.Background(), renamed, metav1.CreateOptions{FieldManager: c.manager, DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
-			unpatchable = append(unpatchable, info)
+			unpatchable = append(unpatchable, removable{Info: info, uid: live.GetUID(), version: live.GetResourceVersion()})
 		}
-	}
-	if len(unpatchable) == 0 {
-		return nil
 	}
 	if err := errors.Join(c.deleteAll(unpatchable, metav1.DeletePropagationBackground)...); err != nil {
 		return fmt.Errorf("replacing objects that cannot be patched: %w", err)

@@ -76,6 +76,9 @@ type Deployed struct {
 	NamespaceErr *NamespaceError
 	// Dropped lists the damaged revisions that Deploy has deleted.
 	Dropped []Found
+	// Kept describes objects that the release no longer has, and that stay because they do not belong to it: another release has adopted them, or a
+	// person may have created them.
+	Kept []string
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
@@ -173,11 +176,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	op.cluster.replace = r.helm().Force
 	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
-	// The upgrade removes objects that the last revision has and the new one lacks. A forged revision may name any object, and so may a revision
-	// that was deployed with the rights of another ServiceAccount.
+	// The upgrade removes objects that the last revision has and the new one lacks, if they have the marks of the release. A forged revision may name any
+	// object, and so may a revision that was deployed with the rights of another ServiceAccount: they must have the marks of the BundleDeployment too.
 	isForged := func(r *helm.Release) bool { return !c.isSigned(r) }
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
-		op.cluster.onlyMarked = r.Name
+		op.cluster.onlyMarked = true
 	}
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
@@ -198,7 +201,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	deployed.NamespaceErr, deployed.Dropped = unlabelled, dropped
+	deployed.NamespaceErr, deployed.Dropped, deployed.Kept = unlabelled, dropped, op.cluster.kept
 	return deployed, op.sweep(deployed, revisions)
 }
 
@@ -343,7 +346,7 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
 	// A rollback runs the hooks of the revision that it restores with the identity of this upgrade.
 	restored := lastWith(revisions, common.StatusDeployed, common.StatusSuperseded)
-	upgrade.RollbackOnFailure = r.rollsBack() && o.cluster.onlyMarked == "" && checkReleaseOwner(r, restored, false) == nil
+	upgrade.RollbackOnFailure = r.rollsBack() && !o.cluster.onlyMarked && checkReleaseOwner(r, restored, false) == nil
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
@@ -433,7 +436,7 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 			}
 		}
 	}
-	if err := o.cluster.deleteMarked(left, d.Name); err != nil {
+	if err := o.cluster.deleteMarked(left); err != nil {
 		return &LeftoverError{err}
 	}
 	return nil

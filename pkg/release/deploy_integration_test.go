@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -522,4 +523,95 @@ func TestDeploy_renamedReleaseNameOfAnother(t *testing.T) {
 	require.ErrorAs(t, err, &conflict)
 	assert.Equal(t, []string{"a", "b"}, m.configMaps())
 	assert.Equal(t, "one", m.configMap("a").Data["k"])
+}
+
+// An upgrade deletes only objects that belong to the release: another one has taken "a" over, and a person has created "b" again.
+func TestDeploy_droppedObjects(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "c.yaml", configMap("c", "k", "one"), "d.yaml", configMap("d", "k", "one")))
+	other := m.request("a.yaml", configMap("a", "k", "two"))
+	other.Name, other.BundleDeployment, other.Labels = "other", "other", owner.LabelsFor("other", "one")
+	other.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+	m.deploy(other)
+	m.recreate("b")
+	d := m.deploy(m.request("d.yaml", configMap("d", "k", "two")))
+	assert.Equal(t, []string{"a", "b", "d"}, m.configMaps())
+	assert.Equal(t, "two", m.configMap("a").Data["k"])
+	assert.Equal(t, []string{
+		"ConfigMap " + m.namespace + "/a, which belongs to Helm release " + m.namespace + "/other",
+		"ConfigMap " + m.namespace + "/b, which belongs to no Helm release",
+	}, d.Kept)
+}
+
+// recreate replaces a ConfigMap by one of a person.
+func (m *member) recreate(name string) {
+	m.t.Helper()
+	configMaps := m.core.CoreV1().ConfigMaps(m.namespace)
+	if err := configMaps.Delete(m.t.Context(), name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		require.NoError(m.t, err)
+	}
+	_, err := configMaps.Create(m.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(m.t, err)
+}
+
+// Another release takes an object over after this one has read it, in order to delete it: both Bundles change with one commit.
+func TestDeploy_droppedObjectIsTakenMeanwhile(t *testing.T) {
+	for name, act := range map[string]func(*member) error{
+		"upgrade": func(m *member) error {
+			_, err := m.Deploy(m.t.Context(), m.request("b.yaml", configMap("b", "k", "one")))
+			return err
+		},
+		"removal": func(m *member) error {
+			return m.Uninstall(m.t.Context(), m.namespace, "app", UninstallOptions{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var take func()
+			m := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+				if now := take; now != nil && req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/a") {
+					take = nil
+					now()
+				}
+				return next.RoundTrip(req)
+			}))
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+			take = func() {
+				_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(context.Background(), "a", types.MergePatchType,
+					[]byte(`{"metadata":{"annotations":{"`+NameAnnotation+`":"other"}}}`), metav1.PatchOptions{})
+				assert.NoError(t, err)
+			}
+			require.NoError(t, act(m))
+			require.Nil(t, take)
+			assert.Contains(t, m.configMaps(), "a")
+		})
+	}
+}
+
+// The last revision is one that was replaced: somebody has deleted the Secrets of the later ones.
+func TestDeploy_fromSuperseded(t *testing.T) {
+	m := onMember(t)
+	m.withHistoryKey()
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+	m.deploy(m.request("b.yaml", configMap("b", "k", "two")))
+	m.recreate("a")
+	require.NoError(t, m.core.CoreV1().Secrets(m.namespace).Delete(t.Context(), secretName("app", 2), metav1.DeleteOptions{}))
+	m.deploy(m.request("b.yaml", configMap("b", "k", "three")))
+	assert.Equal(t, []string{"a", "b"}, m.configMaps())
+}
+
+// An installation that is undone deletes what it has created, and not what a person has created meanwhile.
+func TestDeploy_undoneInstallation(t *testing.T) {
+	var m *member
+	m = onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		if req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+			m.recreate("b")
+			return nil, errCut
+		}
+		return next.RoundTrip(req)
+	}))
+	r := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+	r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorIs(t, err, errCut)
+	assert.Equal(t, []string{"b"}, m.configMaps())
 }

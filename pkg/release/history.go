@@ -508,6 +508,7 @@ func (c *Client) open(ctx context.Context, namespace, name string, account servi
 	if err != nil {
 		return nil, nil, err
 	}
+	op.cluster.release = name
 	revisions, err := op.revisions(name)
 	return op, revisions, err
 }

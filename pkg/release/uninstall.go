@@ -47,16 +47,19 @@ type UninstallOptions struct {
 	// Adjust returns the options for those of a revision; nil leaves them as they are. The options of the last signed revision with the labels of the owner
 	// replace the others, which may come from a revision that a user who may write Secrets in the namespace has stored.
 	Adjust func(UninstallOptions) UninstallOptions
+	// ReportKept, if set, gets descriptions of objects that stay because they do not belong to the release, as in Deployed.Kept.
+	ReportKept func([]string)
 }
 
 // errOtherOwner is the error of Uninstall if no revision of the owner decides, and another revision has another owner, perhaps a person or an agent with
 // another key: the history is theirs. The revisions that name the owner are then deleted, and another call continues with the rest.
 var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: the Secrets of the revisions that name this owner were deleted")
 
-// Uninstall removes a release and its objects. It keeps objects that another release has adopted. If the last revision is of
+// Uninstall removes a release and its objects. It keeps objects that do not have the marks of the release: another release has adopted them, or a person
+// may have created them. If the last revision is of
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the client removes
 // the objects that have the marks of the release with its own identity. It does not run hooks with that, nor remove CustomResourceDefinitions,
-// the namespace and objects without marks: the manifest may name objects that its author may not touch. The same applies to a revision that is
+// the namespace and the objects of other BundleDeployments: the manifest may name objects that its author may not touch. The same applies to a revision that is
 // not signed, see WithHistoryKey, or that does not have the labels of the owner. If the objects of one that is not signed cannot be removed, only its
 // Secret is deleted, because it would prevent the removal for ever. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options UninstallOptions) error {
@@ -123,11 +126,10 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
 	case latest.Info.Status == common.StatusUninstalled: // by an earlier call, see storeRemoved, or by a person who kept the history
 	default:
-		// Helm replaces the status before it deletes anything, so that a repeated removal no longer shows whether the revision was superseded. Objects
-		// without marks are then kept: a person may have created them since.
-		status := latest.Info.Status
-		op.cluster.keepsUnmarked = status == common.StatusSuperseded || status == common.StatusUninstalling
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
+		if options.ReportKept != nil && len(op.cluster.kept) > 0 {
+			options.ReportKept(op.cluster.kept)
+		}
 		if options.ServiceAccount != "" && isForbidden(err) {
 			isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		}
@@ -196,7 +198,7 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, op
 	if last(revisions).Info.Status == common.StatusUninstalled {
 		return true, nil
 	}
-	op.cluster.onlyMarked = name
+	op.cluster.onlyMarked = true
 	if latest := last(revisions); options.Deployment != "" && !c.isSigned(latest) {
 		op.cluster.setHash = options.setHash(latest)
 	}
@@ -218,7 +220,7 @@ func (o UninstallOptions) setHash(r *helm.Release) string {
 // trustedFrom returns the options for a revision of the owner that decides.
 func (o UninstallOptions) trustedFrom(signed *helm.Release) UninstallOptions {
 	trusted := UninstallOptionsFrom(signed.Labels)
-	trusted.ServiceAccountNamespace, trusted.Scope, trusted.Adjust = o.ServiceAccountNamespace, o.Scope, o.Adjust
+	trusted.ServiceAccountNamespace, trusted.Scope, trusted.Adjust, trusted.ReportKept = o.ServiceAccountNamespace, o.Scope, o.Adjust, o.ReportKept
 	if o.Adjust != nil {
 		trusted = o.Adjust(trusted)
 	}
@@ -301,7 +303,7 @@ func (c *Client) deleteOwned(
 	if err != nil {
 		return err
 	}
-	op.cluster.onlyMarked, op.cluster.removing, op.cluster.keepCRDs = name, name, true
+	op.cluster.release, op.cluster.onlyMarked, op.cluster.removing, op.cluster.keepCRDs = name, true, true, true
 	var others kube.ResourceList
 	if without != nil {
 		if others, err = op.cluster.Build(bytes.NewBufferString(without.Manifest), false); err != nil {
@@ -314,7 +316,7 @@ func (c *Client) deleteOwned(
 			return fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, namespace, name, err)
 		}
 		op.cluster.setHash = options.setHash(r)
-		if err := op.cluster.deleteMarked(infos.Difference(others), name); err != nil {
+		if err := op.cluster.deleteMarked(infos.Difference(others)); err != nil {
 			return fmt.Errorf("removing objects of revision %d of Helm release %s/%s: %w", r.Version, namespace, name, err)
 		}
 	}
@@ -373,11 +375,11 @@ func isForbidden(err error) bool {
 func (o *helmAction) uninstall(ctx context.Context, name string, deleteCRDs bool) (isRemoved bool, err error) {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.KeepHistory = true
-	uninstall.DisableHooks = o.cluster.onlyMarked != ""
+	uninstall.DisableHooks = o.cluster.onlyMarked
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
 	uninstall.Timeout = defaultTimeout
-	o.cluster.removing, o.cluster.keepCRDs = name, !deleteCRDs
+	o.cluster.removing, o.cluster.keepCRDs = true, !deleteCRDs
 	done, err := uninstall.Run(name)
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)

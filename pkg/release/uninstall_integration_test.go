@@ -98,6 +98,17 @@ func TestUninstall_objectsOfAnotherRelease(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
+// A person has created an object of the release again.
+func TestUninstall_objectsOfAPerson(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+	m.recreate("b")
+	var kept []string
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{ReportKept: func(objects []string) { kept = objects }}))
+	assert.Equal(t, []string{"b"}, m.configMaps())
+	assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which belongs to no Helm release"}, kept)
+}
+
 func TestCompare(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"), "s.yaml",

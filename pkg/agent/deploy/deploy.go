@@ -430,6 +430,7 @@ func (d *reconciler) succeeded(
 		d.index.remove(dropped)
 		d.log(key).Warnf("Deleted the Secret of revision %s, which was damaged and not written by this agent", dropped)
 	}
+	d.logKept(key, releaseName{made.Namespace, made.Name}, made.Kept)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	state.notSigned = ""
@@ -447,6 +448,13 @@ func (d *reconciler) succeeded(
 		state.attempts.postpone(state.corrections.next(done, began, d.Clock.Now(), d.Timing))
 	}
 	d.drifts.AddAfter(key, d.Timing.Settle)
+}
+
+// logKept logs objects that a release no longer has, and that stay because they do not belong to it.
+func (d *reconciler) logKept(key string, from releaseName, kept []string) {
+	for _, object := range kept {
+		d.log(key).Warnf("Kept an object that Helm release %s/%s no longer has: %s", from.namespace, from.name, object)
+	}
 }
 
 func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, tried action, err error) {

@@ -306,6 +306,7 @@ func (d *reconciler) uninstall(
 	}
 	options := adjust(f.Options())
 	options.Scope, options.Adjust = &d.Scope, adjust
+	options.ReportKept = func(kept []string) { d.logKept(key, releaseName{f.Namespace, f.Name}, kept) }
 	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
 		return err
 	}
