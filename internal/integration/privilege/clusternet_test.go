@@ -2,6 +2,8 @@ package privilege
 
 import (
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,4 +72,14 @@ func TestRightsOfClusternetAgents(t *testing.T) {
 			requireGolden(t, "testdata/"+title+".golden", asker{hub, chosen, who}.table(t, places, all, everybodys, plain), all)
 		})
 	}
+	t.Run("clusternet-hub", func(t *testing.T) { // what hub.golden does not contain
+		others, err := os.ReadFile("testdata/hub.golden")
+		require.NoError(t, err)
+		known := strings.SplitAfter(string(others), "\n")
+		table := asker{hub, chosen, identity{testenv.SystemNamespace, "fleet-controller"}}.table(t, nil, all, everybodys, plain)
+		more := slices.DeleteFunc(strings.SplitAfter(table, "\n"), func(line string) bool {
+			return !strings.HasPrefix(line, "#") && slices.Contains(known, line)
+		})
+		requireGolden(t, "testdata/clusternet-hub.golden", strings.Join(more, ""), all)
+	})
 }

@@ -9,6 +9,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -72,40 +73,47 @@ func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegi
 		Subjects:   subjects,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 	}
-	err := createOrReplace(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role, func(existing *rbacv1.ClusterRole) bool {
-		return reflect.DeepEqual(existing.OwnerReferences, role.OwnerReferences) && reflect.DeepEqual(existing.Rules, role.Rules)
-	})
-	if err != nil {
+	if err := ensureRole(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role); err != nil {
 		return fmt.Errorf("creating ClusterRole %s: %w", role.Name, err)
 	}
-	err = createOrReplace(ctx, h.Kubernetes.RbacV1().ClusterRoleBindings(), binding, func(existing *rbacv1.ClusterRoleBinding) bool {
-		return reflect.DeepEqual(existing.OwnerReferences, binding.OwnerReferences) && reflect.DeepEqual(existing.Subjects, binding.Subjects)
-	})
-	if err != nil {
+	if err := ensureBinding(ctx, h.Kubernetes.RbacV1().ClusterRoleBindings(), binding); err != nil {
 		return fmt.Errorf("creating ClusterRoleBinding %s: %w", binding.Name, err)
 	}
 	return nil
 }
 
-// rbacClient has the methods of client-go's client for one kind that createOrReplace uses.
-type rbacClient[T metav1.Object] interface {
-	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
-	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
-	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
-}
-
-// createOrReplace creates an object. It replaces an object that an earlier request has left.
-func createOrReplace[T metav1.Object](ctx context.Context, client rbacClient[T], wanted T, isWanted func(existing T) bool) error {
+// ensureRole creates a ClusterRole, or changes the one that an earlier request has left. The hub has no right to delete ClusterRoles: RBAC cannot limit
+// it to those of requests.
+func ensureRole(ctx context.Context, client rbacclient.ClusterRoleInterface, wanted *rbacv1.ClusterRole) error {
 	_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	existing, err := client.Get(ctx, wanted.GetName(), metav1.GetOptions{})
+	existing, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) { // Kubernetes has deleted it with the earlier request
+		_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
+		return err
+	}
+	if err != nil || reflect.DeepEqual(existing.OwnerReferences, wanted.OwnerReferences) && reflect.DeepEqual(existing.Rules, wanted.Rules) {
+		return err
+	}
+	existing.OwnerReferences, existing.Rules = wanted.OwnerReferences, wanted.Rules
+	_, err = client.Update(ctx, existing, metav1.UpdateOptions{})
+	return err
+}
+
+// ensureBinding creates a ClusterRoleBinding, or replaces the one that an earlier request has left.
+func ensureBinding(ctx context.Context, client rbacclient.ClusterRoleBindingInterface, wanted *rbacv1.ClusterRoleBinding) error {
+	_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 	switch {
-	case err == nil && isWanted(existing):
+	case err == nil && reflect.DeepEqual(existing.OwnerReferences, wanted.OwnerReferences) && reflect.DeepEqual(existing.Subjects, wanted.Subjects):
 		return nil
 	case err == nil:
-		err = client.Delete(ctx, wanted.GetName(), writes.IfUID(existing))
+		err = client.Delete(ctx, wanted.Name, writes.IfUID(existing))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err

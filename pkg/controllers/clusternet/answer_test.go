@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kubernetesfake "k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
@@ -115,6 +117,28 @@ func TestReportDisconnected(t *testing.T) {
 	assert.Zero(t, writes(""), "while the agent is connected")
 	assert.Equal(t, 1, writes("disconnected"))
 	assert.Zero(t, writes("disconnected"))
+}
+
+// An earlier request of the same name has left the right to read it. The hub may not delete ClusterRoles.
+func TestEnsureReader_ofEarlierRequest(t *testing.T) {
+	clients := kubernetesfake.NewClientset()
+	h := handlerAt(clocktesting.NewFakeClock(noon))
+	h.Kubernetes = clients
+	for _, uid := range []types.UID{"earlier", "later", "later"} {
+		request := &v1beta1.ClusterRegistrationRequest{ObjectMeta: metav1.ObjectMeta{Name: "request", UID: uid}}
+		require.NoError(t, h.ensureReader(t.Context(), request, "reader-of-"+string(uid)))
+	}
+	name := registration.ClusternetReaderName("request")
+	role, err := clients.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, types.UID("later"), role.OwnerReferences[0].UID)
+	binding, err := clients.RbacV1().ClusterRoleBindings().Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, types.UID("later"), binding.OwnerReferences[0].UID)
+	assert.Equal(t, "reader-of-later", binding.Subjects[0].Name)
+	for _, action := range clients.Actions() {
+		assert.False(t, action.Matches("delete", "clusterroles"))
+	}
 }
 
 type clusterCache struct {
