@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kubernetesfake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -335,6 +336,18 @@ func TestUndoImportAfterAnInterruption(t *testing.T) {
 	var errs []error
 	failed := errors.New("failed")
 	hub := &Hub{Kubernetes: kubernetesfake.NewSimpleClientset(), Fleet: contextRecorder{errs: &errs}}
-	require.ErrorIs(t, hub.undoImport(ctx, Import{Namespace: "ns", Name: "east"}, failed), failed)
+	require.ErrorIs(t, hub.undoImport(ctx, Import{Namespace: "ns", Name: "east"}, "uid", failed), failed)
 	assert.Equal(t, []error{nil}, errs)
+}
+
+// Another import has created the Secret again.
+func TestUndoImport_uid(t *testing.T) {
+	kube := kubernetesfake.NewSimpleClientset()
+	failed := errors.New("failed")
+	hub := &Hub{Kubernetes: kube, Fleet: contextRecorder{errs: &[]error{}}}
+	require.ErrorIs(t, hub.undoImport(t.Context(), Import{Namespace: "ns", Name: "east"}, "uid", failed), failed)
+	require.Len(t, kube.Actions(), 1)
+	deletion, ok := kube.Actions()[0].(clienttesting.DeleteAction)
+	require.True(t, ok)
+	assert.Equal(t, types.UID("uid"), *deletion.GetDeleteOptions().Preconditions.UID)
 }

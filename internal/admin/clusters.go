@@ -57,7 +57,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	if i.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	_, err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Create(ctx, &corev1.Secret{
+	secret, err := h.Kubernetes.CoreV1().Secrets(i.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.SecretName()},
 		Data:       map[string][]byte{registration.KubeconfigValue: i.Kubeconfig},
 	}, options)
@@ -76,15 +76,15 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	case err != nil && i.DryRun:
 		return fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace))
 	case err != nil:
-		return h.undoImport(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace)))
+		return h.undoImport(ctx, i, secret.UID, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace)))
 	}
 	return nil
 }
 
-// undoImport deletes the Secret after the creation of the Cluster has failed: nothing would use the Secret, and a second import would
+// undoImport deletes the Secret that the import has created after the creation of the Cluster has failed: nothing would use the Secret, and a second import would
 // fail because of it. If only the response was lost, the Cluster exists and needs the Secret. So undoImport first reads the Cluster,
 // even if ctx has ended, and the error names the objects that remain. The time limit is short because a user who pressed Ctrl-C waits for it.
-func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
+func (h *Hub) undoImport(ctx context.Context, i Import, secret types.UID, failed error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	cluster, err := h.Fleet.Clusters(i.Namespace).Get(ctx, i.Name, metav1.GetOptions{})
@@ -96,7 +96,7 @@ func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 		return fmt.Errorf("%w; whether the Cluster exists is not known (%w), so Secret %s/%s was not deleted: delete it if there is no such Cluster",
 			failed, err, i.Namespace, i.SecretName())
 	}
-	err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Delete(ctx, i.SecretName(), metav1.DeleteOptions{})
+	err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Delete(ctx, i.SecretName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &secret}})
 	return errors.Join(failed, err)
 }
 
