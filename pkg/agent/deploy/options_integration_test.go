@@ -67,6 +67,21 @@ func TestRun_keepResourcesBeforeTheDeletion(t *testing.T) {
 	s.gone("b")
 }
 
+// Fleet's hub has a finalizer on its BundleDeployments, or a Bundle is deleted in the foreground: the BundleDeployment is being deleted for a while.
+func TestRun_keepResourcesWithFinalizer(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.update("app", func(bd *fleet.BundleDeployment) {
+		bd.Finalizers, bd.Spec.Paused, bd.Spec.StagedOptions.KeepResources = []string{"example.com/slow"}, true, true
+	})
+	s.remove("app")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "the history is there" })
+	s.value("a", "one")
+	s.update("app", func(bd *fleet.BundleDeployment) { bd.Finalizers = nil })
+}
+
 // keepResources changes while no agent runs.
 func TestRun_keepResourcesWhileDown(t *testing.T) {
 	s := onStage(t)
