@@ -196,16 +196,30 @@ func (c *Client) signedPredecessors(ctx context.Context, r Request) (signed []Fo
 			signed = append(signed, f)
 			continue
 		}
-		secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
-		case hasSignature(c.key, secret):
+		isSigned, err := c.HasSignedSecret(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if isSigned {
 			signed = append(signed, f)
 		}
 	}
 	return signed, nil
+}
+
+// HasSignedSecret reports whether the Secret of a revision exists and is signed. Without a key every revision counts.
+func (c *Client) HasSignedSecret(ctx context.Context, f Found) (bool, error) {
+	if c.key == nil {
+		return true, nil
+	}
+	secret, err := c.core.CoreV1().Secrets(f.Namespace).Get(ctx, secretName(f.Name, f.Version), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	return hasSignature(c.key, secret), nil
 }
 
 // mayBeSame reports whether the last revision may be what a request would deploy. It relies only on what a user who may write Secrets in the

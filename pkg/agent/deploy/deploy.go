@@ -22,8 +22,11 @@ import (
 // has to wait enqueues the key again and ends the pass.
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
-	if bd != nil && bd.DeletionTimestamp != nil { // its releases are removed although a finalizer may keep it
+	switch {
+	case bd != nil && bd.DeletionTimestamp != nil: // its releases are removed although a finalizer may keep it
 		state.noteDeleted(bd)
+	case bd != nil:
+		state.noteSeen()
 	}
 
 	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew. Record which releases

@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
@@ -59,7 +62,7 @@ func newStoppedReconciler() *stoppedReconciler {
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.reconciler = &reconciler{
 		Config: c, bundleDeploymentStore: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
-		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
+		objects: newObjectCache(context.Background(), nil, func(releaseName) {}), unknown: newUnknownLimiter(c),
 	}
 	_ = p.bundleDeploymentStore.Add(bd)
 	return p
@@ -458,4 +461,73 @@ func TestWithoutData(t *testing.T) {
 	} {
 		assert.Equal(t, want, hasOnlyData(resource), resource)
 	}
+}
+
+// forge makes the index return revisions of BundleDeployments that do not exist, as users can store them who may write Secrets in one namespace. The
+// member has a history key, and answers that the Secrets are gone.
+func (p *stoppedReconciler) forge(t *testing.T, count int) (keys []string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/secrets/"+registration.HistoryKeySecret):
+			_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"data":{"key":%q}}`,
+				registration.HistoryKeySecret, base64.StdEncoding.EncodeToString(make([]byte, 32)))
+		case strings.HasSuffix(r.URL.Path, "/secrets"):
+			_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"SecretList","metadata":{"resourceVersion":"1"},"items":[]}`))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"NotFound","code":404}`))
+		}
+	}))
+	t.Cleanup(server.Close)
+	client, err := release.New(&rest.Config{Host: server.URL, RateLimiter: flowcontrol.NewFakeAlwaysRateLimiter()})
+	require.NoError(t, err)
+	p.releases, err = client.WithHistoryKey(t.Context(), "agent")
+	require.NoError(t, err)
+	p.seenVersion = func() string { return "5" }
+	for i := range count {
+		key := fmt.Sprintf("%063d", i)
+		p.index.add(release.Found{Namespace: "tenant", Name: "x", Version: i, Labels: map[string]string{release.DeploymentLabel: key}})
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func TestRemove_forgedKeys(t *testing.T) {
+	p := newStoppedReconciler()
+	p.record.version = 1
+	keys := p.forge(t, 200)
+	questions := func() int {
+		defer p.hub.ClearActions()
+		return len(p.hub.Actions())
+	}
+	for range 2 {
+		for _, key := range keys {
+			p.remove(t.Context(), key, p.states.get(key))
+		}
+		p.clock.Step(p.Timing.RemovalDelay)
+	}
+	for _, key := range keys {
+		p.remove(t.Context(), key, p.states.get(key))
+	}
+	assert.InDelta(t, 2*unknownBurst, questions(), unknownBurst, "the hub is asked about some")
+	assert.Equal(t, p.Timing.RemovalRecheck, p.queue.last())
+
+	p.states.get(keys[199]).noteSeen()
+	p.remove(t.Context(), keys[199], p.states.get(keys[199]))
+	assert.NotZero(t, questions(), "and about each that it had")
+}
+
+// The record of the releases that stay has room for a limited number.
+func TestKeepMissing_forgedKeys(t *testing.T) {
+	p := newStoppedReconciler()
+	p.record.hub, p.record.version, p.HubID, p.AgentNamespace = "other", 1, "one", "agent"
+	p.forge(t, 5000)
+	p.core = corefake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "agent", Name: registration.HistoryKeySecret}}).CoreV1()
+	require.NoError(t, p.keepIfRestored(t.Context()))
+	assert.False(t, p.hubChanged())
+	secret, err := p.core.Secrets("agent").Get(t.Context(), registration.HistoryKeySecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(secret.Annotations[registration.KeptAnnotation]), maxKeptBytes)
 }

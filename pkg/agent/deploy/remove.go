@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -41,6 +44,14 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			f.Kept, f.HubChanged = d.isKept(key), false
 			continue // decide again
 		case askHub:
+			switch mayAsk, err := d.mayAskHub(ctx, state, found); {
+			case err != nil:
+				d.retryLater(ctx, key, state, err)
+				return
+			case !mayAsk:
+				d.queue.AddAfter(key, d.Timing.RemovalRecheck)
+				return
+			}
 			f, unconfirmed = d.confirmGone(ctx, key, state, f)
 			continue // decide again
 		case forget:
@@ -96,6 +107,43 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		}
 		return
 	}
+}
+
+// The questions to the hub about BundleDeployments that this run has not seen, and of which no last revision is signed: at once, and per second.
+const (
+	unknownBurst = 10
+	unknownRate  = 0.1
+)
+
+func newUnknownLimiter(c Config) flowcontrol.RateLimiter {
+	return flowcontrol.NewTokenBucketRateLimiterWithClock(unknownRate, unknownBurst, c.Clock)
+}
+
+// mayAskHub reports whether the hub may be asked now whether the BundleDeployment of the revisions is gone. Users who may write Secrets in one namespace
+// can store revisions with the names of any number of BundleDeployments, and each question may be a list of all that exist.
+func (d *reconciler) mayAskHub(ctx context.Context, state *deploymentState, found []release.Found) (bool, error) {
+	if state.wasSeen() || d.unknown.TryAccept() {
+		return true, nil
+	}
+	revisions := fmt.Sprint(found)
+	if state.unsigned == revisions {
+		return false, nil
+	}
+	isSigned, err := d.hasSigned(ctx, found)
+	if err == nil && !isSigned {
+		state.unsigned = revisions
+	}
+	return isSigned, err
+}
+
+// hasSigned reports whether one of the revisions is signed.
+func (d *reconciler) hasSigned(ctx context.Context, revisions []release.Found) (bool, error) {
+	for _, f := range revisions {
+		if isSigned, err := d.releases.HasSignedSecret(ctx, f); isSigned || err != nil {
+			return isSigned, err
+		}
+	}
+	return false, nil
 }
 
 // deleteCopies deletes what deployments that stored no release have copied. Call it when the releases of the BundleDeployment are uninstalled: their
@@ -196,6 +244,13 @@ func isNotFoundByName(err error, name string) bool {
 // hub, has none either. checked holds the revisions that need no second look.
 func (d *reconciler) warnOfLeftReleases(ctx context.Context, checked map[string]bool) {
 	found, err := d.releases.Unlabelled(ctx)
+	if err == nil { // forget those that are gone
+		exist := sets.New[string]()
+		for _, f := range found {
+			exist.Insert(f.String())
+		}
+		maps.DeleteFunc(checked, func(f string, _ bool) bool { return !exist.Has(f) })
+	}
 	for _, f := range found {
 		if checked[f.String()] {
 			continue

@@ -203,7 +203,11 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 		// One of several API servers is behind the others, or has not been restarted since the restore.
 		return fmt.Errorf("the resourceVersion of the hub is %s in one answer and %d in another: waiting until its API servers agree", d.seenVersion(), current)
 	}
-	if err := d.writeRecord(ctx, current, own, ownExists, d.record.kept.Union(missing)); err != nil {
+	kept, err := d.withoutForged(ctx, d.record.kept.Union(missing))
+	if err != nil {
+		return err
+	}
+	if err := d.writeRecord(ctx, current, own, ownExists, kept); err != nil {
 		return err
 	}
 	for _, name := range d.reportKept() {
@@ -219,6 +223,29 @@ var (
 	ownExists      = time.Time{}     // it exists
 	unmanagedSince = time.Unix(0, 0) // the hub has deleted it because it no longer manages the agent
 )
+
+// maxKeptBytes is how many bytes the keys of kept releases may have. All annotations of an object may have 256 KiB.
+const maxKeptBytes = 128 << 10
+
+// withoutForged leaves out the keys of which no last revision is signed, if the keys are too large for an annotation: users who may write Secrets in one
+// namespace can store revisions with any number of keys.
+func (d *reconciler) withoutForged(ctx context.Context, keys sets.Set[string]) (sets.Set[string], error) {
+	if len(strings.Join(sets.List(keys), " ")) <= maxKeptBytes {
+		return keys, nil
+	}
+	d.Log.Warnf("Helm releases name %d BundleDeployments that the hub does not have, which is too many: those stay whose last revision this agent has stored", keys.Len())
+	signed := sets.New[string]()
+	for key := range keys {
+		isSigned, err := d.hasSigned(ctx, d.index.of(key))
+		if err != nil {
+			return nil, err
+		}
+		if isSigned {
+			signed.Insert(key)
+		}
+	}
+	return signed, nil
+}
 
 // ownGoneSince returns since when the agent's own BundleDeployment, which has this state, is gone: the recorded time if it is earlier than that of this
 // run, and unmanagedSince if the hub no longer manages the agent.

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
@@ -62,6 +63,7 @@ type reconciler struct {
 	drifts                workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
 	end                   context.CancelCauseFunc                  // ends the run
 	stalls                *stallTracker
+	unknown               flowcontrol.RateLimiter // limits the questions to the hub about BundleDeployments that only the labels of revisions name
 	// clusterDeleted logs once that the Cluster was deleted on the hub, and the hub did not ask the agent to uninstall itself.
 	clusterDeleted sync.Once
 }
@@ -105,7 +107,7 @@ func Run(parent context.Context, c Config) error {
 		Config: c, releases: releases.LimitHistory(limits), core: core, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
-		stalls: newStallTracker(c),
+		stalls: newStallTracker(c), unknown: newUnknownLimiter(c),
 	}
 	d.index = newReleaseIndex(d.queue.Add)
 	d.objects = newObjectCache(ctx, dynamicClient, d.objectChanged)

@@ -30,6 +30,8 @@ type deploymentState struct {
 	ignoredSince time.Time
 	// notSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
 	notSigned string
+	// unsigned are the revisions of which hasSigned has found none signed last; "" if there are none.
+	unsigned string
 	// sought is the release that adopt last looked for on the member.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
@@ -163,6 +165,8 @@ type sharedState struct {
 	waitsFor string
 	// written is the status that this run wrote last.
 	written writtenStatus
+	// seen is whether this run has seen the BundleDeployment.
+	seen bool
 	// keepsResources is option keepResources of the BundleDeployment when it was last deleted: its releases lose only their history.
 	keepsResources bool
 	// unmanaged is whether the BundleDeployment had UnmanagedAnnotation when it was last deleted.
@@ -240,8 +244,21 @@ func (s *sharedState) setWritten(status writtenStatus) {
 func (s *sharedState) noteDeleted(bd *fleet.BundleDeployment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.seen = true
 	_, s.unmanaged = bd.Annotations[fleet.UnmanagedAnnotation]
 	s.keepsResources = bd.Spec.Options.KeepResources || bd.Spec.StagedOptions.KeepResources
+}
+
+func (s *sharedState) noteSeen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = true
+}
+
+func (s *sharedState) wasSeen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
 }
 
 // deleted returns what noteDeleted has noted last.
