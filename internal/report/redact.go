@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -24,6 +25,9 @@ type Redaction struct {
 }
 
 const redacted = "REDACTED"
+
+// shownDigits is how many digits of a digest stay, so that a person can still compare it.
+const shownDigits = 8
 
 // shortest is the minimum length of a value of a Secret that is removed from other files: shorter values, such as "true", occur in any text.
 const shortest = 6
@@ -105,7 +109,8 @@ func (c *collection) rememberTexts(from string, document any) {
 	}
 }
 
-// redactFields removes the fields that may contain secrets.
+// redactFields removes the fields that may contain secrets, and shortens the digest of the resources of a Bundle: the name of their Content begins with
+// it, and every ServiceAccount may read a Content whose name it knows.
 func (c *collection) redactFields(file, title string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -113,6 +118,11 @@ func (c *collection) redactFields(file, title string, value any) {
 			if slices.Contains(secretFields, key) && field != nil {
 				v[key] = redacted
 				c.Redacted = append(c.Redacted, Redaction{file, title + ", field " + key})
+				continue
+			}
+			if sum, ok := field.(string); ok && key == "resourcesSha256Sum" && len(sum) > shownDigits {
+				v[key] = sum[:shownDigits] + "..."
+				c.Redacted = append(c.Redacted, Redaction{file, title + ", most of field " + key})
 				continue
 			}
 			c.redactFields(file, title, field)
@@ -124,7 +134,8 @@ func (c *collection) redactFields(file, title string, value any) {
 	}
 }
 
-// redactText removes the values in secrets, and texts that look like a credential. Where values overlap, it removes all that one of them covers.
+// redactText removes the values in secrets, and texts that look like a credential, and shortens the names of Contents. Where values overlap, it removes
+// all that one of them covers.
 func (c *collection) redactText(name string, text []byte) []byte {
 	if c.finder == nil || len(c.finder.values) != len(c.secrets) {
 		c.finder = newFinder(slices.Collect(maps.Keys(c.secrets)))
@@ -147,6 +158,10 @@ func (c *collection) redactText(name string, text []byte) []byte {
 	if credentials.Match(text) {
 		text = credentials.ReplaceAll(text, []byte(redacted))
 		c.Redacted = append(c.Redacted, Redaction{name, "a text that looks like a credential"})
+	}
+	if shortened := content.WithoutNames(string(text)); len(shortened) < len(text) {
+		text = []byte(shortened)
+		c.Redacted = append(c.Redacted, Redaction{name, "most of the names of Contents"})
 	}
 	return text
 }

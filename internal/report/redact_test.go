@@ -7,7 +7,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
 )
 
 func TestRedactText(t *testing.T) {
@@ -71,6 +75,36 @@ func manyTokens(count int) (values []string, text string) {
 		}
 	}
 	return values, log.String()
+}
+
+// Every ServiceAccount of the hub may read a Content whose name it knows.
+func TestRedactNamesOfContents(t *testing.T) {
+	name, sum, err := content.Digest([]fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}})
+	require.NoError(t, err)
+	digits := strings.TrimPrefix(name, "s-")
+	c := &collection{secrets: map[string]string{}}
+	var text []byte
+	for _, object := range []*unstructured.Unstructured{
+		{Object: map[string]any{"kind": "Bundle", "metadata": map[string]any{"name": "b"}, "status": map[string]any{"resourcesSha256Sum": sum}}},
+		{Object: map[string]any{
+			"kind":     "BundleDeployment",
+			"metadata": map[string]any{"name": "b", "labels": map[string]any{fleet.ContentNameLabel: name}},
+			"spec":     map[string]any{"deploymentID": name + ":1234", "stagedDeploymentID": name + ":1234"},
+			"status":   map[string]any{"appliedDeploymentID": name + ":1234"},
+		}},
+	} {
+		c.redactObject("objects.json", object)
+		encoded, err := object.MarshalJSON()
+		require.NoError(t, err)
+		text = append(text, encoded...)
+	}
+	text = c.redactText("objects.json", append(text, "reading Content "+name+" failed"...))
+	assert.NotContains(t, string(text), digits)
+	assert.Contains(t, string(text), `"resourcesSha256Sum":"`+sum[:8]+`..."`)
+	assert.Contains(t, string(text), `"deploymentID":"s-`+sum[:8]+`...:1234"`)
+	assert.Contains(t, string(text), "reading Content s-"+sum[:8]+"... failed")
+	assert.Contains(t, c.Redacted, Redaction{"objects.json", "most of the names of Contents"})
+	assert.Contains(t, c.Redacted, Redaction{"objects.json", "Bundle /b, most of field resourcesSha256Sum"})
 }
 
 func BenchmarkRedactText(b *testing.B) {
