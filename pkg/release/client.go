@@ -43,7 +43,6 @@ import (
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -146,7 +145,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), ctx: ctx, limits: c.history, key: c.key}
 	var history corev1client.SecretInterface = op.history
 	if c.key != nil {
-		history = signedSecrets{history, c.key, namespace, map[string]types.UID{}, map[string]bool{}}
+		history = signedSecrets{history, c.key, namespace, map[string]bool{}}
 	}
 	op.config.Releases = storage.Init(soundReleases{driver.NewSecrets(history), c, ctx, namespace})
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }

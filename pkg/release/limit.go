@@ -28,7 +28,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -230,13 +229,6 @@ func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o me
 		return s.remember(secret, nil)
 	}
 	return s.remember(s.SecretInterface.Update(ctx, secret, o))
-}
-
-// Patch changes a Secret.
-func (s *historySecrets) Patch(
-	ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string,
-) (*corev1.Secret, error) {
-	return s.remember(s.SecretInterface.Patch(ctx, name, kind, patch, o, subresources...))
 }
 
 func (s *historySecrets) remember(stored *corev1.Secret, err error) (*corev1.Secret, error) {

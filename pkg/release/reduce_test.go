@@ -142,7 +142,7 @@ func TestReduce_signature(t *testing.T) {
 	history := &historySecrets{
 		SecretInterface: fake.NewClientset(secret, forged).CoreV1().Secrets("ns"), ctx: t.Context(), limits: HistoryLimits{Reduces: true}, key: key,
 	}
-	list, err := signedSecrets{history, key, "ns", map[string]types.UID{}, map[string]bool{}}.List(t.Context(), metav1.ListOptions{})
+	list, err := signedSecrets{history, key, "ns", map[string]bool{}}.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2)
 	isSigned := func(s corev1.Secret) bool { return s.Labels[signedLabel] == labelTrue }

@@ -152,9 +152,8 @@ func (c *Client) isSigned(kept helmrelease.Releaser) bool {
 	return c.key == nil || ok && r.Labels[signedLabel] == labelTrue
 }
 
-// signature computes the HMAC of the Secret of a revision: of its namespace, name and UID, its content, and the labels that an agent reads, except
-// AgentLabel, which changes when the agent moves to another namespace. The UID makes a copy of a Secret that was deleted an unsigned one: it would
-// otherwise have its old objects removed and its hooks run again.
+// signature computes the HMAC of the Secret of a revision: of its namespace and name, its content, and the labels that an agent reads, except
+// AgentLabel, which changes when the agent moves to another namespace.
 func signature(key []byte, namespace string, secret *corev1.Secret) string {
 	signed := map[string]string{}
 	for name, value := range secret.Labels {
@@ -163,7 +162,7 @@ func signature(key []byte, namespace string, secret *corev1.Secret) string {
 			signed[name] = value
 		}
 	}
-	text, _ := json.Marshal([]any{namespace, secret.Name, secret.UID, signed, secret.Data["release"]}) // cannot fail
+	text, _ := json.Marshal([]any{namespace, secret.Name, signed, secret.Data["release"]}) // cannot fail
 	mac := hmac.New(sha256.New, key)
 	mac.Write(text)
 	return hex.EncodeToString(mac.Sum(nil))
@@ -298,8 +297,7 @@ type signedSecrets struct {
 	corev1client.SecretInterface
 	key       []byte
 	namespace string
-	uids      map[string]types.UID // by name, of the Secrets that were read or created; Helm does not keep them
-	created   map[string]bool      // by name
+	created   map[string]bool // by name
 }
 
 // Get returns a Secret.
@@ -323,7 +321,6 @@ func (s signedSecrets) List(ctx context.Context, o metav1.ListOptions) (*corev1.
 }
 
 func (s signedSecrets) label(secret *corev1.Secret) {
-	s.uids[secret.Name] = secret.UID
 	secret.Labels = maps.Clone(secret.Labels)
 	delete(secret.Labels, signedLabel)
 	if hasSignature(s.key, secret) {
@@ -331,30 +328,23 @@ func (s signedSecrets) label(secret *corev1.Secret) {
 	}
 }
 
-// Create creates a Secret, and signs it with a second request: the API server chooses the UID.
+// Create creates a Secret.
 func (s signedSecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
-	delete(secret.Labels, signedLabel)
-	stored, err := s.SecretInterface.Create(ctx, secret, o)
-	if err != nil {
-		return stored, err
-	}
-	s.created[stored.Name], s.uids[stored.Name] = true, stored.UID
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": stored.UID, "annotations": map[string]string{signatureAnnotation: signature(s.key, s.namespace, stored)},
-	}})
-	if err != nil {
-		return nil, err
-	}
-	return s.SecretInterface.Patch(ctx, stored.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	s.created[secret.Name] = true
+	s.sign(secret)
+	return s.SecretInterface.Create(ctx, secret, o)
 }
 
-// Update changes a Secret. It fails if the Secret was created anew since it was read.
+// Update changes a Secret.
 func (s signedSecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	s.sign(secret)
+	return s.SecretInterface.Update(ctx, secret, o)
+}
+
+func (s signedSecrets) sign(secret *corev1.Secret) {
 	isOurs := s.created[secret.Name] || secret.Labels[signedLabel] == labelTrue
 	delete(secret.Labels, signedLabel)
-	secret.UID = s.uids[secret.Name]
 	if isOurs {
 		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, signatureAnnotation, signature(s.key, s.namespace, secret))
 	}
-	return s.SecretInterface.Update(ctx, secret, o)
 }

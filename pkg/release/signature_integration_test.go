@@ -191,49 +191,6 @@ func TestUninstall_forgedOwner(t *testing.T) {
 	}
 }
 
-// A user who may read and write Secrets in the namespace of a release puts the Secret of its revision back after the removal.
-func TestUninstall_putBack(t *testing.T) {
-	for _, status := range []string{"deployed", "pending-install"} { // of the Secret when the user copied it
-		t.Run(status, func(t *testing.T) {
-			var m *member
-			var copied *corev1.Secret
-			isCopying := status == "pending-install"
-			m = onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
-				if isCopying && req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/configmaps/a") {
-					isCopying, copied = false, m.secret(secretName("app", 1))
-				}
-				return next.RoundTrip(req)
-			}))
-			f := foreign(t)
-			m.withHistoryKey()
-			m.deploy(m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete")))
-			if copied == nil {
-				copied = m.secret(secretName("app", 1))
-			}
-			require.Equal(t, status, copied.Labels["status"])
-			options := m.removal(m.namespace)
-			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
-			require.Equal(t, []string{"hook", "theirs"}, f.configMaps())
-
-			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "hook", metav1.DeleteOptions{}))
-			m.recreate("a")
-			copied.ResourceVersion, copied.UID = "", ""
-			m.store(copied)
-			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
-			assert.Equal(t, []string{"theirs"}, f.configMaps(), "its hooks are not run again")
-			assert.Equal(t, []string{"a"}, m.configMaps())
-			assert.Empty(t, m.revisions())
-		})
-	}
-}
-
-func (m *member) secret(name string) *corev1.Secret {
-	m.t.Helper()
-	found, err := m.core.CoreV1().Secrets(m.namespace).Get(context.Background(), name, metav1.GetOptions{})
-	require.NoError(m.t, err)
-	return found
-}
-
 func TestUninstall_damaged(t *testing.T) {
 	for name, text := range map[string]string{
 		"a manifest that is not YAML": `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"kind: ["}`,
@@ -704,12 +661,11 @@ func TestHistoryTurns(t *testing.T) {
 			})
 			forged := stored(t, secretName("app", 2), strings.Replace(row.text, "NS", m.namespace, 1), 1)
 			forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{"owner": "helm", "name": "app", "version": "2", "status": "failed"})
-			m.store(forged)
 			if row.signed {
-				m.changeHistory(func(s *corev1.Secret) {
-					s.Annotations = map[string]string{signatureAnnotation: signature(m.key, m.namespace, s)}
-				})
+				forged.Namespace = m.namespace
+				forged.Annotations = map[string]string{signatureAnnotation: signature(m.key, m.namespace, forged)}
 			}
+			m.store(forged)
 			require.True(t, turns.TryAcquire(1), "another action has a large history in memory")
 			err := m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace))
 			_, readErr := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), forged.Name, metav1.GetOptions{})
