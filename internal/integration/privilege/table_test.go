@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -59,8 +60,9 @@ func served(t *testing.T, hub *testenv.Cluster) (all []resource) {
 			}
 		}
 	}
+	ours := []string{fleet.SchemeGroupVersion.Group, v1beta1.SchemeGroupVersion.Group}
 	for _, r := range slices.Clone(all) {
-		if r.Group == fleet.SchemeGroupVersion.Group && r.sub == "" { // not served, but asked about
+		if slices.Contains(ours, r.Group) && r.sub == "" { // not served, but asked about
 			all = append(all, resource{r.GroupResource, "finalizers"})
 		}
 	}
