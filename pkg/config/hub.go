@@ -266,10 +266,17 @@ type Bundles struct {
 	// WorkspaceLimitMiB is how many MiB the hub stores for the Clusters of one workspace in BundleDeployments of more than 16 KiB, with their Helm
 	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments count beyond 300 MB. 0 means DefaultWorkspaceLimitMiB.
 	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
+	// WorkspaceMemoryMiB is how many MiB the Bundles, Clusters, ClusterGroups, requests and tokens of one workspace take in the memory of the hub, beyond
+	// 8 KiB each. 0 means DefaultWorkspaceMemoryMiB.
+	WorkspaceMemoryMiB int `json:"workspaceMemoryMiB,omitempty"`
 }
 
 // DefaultWorkspaceLimitMiB is a quarter of etcd's default quota of 2 GiB. An update doubles what is stored, until etcd is compacted.
 const DefaultWorkspaceLimitMiB = 512
+
+// DefaultWorkspaceMemoryMiB has room for a thousand Bundles of 24 KiB. With the plans of these Bundles, the overhead of the allocator and the garbage of
+// the hub, a workspace takes less than 50 MiB.
+const DefaultWorkspaceMemoryMiB = 16
 
 // maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
 const maxWorkspaceLimitMiB = 1 << 20
@@ -279,10 +286,21 @@ func (b Bundles) WorkspaceLimit() int64 {
 	return int64(cmp.Or(b.WorkspaceLimitMiB, DefaultWorkspaceLimitMiB)) << 20
 }
 
+// WorkspaceMemory returns the limit of the memory in bytes.
+func (b Bundles) WorkspaceMemory() int64 {
+	return int64(cmp.Or(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB)) << 20
+}
+
 func (b Bundles) validate() error {
-	if b.WorkspaceLimitMiB < 0 || b.WorkspaceLimitMiB > maxWorkspaceLimitMiB {
-		return fmt.Errorf("bundles.workspaceLimitMiB is %d: it must be from 1 to %d, or 0 for the default of %d",
-			b.WorkspaceLimitMiB, maxWorkspaceLimitMiB, DefaultWorkspaceLimitMiB)
+	for _, limit := range []struct {
+		key              string
+		value, byDefault int
+	}{
+		{"workspaceLimitMiB", b.WorkspaceLimitMiB, DefaultWorkspaceLimitMiB}, {"workspaceMemoryMiB", b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB},
+	} {
+		if limit.value < 0 || limit.value > maxWorkspaceLimitMiB {
+			return fmt.Errorf("bundles.%s is %d: it must be from 1 to %d, or 0 for the default of %d", limit.key, limit.value, maxWorkspaceLimitMiB, limit.byDefault)
+		}
 	}
 	return nil
 }

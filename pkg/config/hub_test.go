@@ -182,6 +182,16 @@ func TestWorkspaceLimit(t *testing.T) {
 	}
 }
 
+func TestWorkspaceMemory(t *testing.T) {
+	for document, limit := range map[string]int64{"{}": 16 << 20, "bundles: {workspaceMemoryMiB: 3}": 3 << 20} {
+		hub, _, err := ParseHub(document)
+		require.NoError(t, err, document)
+		assert.Equal(t, limit, hub.Bundles.WorkspaceMemory(), document)
+	}
+	_, _, err := ParseHub("bundles: {workspaceMemoryMiB: -1}")
+	require.ErrorContains(t, err, "bundles.workspaceMemoryMiB is -1: it must be from 1 to 1048576, or 0 for the default of 16")
+}
+
 func TestParseHub_members(t *testing.T) {
 	hub, _, err := ParseHub("members: {allowedCIDRs: [127.0.0.1/8], deniedCIDRs: ['10.96.0.0/12', 'fd00::/8'], allowProxyURL: true}")
 	require.NoError(t, err)

@@ -177,7 +177,11 @@ maps are for other components.
 {{- with $value }}{{ $_ := set $members $key . }}{{ end -}}
 {{- end -}}
 {{- with $members }}{{ $_ := set $config "members" . }}{{ end -}}
-{{- with (.Values.bundles).workspaceLimitMiB }}{{ $_ := set $config "bundles" (dict "workspaceLimitMiB" (int .)) }}{{ end -}}
+{{- $bundles := dict -}}
+{{- range $key, $value := .Values.bundles | default dict -}}
+{{- with $value }}{{ $_ := set $bundles $key (int .) }}{{ end -}}
+{{- end -}}
+{{- with $bundles }}{{ $_ := set $config "bundles" . }}{{ end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}
 
