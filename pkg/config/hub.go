@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -267,16 +268,12 @@ type Bundles struct {
 	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments count beyond 300 MB. 0 means DefaultWorkspaceLimitMiB.
 	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
 	// WorkspaceMemoryMiB is how many MiB the Bundles, Clusters, ClusterGroups, requests and tokens of one workspace take in the memory of the hub, beyond
-	// 8 KiB each. 0 means DefaultWorkspaceMemoryMiB.
+	// 8 KiB each. 0 means no limit: Bundles whose Helm values are in their spec may take much, and the hub would not update what they deploy.
 	WorkspaceMemoryMiB int `json:"workspaceMemoryMiB,omitempty"`
 }
 
 // DefaultWorkspaceLimitMiB is a quarter of etcd's default quota of 2 GiB. An update doubles what is stored, until etcd is compacted.
 const DefaultWorkspaceLimitMiB = 512
-
-// DefaultWorkspaceMemoryMiB has room for a thousand Bundles of 24 KiB. With the plans of these Bundles, the overhead of the allocator and the garbage of
-// the hub, a workspace takes less than 50 MiB.
-const DefaultWorkspaceMemoryMiB = 16
 
 // maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
 const maxWorkspaceLimitMiB = 1 << 20
@@ -288,18 +285,22 @@ func (b Bundles) WorkspaceLimit() int64 {
 
 // WorkspaceMemory returns the limit of the memory in bytes.
 func (b Bundles) WorkspaceMemory() int64 {
-	return int64(cmp.Or(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB)) << 20
+	if b.WorkspaceMemoryMiB == 0 {
+		return math.MaxInt64
+	}
+	return int64(b.WorkspaceMemoryMiB) << 20
 }
 
 func (b Bundles) validate() error {
 	for _, limit := range []struct {
-		key              string
-		value, byDefault int
+		key    string
+		value  int
+		ifZero string
 	}{
-		{"workspaceLimitMiB", b.WorkspaceLimitMiB, DefaultWorkspaceLimitMiB}, {"workspaceMemoryMiB", b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB},
+		{"workspaceLimitMiB", b.WorkspaceLimitMiB, fmt.Sprint("the default of ", DefaultWorkspaceLimitMiB)}, {"workspaceMemoryMiB", b.WorkspaceMemoryMiB, "no limit"},
 	} {
 		if limit.value < 0 || limit.value > maxWorkspaceLimitMiB {
-			return fmt.Errorf("bundles.%s is %d: it must be from 1 to %d, or 0 for the default of %d", limit.key, limit.value, maxWorkspaceLimitMiB, limit.byDefault)
+			return fmt.Errorf("bundles.%s is %d: it must be from 1 to %d, or 0 for %s", limit.key, limit.value, maxWorkspaceLimitMiB, limit.ifZero)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -183,13 +184,13 @@ func TestWorkspaceLimit(t *testing.T) {
 }
 
 func TestWorkspaceMemory(t *testing.T) {
-	for document, limit := range map[string]int64{"{}": 16 << 20, "bundles: {workspaceMemoryMiB: 3}": 3 << 20} {
+	for document, limit := range map[string]int64{"{}": math.MaxInt64, "bundles: {workspaceMemoryMiB: 3}": 3 << 20} {
 		hub, _, err := ParseHub(document)
 		require.NoError(t, err, document)
 		assert.Equal(t, limit, hub.Bundles.WorkspaceMemory(), document)
 	}
 	_, _, err := ParseHub("bundles: {workspaceMemoryMiB: -1}")
-	require.ErrorContains(t, err, "bundles.workspaceMemoryMiB is -1: it must be from 1 to 1048576, or 0 for the default of 16")
+	require.ErrorContains(t, err, "bundles.workspaceMemoryMiB is -1: it must be from 1 to 1048576, or 0 for no limit")
 }
 
 func TestParseHub_members(t *testing.T) {

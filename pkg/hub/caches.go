@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
@@ -152,6 +153,8 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
+	large                         *largeObjects
+	readLimit                     func()              // of large
 	transformManaged              cache.TransformFunc // of the kinds managedOnly, except Leases
 	transformBundle               cache.TransformFunc // nil keeps Bundles whole
 	transformCluster              cache.TransformFunc // restores their status and shrinks their spec: see package preserve and withSmallSpec
@@ -183,12 +186,17 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	c := &caches{
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
-		secrets: secretInformer(metadataClient), interner: newInterner(),
+		secrets: secretInformer(metadataClient), interner: newInterner(), large: newLargeObjects(),
 		transformManaged: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
 	}
+	configMaps, err := corev1client.NewForConfig(builtIn(cfg))
+	if err != nil {
+		return nil, err
+	}
+	c.readLimit = func() { c.large.readLimit(lifetime, configMaps, o.SystemNamespace) }
 	c.transformCluster = restoreCluster
 	if o.DisableBundles {
 		c.transformCluster = c.agents.Transform
@@ -201,9 +209,11 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutOptions, clustergroup.Reduce
 	}
 	if c.fleet == c.own {
-		c.transformCluster = withSmallMetadata(withSmallSpec(c.transformCluster))
-		c.transformBundle, c.transformGroup = withSmallMetadata(c.transformBundle), withSmallMetadata(c.transformGroup)
-		c.transformRegistration = withSmallMetadata(nil)
+		limited := func(first cache.TransformFunc) cache.TransformFunc {
+			return c.large.transform(withSmallMetadata(first))
+		}
+		c.transformCluster, c.transformBundle = limited(withSmallSpec(c.transformCluster)), limited(c.transformBundle)
+		c.transformGroup, c.transformRegistration = limited(c.transformGroup), limited(nil)
 	}
 	if o.DisableBundles {
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
@@ -246,6 +256,7 @@ func (c *caches) start() error {
 	if c.started {
 		return nil
 	}
+	c.readLimit()
 	if err := c.transform(c.own.SharedCacheFactory(), c.ownKinds); err != nil {
 		return err
 	}
@@ -281,6 +292,9 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			delete(informer.GetIndexer().GetIndexers(), cache.NamespaceIndex)
 		}
 		// AddEventHandler returns an error only for an informer that was stopped.
+		if c.fleet == c.own && countsMemory(kind) {
+			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.large.forget})
+		}
 		switch kind.Kind {
 		case bundleKind:
 			c.interner.transform(informer, c.transformBundle)

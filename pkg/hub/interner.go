@@ -80,7 +80,21 @@ func (w *interner) reduce(store cache.Store, object any, first cache.TransformFu
 			return nil, err
 		}
 	}
-	return w.intern(before, object), nil
+	object = w.intern(before, object)
+	shareSpec(before, object) // last, because the spec in the cache must not change
+	return object, nil
+}
+
+// shareSpec gives a Bundle the spec of the version in the cache if it is the same: most events are reports about its status, and the plan of the Bundle keeps
+// parts of the version from which it was made. Otherwise each spec would be in memory twice.
+func shareSpec(before, object any) {
+	old, _ := before.(*fleet.Bundle)
+	b, _ := object.(*fleet.Bundle)
+	if old == nil || b == nil || old.UID != b.UID || old.Generation != b.Generation || b.Generation == 0 ||
+		old.Spec.TooLarge || old.Spec.MetadataTooLarge || b.Spec.TooLarge || b.Spec.MetadataTooLarge {
+		return
+	}
+	b.Spec = old.Spec
 }
 
 // keepDigests sets the digests of a BundleDeployment to those of the version in the cache if the spec is the same: most events are reports of
@@ -266,10 +280,16 @@ func (w *interner) stringMap(before, all map[string]string) map[string]string {
 	if equal, ok := w.maps[sum]; ok && maps.Equal(equal, all) {
 		return equal
 	}
-	interned, size := make(map[string]string, len(all)), 0
+	size := 0
+	for key, value := range all {
+		size += len(key) + len(value)
+	}
+	if size > freeMemory { // no other object has it, and a user could write others all the time
+		return all
+	}
+	interned := make(map[string]string, len(all))
 	for key, value := range all {
 		interned[w.string(key)] = w.string(value)
-		size += len(key) + len(value)
 	}
 	w.reserve(size)
 	w.maps[sum] = interned

@@ -333,6 +333,28 @@ func TestTransform_digests(t *testing.T) {
 	assert.NotEqual(t, cached.Spec.CachedDigests, received("another", "4", 1, "two").Spec.CachedDigests, "another object")
 }
 
+// The plan of a Bundle keeps parts of the spec from which it was made.
+func TestTransform_bundleSpec(t *testing.T) {
+	w, i := newInterner(), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w.transform(i, withoutResources)
+	received := func(uid, version string, generation int64) *fleet.Bundle {
+		object, err := i.transform(&fleet.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "name", UID: types.UID(uid), ResourceVersion: version, Generation: generation},
+			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterName: "of " + version}}},
+		})
+		require.NoError(t, err)
+		return object.(*fleet.Bundle)
+	}
+	cached := received("uid", "1", 1)
+	require.NoError(t, i.store.Add(cached))
+	assert.Same(t, &cached.Spec.Targets[0], &received("uid", "2", 1).Spec.Targets[0])
+	assert.Equal(t, "of 1", cached.Spec.Targets[0].ClusterName)
+	assert.Equal(t, "of 3", received("uid", "3", 2).Spec.Targets[0].ClusterName, "another generation")
+	assert.Equal(t, "of 4", received("another", "4", 1).Spec.Targets[0].ClusterName, "another object")
+	cached.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
+	assert.Equal(t, "of 5", received("uid", "5", 1).Spec.Targets[0].ClusterName, "the cache has dropped the spec")
+}
+
 func TestInternSize(t *testing.T) {
 	sample.Long(t)
 	text := strings.Repeat("x", internSize/8)

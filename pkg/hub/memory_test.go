@@ -7,6 +7,7 @@ package hub
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -145,4 +146,51 @@ func TestMemoryOfACluster(t *testing.T) {
 	for kind, all := range encoded {
 		assert.Len(t, caches.informers[kind].store.List(), len(all))
 	}
+}
+
+// A tenant writes as many objects as he wants, and each takes as much memory as one object may. The garbage collector of the hub lets the heap grow
+// by 35 %, so what is kept must be a quarter below the 50 MiB of resident memory that one workspace may take, with the plans of its Bundles.
+func TestMemoryOfAHostileWorkspace(t *testing.T) {
+	const objects, limit, plans = 30, 37 << 20, 16 << 20
+	emptyObjects := func(count int) string { return "[" + strings.Repeat("{},", count) + "{}]" }
+	annotations := `"annotations":{"a":"` + strings.Repeat("x", 250_000) + `"}`
+	c, caches, add := filled(t)
+	c.large.limit.Store(16 << 20)
+	before := heap.InUse()
+	for _, row := range []struct{ kind, spec string }{
+		{clusterKind, `{"templateValues":{"a":` + emptyObjects(10_000) + `},"agentEnvVars":[{"name":"A","value":"` + strings.Repeat("x", 64_000) + `"}]}`},
+		{bundleKind, `{"targets":[{"clusterSelector":{}}],"helm":{"values":{"a":` + emptyObjects(60_000) + `}}}`},
+		{clusterGroupKind, `{"selector":{"matchExpressions":[{"key":"a","operator":"In","values":["` + strings.Repeat("x", 1_000_000) + `"]}]}}`},
+		{"ClusterRegistration", `{"clientID":"c"}`},
+		{"ClusterRegistrationToken", `{"clientIDs":["` + strings.Repeat("x", 1_000_000) + `"]}`},
+	} {
+		for n := range objects {
+			add(row.kind, fmt.Sprintf(`{"metadata":{"namespace":"hostile","name":"x-%d","uid":"%s-%d",%s},"spec":%s}`, n, row.kind, n, annotations, row.spec))
+		}
+		t.Logf("with %d of kind %s: %d MiB", objects, row.kind, (heap.InUse()-before)>>20)
+		assert.Len(t, caches.informers[row.kind].store.List(), objects)
+	}
+	kept := heap.InUse() - before
+	t.Logf("all: %d MiB, and up to %d MiB for the plans", kept>>20, plans>>20)
+	assert.Less(t, kept, limit-plans, "bytes that a hostile workspace takes in the caches")
+	assert.Greater(t, kept, 8<<20, "the limit is used")
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(caches)
+}
+
+// A large workspace that is not hostile keeps everything.
+func TestMemoryOfALargeWorkspace(t *testing.T) {
+	const bundles = 1000
+	c, caches, add := filled(t)
+	c.large.limit.Store(16 << 20)
+	line := strings.Repeat("x", 200)
+	for n := range bundles {
+		values := fmt.Sprintf(`"image":{"tag":"v%d"},"replicas":3,"config":["%s"]`, n, strings.Repeat(line+`","`, 90)+line)
+		require.Greater(t, len(values), 18_000)
+		add(bundleKind, fmt.Sprintf(`{"metadata":{"namespace":"large","name":"b-%d","uid":"%d"},"spec":{"targets":[{"clusterSelector":{}}],"helm":{"values":{%s}}}}`, n, n, values))
+	}
+	for _, object := range caches.informers[bundleKind].store.List() {
+		require.False(t, object.(*fleet.Bundle).Spec.TooLarge)
+	}
+	t.Logf("%d MiB count", c.large.workspaces["large"].total>>20)
 }

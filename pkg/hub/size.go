@@ -27,6 +27,8 @@ type agentFields struct {
 	resources   *corev1.ResourceRequirements
 	scheduling  *fleet.AgentSchedulingCustomization
 	pullSecrets *[]corev1.LocalObjectReference
+	namespace   string
+	registry    string
 }
 
 // maxClientID limits the bytes of a clientID and a clientRandom. The definitions of the kinds limit both to MaxClientIDLength characters, of four bytes at
@@ -38,7 +40,7 @@ func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 	return func(object any) (any, error) {
 		dropped := false
 		if accessor, err := meta.Accessor(object); err == nil {
-			dropped = limitMetadata(accessor)
+			dropped = limitMetadata(accessor, registration.MaxLabelsMemory, registration.MaxAnnotationsMemory)
 		}
 		switch o := object.(type) {
 		case *fleet.Cluster:
@@ -67,9 +69,10 @@ func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 	}
 }
 
-// limitMetadata reports whether it has dropped labels, annotations, finalizers or owners. It keeps labels, annotations and finalizers of the hub and
+// limitMetadata reports whether it has dropped labels, annotations, finalizers or owners that take more memory than a limit: maxLabels is also that of
+// finalizers and of owners. It keeps labels, annotations and finalizers of the hub and
 // of other controllers of the fleet, unless a user has added too many of these as well: they say, for example, that the hub ignores the object.
-func limitMetadata(object metav1.Object) (dropped bool) {
+func limitMetadata(object metav1.Object, maxLabels, maxAnnotations int) (dropped bool) {
 	reduce := func(all map[string]string, limit int) map[string]string {
 		if sizeOfMap(all) <= limit {
 			return all
@@ -82,17 +85,17 @@ func limitMetadata(object metav1.Object) (dropped bool) {
 		}
 		return maps.Collect(maps.All(kept)) // a map keeps the room for what was deleted
 	}
-	object.SetLabels(reduce(object.GetLabels(), registration.MaxLabelsMemory))
-	object.SetAnnotations(reduce(object.GetAnnotations(), registration.MaxAnnotationsMemory))
-	if exceeds(object.GetFinalizers(), registration.MaxLabelsMemory) {
+	object.SetLabels(reduce(object.GetLabels(), maxLabels))
+	object.SetAnnotations(reduce(object.GetAnnotations(), maxAnnotations))
+	if exceeds(object.GetFinalizers(), maxLabels) {
 		dropped = true
 		ofFleet := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return !strings.Contains(f, "cattle.io/") })
-		if exceeds(slices.Clip(slices.Clone(ofFleet)), registration.MaxLabelsMemory) {
+		if exceeds(slices.Clip(slices.Clone(ofFleet)), maxLabels) {
 			ofFleet = nil
 		}
 		object.SetFinalizers(append([]string(nil), ofFleet...))
 	}
-	if exceeds(object.GetOwnerReferences(), registration.MaxLabelsMemory) {
+	if exceeds(object.GetOwnerReferences(), maxLabels) {
 		dropped = true
 		object.SetOwnerReferences(shortOwners(object.GetOwnerReferences()))
 	}
@@ -109,20 +112,35 @@ func sizeOfMap(all map[string]string) int {
 	return size
 }
 
-// reduceSpec drops settings of the agent and templateValues that take too much memory. Users of a workspace may write Clusters of 1.5 MiB,
-// and empty elements of a list take up to thirty times their JSON.
+// reduceSpec drops settings of the agent and templateValues that take too much memory, and cuts names that are longer than any valid one. Users of a
+// workspace may write Clusters of 1.5 MiB, and empty elements of a list take up to thirty times their JSON.
 func reduceSpec(spec *fleet.ClusterSpec) {
+	reduceSettings(spec, agentspec.MaxSettingsMemory)
+	reduceTemplateValues(spec, templates.MaxClusterValues)
+	if len(spec.ClientID) > maxClientID { // no request has it
+		spec.ClientID = strings.Clone(spec.ClientID[:maxClientID+1])
+	}
+	spec.KubeConfigSecret, spec.KubeConfigSecretNamespace = short(spec.KubeConfigSecret), short(spec.KubeConfigSecretNamespace)
+}
+
+func reduceSettings(spec *fleet.ClusterSpec, limit int) {
 	agent := agentFields{
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources, spec.AgentSchedulingCustomization, spec.AgentPullSecrets,
+		spec.AgentNamespace, spec.PrivateRepoURL,
 	}
-	if exceeds(agent, agentspec.MaxSettingsMemory) {
-		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources = nil, nil, nil, nil
-		spec.AgentPullSecrets, spec.SettingsTooLarge = nil, true
-		if exceeds(spec.AgentSchedulingCustomization, agentspec.MaxSettingsMemory/2) { // a smaller one stays, because the removal of the agent reads it
-			spec.AgentSchedulingCustomization = nil
-		}
+	if !exceeds(agent, limit) {
+		return
 	}
-	if exceeds(spec.TemplateValues, templates.MaxClusterValues) {
+	spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources = nil, nil, nil, nil
+	spec.AgentPullSecrets, spec.SettingsTooLarge = nil, true
+	spec.AgentNamespace, spec.PrivateRepoURL = short(spec.AgentNamespace), short(spec.PrivateRepoURL)
+	if exceeds(spec.AgentSchedulingCustomization, limit/2) { // a smaller one stays, because the removal of the agent reads it
+		spec.AgentSchedulingCustomization = nil
+	}
+}
+
+func reduceTemplateValues(spec *fleet.ClusterSpec, limit int) {
+	if exceeds(spec.TemplateValues, limit) {
 		spec.TemplateValues, spec.TemplateValuesTooLarge = nil, true
 	}
 }

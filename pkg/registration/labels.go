@@ -30,6 +30,16 @@ const (
 var MetadataTooLarge = fmt.Sprintf("metadata.labels takes more than %d KiB of the hub's memory, as may finalizers or ownerReferences, or metadata.annotations more than %d KiB; remove some of them",
 	MaxLabelsMemory>>10, MaxAnnotationsMemory>>10)
 
+// TooLarge explains why the caches of the hub lack parts of an object: it is too large by itself, or the workspace has no room for it.
+func TooLarge(excess fleet.MemoryExcess, byItself string) string {
+	if excess.Limit == 0 {
+		return byItself
+	}
+	return fmt.Sprintf("this object takes %d KiB of the hub's memory, and the large objects of this workspace would take more than %d MiB together; "+
+		"make Bundles, Clusters or ClusterGroups of the workspace smaller, delete some, or raise bundles.workspaceMemoryMiB of the hub",
+		(excess.Size+1023)>>10, excess.Limit>>20)
+}
+
 // AllowedLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
 // are allowed; if it does not, byDefault decides whether all are. others never contains CreatedByAgentPodLabel, which every agent sends.
 func AllowedLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {

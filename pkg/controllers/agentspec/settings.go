@@ -41,11 +41,11 @@ const MaxSettingsMemory = 4 * maxSettings
 // CheckSize returns an error if the agent's settings in the spec are too large. Call it before they are rendered or hashed.
 func CheckSize(spec fleet.ClusterSpec) error {
 	if spec.MetadataTooLarge {
-		return errors.New(registration.MetadataTooLarge)
+		return errors.New(registration.TooLarge(spec.Excess, registration.MetadataTooLarge))
 	}
 	if spec.SettingsTooLarge {
-		return fmt.Errorf("the settings of the agent in the spec take more than %d KiB of memory; at most %d bytes as JSON are accepted",
-			MaxSettingsMemory>>10, maxSettings)
+		return errors.New(registration.TooLarge(spec.Excess, fmt.Sprintf(
+			"the settings of the agent in the spec take more than %d KiB of memory; at most %d bytes as JSON are accepted", MaxSettingsMemory>>10, maxSettings)))
 	}
 	total, largest, of := 0, 0, ""
 	for _, setting := range []struct {

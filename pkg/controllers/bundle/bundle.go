@@ -204,17 +204,19 @@ type bundleVersion struct {
 	labels     map[string]string
 	isAgent    bool
 	hasValues  bool // false while the Secret of spec.valuesHash does not have them
+	isReduced  bool
 }
 
 // enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
 // version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
 func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
-	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), !p.lacksValues()}
+	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), !p.lacksValues(), isReduced(b)}
 	d.mu.Lock()
 	before, known := d.seen[k]
 	d.seen[k] = now
 	d.mu.Unlock()
 	same := before.uid == now.uid && before.generation == now.generation && before.isAgent == now.isAgent && before.hasValues == now.hasValues &&
+		before.isReduced == now.isReduced &&
 		maps.Equal(before.labels, now.labels)
 	if known && same || !known && b.Status.ObservedGeneration == b.Generation {
 		return

@@ -73,7 +73,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case cluster.Spec.MetadataTooLarge:
-		out = result.Stalled(fleet.ReasonTooLarge, registration.MetadataTooLarge+"; what is deployed stays as it is")
+		out = result.Stalled(fleet.ReasonTooLarge, registration.TooLarge(cluster.Spec.Excess, registration.MetadataTooLarge)+"; what is deployed stays as it is")
 	case cluster.Status.Agent.DeploymentsStalled != "": // what the agent has reported for each BundleDeployment is old
 		out = result.Stalled(fleet.ReasonDeploymentsStalled, "the agent deploys nothing: "+rollup.Shown(cluster.Status.Agent.DeploymentsStalled))
 	default:

@@ -774,6 +774,24 @@ func TestOnBundle_tooLarge(t *testing.T) {
 	assert.Contains(t, s.plans.of(t.Context(), large).problem.message, "takes more than 8 MiB")
 }
 
+// The cache has the spec of a Bundle again, in the same generation, when there is room for it.
+func TestOnBundle_restored(t *testing.T) {
+	s := newStage(t)
+	whole := toAlice()
+	dropped := whole.DeepCopy()
+	dropped.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true, Excess: fleet.MemoryExcess{Size: 99 << 10, Limit: 16 << 20}}
+	s.has(t, clusterNamed("alice"), dropped)
+	s.handle(t, dropped)
+	require.NotNil(t, s.plans.of(t.Context(), dropped).problem)
+	assert.Contains(t, s.plans.of(t.Context(), dropped).problem.message, "this object takes 99 KiB of the hub's memory, and the large objects of this workspace "+
+		"would take more than 16 MiB together; ")
+	s.taken()
+	s.has(t, whole)
+	s.handle(t, whole)
+	assert.Nil(t, s.plans.of(t.Context(), whole).problem)
+	assert.Contains(t, s.taken(), "enqueue Cluster alice in 0s")
+}
+
 // The cache drops the spec of a Bundle that has become too large. Nothing that the Bundle deployed is removed by that.
 func TestReconcile_tooLarge(t *testing.T) {
 	s := newStage(t)

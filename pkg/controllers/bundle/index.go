@@ -43,7 +43,7 @@ func (d *Deployer) addIndexes() {
 	bundlesByTarget.AddTo(d.bundleCache)
 	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
 		sources := sourcesOfBundle(b)
-		if b.Spec.TooLarge || b.Spec.MetadataTooLarge || len(sources) > maxSources {
+		if isReduced(b) || len(sources) > maxSources {
 			return []string{unknownSourcesKey(b.Namespace)}, nil
 		}
 		for _, r := range sources {

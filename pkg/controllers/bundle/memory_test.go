@@ -90,10 +90,15 @@ func TestMemoryOfABundle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			before := heap.InUse()
-			for i := range bundles {
+			cached := make([]*fleet.Bundle, bundles) // the plans share their specs
+			for i := range cached {
 				b, cluster := toAlice(), fmt.Sprint("cluster-", i)
 				b.Name, b.Annotations, b.Spec.Targets[0].ClusterName = registration.AgentBundleName(cluster), test.annotations, cluster
+				cached[i] = b
+			}
+			before := heap.InUse()
+			for _, b := range cached {
+				cluster := b.Spec.Targets[0].ClusterName
 				p := s.plans.of(t.Context(), b)
 				_, err := p.variant(t.Context(), []int{0}, clusterNamed(cluster))
 				require.NoError(t, err)
@@ -104,6 +109,7 @@ func TestMemoryOfABundle(t *testing.T) {
 			t.Logf("%d bytes", each)
 			assert.Less(t, each, test.limit, "bytes for each Bundle")
 			runtime.KeepAlive(s)
+			runtime.KeepAlive(cached)
 		})
 	}
 }

@@ -37,7 +37,8 @@ type plan struct {
 
 	uid          types.UID
 	generation   int64
-	labelSize    int // in bytes; a change of labels is not a new generation
+	labelSize    int  // in bytes; a change of labels is not a new generation
+	isReduced    bool // the cache has dropped the spec, which it may have again in the same generation
 	options      fleet.BundleDeploymentOptions
 	isAgent      bool // the Bundle runs an agent
 	allMatches   bool // the options of all targets that match are merged, and not only those of the first
@@ -99,7 +100,7 @@ type problem struct{ reason, message string }
 type target struct {
 	criteria
 	doNotDeploy bool
-	options     fleet.BundleDeploymentOptions
+	options     *fleet.BundleDeploymentOptions // of the Bundle
 }
 
 // variant is the options and the deployment ID for the Clusters that match the same targets and have the same values of the labels in the
@@ -126,7 +127,7 @@ func (p *plan) lacksValues() bool {
 // newPlan returns the plan of a Bundle, which read has to complete.
 func newPlan(b *fleet.Bundle, m *memory, rendering *matching.Limiter) *plan {
 	return &plan{
-		uid: b.UID, generation: b.Generation, labelSize: labelSize(b), rendering: rendering, cache: planCache{memory: m, namespace: b.Namespace},
+		uid: b.UID, generation: b.Generation, labelSize: labelSize(b), isReduced: isReduced(b), rendering: rendering, cache: planCache{memory: m, namespace: b.Namespace},
 	}
 }
 
@@ -137,6 +138,9 @@ func labelSize(b *fleet.Bundle) (size int) {
 	}
 	return size
 }
+
+// isReduced reports whether the cache has dropped parts of a Bundle that determine its BundleDeployments.
+func isReduced(b *fleet.Bundle) bool { return b.Spec.TooLarge || b.Spec.MetadataTooLarge }
 
 // read reads the spec of the Bundle, once. That may take long, so plans calls it without its own lock, which the passes over other Bundles need.
 func (p *plan) read(ctx context.Context, b *fleet.Bundle, values bundleValues) {
@@ -158,13 +162,13 @@ func (p *plan) read(ctx context.Context, b *fleet.Bundle, values bundleValues) {
 
 func (p *plan) readSpec(b *fleet.Bundle) {
 	if b.Spec.MetadataTooLarge {
-		p.problem = &problem{fleet.ReasonBundleInvalid, registration.MetadataTooLarge + "; what was deployed before stays as it is"}
+		p.problem = &problem{fleet.ReasonBundleInvalid, registration.TooLarge(b.Spec.Excess, registration.MetadataTooLarge) + "; what was deployed before stays as it is"}
 		return
 	}
 	if b.Spec.TooLarge {
-		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf(
-			"the spec takes more than %d MiB of memory without its resources, so that nothing of it is deployed, and what was deployed before stays "+
-				"as it is; use several Bundles, or fewer targets and values", MaxSpecMemory>>20)}
+		p.problem = &problem{fleet.ReasonBundleInvalid, registration.TooLarge(b.Spec.Excess, fmt.Sprintf(
+			"the spec takes more than %d MiB of memory without its resources; use several Bundles, or fewer targets and values", MaxSpecMemory>>20)) +
+			"; nothing of it is deployed, and what was deployed before stays as it is"}
 		return
 	}
 	p.options, p.isAgent = b.Spec.BundleDeploymentOptions, agentspec.IsAgentBundle(b)
@@ -178,12 +182,13 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 			p.labelSize, maxLabels))
 	}
 	selectors := map[string]*groupSelector{}
-	for i, t := range b.Spec.Targets {
+	for i := range b.Spec.Targets {
+		t := &b.Spec.Targets[i]
 		c, err := newCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targets[%d].%w", i, err))
 		}
-		p.targets = append(p.targets, target{criteria: shareSelectors(selectors, c), doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
+		p.targets = append(p.targets, target{criteria: shareSelectors(selectors, c), doNotDeploy: t.DoNotDeploy, options: &t.BundleDeploymentOptions})
 	}
 	for i, r := range b.Spec.TargetRestrictions {
 		c, err := newCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
@@ -311,7 +316,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 	}
 	var overrides []fleet.BundleDeploymentOptions
 	for _, i := range slices.Backward(chosen) {
-		overrides = append(overrides, p.targets[i].options)
+		overrides = append(overrides, *p.targets[i].options)
 	}
 	options, err := mergeOptions(p.options, overrides...)
 	if err != nil {
@@ -544,7 +549,7 @@ func (p *plans) find(b *fleet.Bundle) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.byKey[keyOf(b)]
-	if known != nil && known.uid == b.UID && known.generation == b.Generation && known.labelSize == labelSize(b) {
+	if known != nil && known.uid == b.UID && known.generation == b.Generation && known.labelSize == labelSize(b) && known.isReduced == isReduced(b) {
 		return known
 	}
 	if known != nil {

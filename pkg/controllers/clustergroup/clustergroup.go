@@ -219,7 +219,7 @@ func (s *Selectors) Forget(namespace, name string) {
 // Compile returns the selector of a group and keeps nothing. Its errors name the field.
 func Compile(group *fleet.ClusterGroup) (labels.Selector, error) {
 	if group.Spec.MetadataTooLarge {
-		return nil, errors.New(registration.MetadataTooLarge)
+		return nil, errors.New(registration.TooLarge(group.Spec.Excess, registration.MetadataTooLarge))
 	}
 	if isTooLarge(group.Spec.Selector) {
 		return nil, fmt.Errorf("spec.selector has more than %d labels, expressions and values; use several groups", MaxSelector)

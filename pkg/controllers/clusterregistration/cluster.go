@@ -19,9 +19,9 @@ import (
 // findCluster returns the Cluster that has the request's clientID, or the name of the Cluster to create.
 func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fleet.Cluster, create string, out result.Result) {
 	if request.Spec.TooLarge {
-		return nil, "", result.Stalled(fleet.ReasonTooLarge, fmt.Sprintf(
+		return nil, "", result.Stalled(fleet.ReasonTooLarge, registration.TooLarge(request.Spec.Excess, fmt.Sprintf(
 			"spec.clusterLabels takes more than %d KiB of the hub's memory, or spec.clientID or spec.clientRandom has more than %d characters, or %s; give the agent fewer labels",
-			registration.MaxLabelsMemory>>10, registration.MaxClientIDLength, registration.MetadataTooLarge))
+			registration.MaxLabelsMemory>>10, registration.MaxClientIDLength, registration.MetadataTooLarge)))
 	}
 	clientID := request.Spec.ClientID
 	candidates, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))

@@ -21,6 +21,10 @@ const (
 	KeepWorkloadsValue      = "true"
 )
 
+// RestoredAnnotation is set by the hub to the current time on an object whose large parts its caches have dropped, when the workspace has room for them:
+// the event of this write brings the whole object.
+const RestoredAnnotation = "muster.fleet.cattle.io/restored-at"
+
 // CreatorAnnotation is set on every ClusterRegistration by the API server, through an admission policy of the hub, to the name of
 // the user that created it. The policies prevent users from setting or changing it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"

@@ -60,6 +60,9 @@ type BundleSpec struct {
 	// MetadataTooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
 	MetadataTooLarge bool `json:"-"`
 
+	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
+	Excess MemoryExcess `json:"-"`
+
 	// TargetCustomizationMode is set by a person to FirstMatch, the default, to use the options of the first target that matches,
 	// or to AllMatches to merge the options of all targets that match.
 	// +optional

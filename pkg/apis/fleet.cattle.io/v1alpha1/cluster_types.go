@@ -142,6 +142,9 @@ type ClusterSpec struct {
 
 	// MetadataTooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
 	MetadataTooLarge bool `json:"-"`
+
+	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
+	Excess MemoryExcess `json:"-"`
 }
 
 // AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.

@@ -63,6 +63,9 @@ type ClusterRegistrationSpec struct {
 
 	// TooLarge is not part of the API: in the caches of the hub it stands for labels or annotations that take too much memory.
 	TooLarge bool `json:"-"`
+
+	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
+	Excess MemoryExcess `json:"-"`
 }
 
 // ClusterRegistrationStatus is the hub's answer to a request.

@@ -125,6 +125,9 @@ type ClusterRegistrationTokenSpec struct {
 	// +optional
 	// +nullable
 	Approval Approval `json:"approval,omitempty"`
+
+	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
+	Excess MemoryExcess `json:"-"`
 }
 
 // ClusterRegistrationTokenStatus is the state of a token, reported by the hub.

@@ -27,3 +27,10 @@ type FieldDigest struct {
 	// Sources are the Secrets and ConfigMaps that the field names, in a format of package bundle. Equal texts are in memory once.
 	Sources unique.Handle[string]
 }
+
+// MemoryExcess is why the caches of the hub lack the large parts of an object: the large objects of its workspace would take more memory than the limit.
+// It is zero for an object that is whole, or that is too large by itself.
+type MemoryExcess struct {
+	// Size is the memory of the object, and Limit that of all large objects of the workspace, in bytes.
+	Size, Limit int64
+}

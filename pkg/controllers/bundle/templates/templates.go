@@ -112,7 +112,8 @@ func Render(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.Cluster
 
 func renderValues(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
 	if cluster.Spec.TemplateValuesTooLarge {
-		return nil, fmt.Errorf("spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxClusterValues>>10)
+		return nil, errors.New(registration.TooLarge(cluster.Spec.Excess, fmt.Sprintf(
+			"spec.templateValues of the Cluster takes more than %d KiB of memory; make it smaller", MaxClusterValues>>10)))
 	}
 	if n := len(helm.TemplateValues); n > maxTemplates {
 		return nil, fmt.Errorf("helm.templateValues has %d entries; it may have %d; let an entry have several values", n, maxTemplates)
