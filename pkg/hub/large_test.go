@@ -1,3 +1,7 @@
+//go:build !race
+
+// It uses the caches of memory_test.go, which the build with the race detector leaves out.
+
 package hub
 
 import (
