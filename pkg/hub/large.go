@@ -291,7 +291,7 @@ func partsOf(object metav1.Object) (excess *fleet.MemoryExcess, drop []func()) {
 			metadata(&o.Spec.TooLarge),
 		}
 	case *fleet.ClusterRegistrationToken:
-		return &o.Spec.Excess, []func(){
+		return &o.Excess, []func(){
 			metadata(new(bool)), // nothing depends on it
 			func() {
 				o.Spec.ClientIDs, o.Spec.Labels, o.Spec.AllowedLabelKeys, o.Undecodable = nil, nil, nil, "spec"

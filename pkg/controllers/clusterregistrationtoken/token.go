@@ -158,8 +158,8 @@ func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistr
 	}
 	var refusal *result.Result
 	switch {
-	case token.Spec.Excess.Limit > 0 && token.Undecodable != "": // its rights stay: agents may have its credential already
-		return result.Stalled(fleet.ReasonTokenInvalid, registration.TooLarge(token.Spec.Excess, "")+"; until then this token registers no agent")
+	case token.Excess.Limit > 0 && token.Undecodable != "": // its rights stay: agents may have its credential already
+		return result.Stalled(fleet.ReasonTokenInvalid, registration.TooLarge(token.Excess, "")+"; until then this token registers no agent")
 	case token.Undecodable != "":
 		refusal = new(result.Stalled(fleet.ReasonTokenInvalid, fmt.Sprintf(
 			"%s cannot be decoded, so this token grants nothing; correct it (a ttl is a Go duration such as 240h or 30m; units d and w are not known)",

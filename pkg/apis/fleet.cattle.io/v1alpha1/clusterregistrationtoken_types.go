@@ -38,6 +38,9 @@ type ClusterRegistrationToken struct {
 	// it is empty if all can be decoded. The CustomResourceDefinition of Fleet admits any text as a ttl. Such a token grants nothing: a
 	// limit that its creator has set is not known. The hub does not delete it, because its creator may correct it.
 	Undecodable string `json:"-"`
+
+	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
+	Excess MemoryExcess `json:"-"`
 }
 
 // Approval is the approval mode of the requests with a token.
@@ -125,9 +128,6 @@ type ClusterRegistrationTokenSpec struct {
 	// +optional
 	// +nullable
 	Approval Approval `json:"approval,omitempty"`
-
-	// Excess is not part of the API: in the caches of the hub it says that parts were dropped because the workspace has no room for them.
-	Excess MemoryExcess `json:"-"`
 }
 
 // ClusterRegistrationTokenStatus is the state of a token, reported by the hub.

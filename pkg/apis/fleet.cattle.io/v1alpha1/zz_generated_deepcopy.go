@@ -1033,6 +1033,7 @@ func (in *ClusterRegistrationToken) DeepCopyInto(out *ClusterRegistrationToken) 
 	in.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	in.Spec.DeepCopyInto(&out.Spec)
 	in.Status.DeepCopyInto(&out.Status)
+	out.Excess = in.Excess
 	return
 }
 
@@ -1121,7 +1122,6 @@ func (in *ClusterRegistrationTokenSpec) DeepCopyInto(out *ClusterRegistrationTok
 			copy(*out, *in)
 		}
 	}
-	out.Excess = in.Excess
 	return
 }
 
