@@ -419,7 +419,7 @@ func TestRenewWithoutStoring(t *testing.T) {
 	var writable atomic.Bool
 	r.failMember("update", writable.Load, apierrors.NewInternalError(assert.AnError), false)
 	r.start()
-	for r.clock.Now().Before(noon.Add(3 * day)) {
+	for r.clock.Now().Before(noon.Add(4 * day)) {
 		r.eventually(func() bool { return r.clock.Waiters() == 2 }, "the renewal and the heartbeat wait")
 		r.clock.Step(time.Hour)
 	}
