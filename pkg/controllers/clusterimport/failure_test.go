@@ -88,7 +88,11 @@ func TestDiagnose_reasons(t *testing.T) {
 			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "https://member.invalid" }
 		}, fleet.ReasonUnreachable, "the name member.invalid cannot be resolved"},
 		{"it never answers", func(t *testing.T) func(*clientcmdapi.Config) {
-			return to(serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+			return to(serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				<-r.Context().Done()
+				// The client announces that it closes the connection before it does. A return would be an answer, which can arrive between them.
+				panic(http.ErrAbortHandler)
+			}))
 		}, fleet.ReasonUnreachable, "no answer in time"},
 		{"it hangs up", func(t *testing.T) func(*clientcmdapi.Config) {
 			return to(serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
