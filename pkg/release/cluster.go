@@ -63,6 +63,8 @@ type cluster struct {
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, at most maxKept.
 	kept   []string
 	keptMu sync.Mutex
+	// deleted are the objects for whose deletion Helm may wait.
+	deleted kube.ResourceList
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -143,11 +145,33 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 // Delete deletes what remove deletes. Helm would delete whatever has the names of the manifest.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
 	deleted, errs := c.remove(resources, policy)
-	c.removeError = errors.Join(errs...)
+	c.deleted, c.removeError = append(c.deleted, deleted...), errors.Join(errs...)
 	if len(errs) > 0 {
 		return nil, errs
 	}
 	return &kube.Result{Deleted: deleted}, nil
+}
+
+// GetWaiterWithOptions returns a waiter that waits for the deletion of the objects that Delete has deleted. Helm's would wait for all objects of the
+// manifest, and an uninstallation would wait until its timeout for those that stay.
+func (c *cluster) GetWaiterWithOptions(strategy kube.WaitStrategy, options ...kube.WaitOption) (kube.Waiter, error) {
+	all, err := c.Client.GetWaiterWithOptions(strategy, options...)
+	return deletionWaiter{all, c}, err
+}
+
+// GetWaiter is GetWaiterWithOptions without options.
+func (c *cluster) GetWaiter(strategy kube.WaitStrategy) (kube.Waiter, error) {
+	return c.GetWaiterWithOptions(strategy)
+}
+
+type deletionWaiter struct {
+	kube.Waiter
+	cluster *cluster
+}
+
+// WaitForDelete waits for those of the objects that Delete has deleted.
+func (w deletionWaiter) WaitForDelete(resources kube.ResourceList, timeout time.Duration) error {
+	return w.Waiter.WaitForDelete(resources.Intersect(w.cluster.deleted), timeout)
 }
 
 // deleteMarked deletes the objects that have the marks of the release.
