@@ -56,6 +56,9 @@ type Hub struct {
 	// AgentLastSeenInterval is the time after which the hub writes status.agent.lastSeen of an agent that renews a Lease if nothing else
 	// has changed, at least LeastLastSeenInterval; 0 means DefaultLastSeenInterval.
 	AgentLastSeenInterval metav1.Duration `json:"agentLastSeenInterval,omitempty"`
+	// AgentRemovalTimeout limits how long the deletion of a Cluster waits until the agent, and what it deployed, is removed from the member, at least
+	// LeastRemovalTimeout; 0 means the default of the hub's process, 30 seconds unless an embedder sets another.
+	AgentRemovalTimeout metav1.Duration `json:"agentRemovalTimeout,omitempty"`
 	// AgentMissedCheckins is the number of intervals without a heartbeat after which a Cluster is disconnected, at least 2; 0 means
 	// DefaultMissedCheckins.
 	AgentMissedCheckins int `json:"agentMissedCheckins,omitempty"`
@@ -164,6 +167,8 @@ const (
 	LeastCheckinInterval = time.Second
 	// LeastLastSeenInterval is the shortest time between two writes of status.agent.lastSeen of an agent that renews a Lease.
 	LeastLastSeenInterval = time.Minute
+	// LeastRemovalTimeout is the shortest time in which a member can be left in order.
+	LeastRemovalTimeout = 10 * time.Second
 	// LeastGarbageCollectionInterval is the least Hub.GarbageCollectionInterval: each comparison reads all deployed objects.
 	LeastGarbageCollectionInterval = time.Minute
 )
@@ -176,6 +181,7 @@ var optionalDurations = []struct {
 }{
 	{"agentCheckinInterval", LeastCheckinInterval},
 	{"agentLastSeenInterval", LeastLastSeenInterval},
+	{"agentRemovalTimeout", LeastRemovalTimeout},
 	{"gitClientTimeout", 0}, // of Fleet's own controllers; the hub only checks it
 	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
 }

@@ -89,14 +89,15 @@ func TestParseHubDropsInvalidDurations(t *testing.T) {
 }
 
 func TestParseHubShortestDurations(t *testing.T) {
-	_, warnings, err := ParseHub(`{"agentCheckinInterval":"x","gitClientTimeout":"y","garbageCollectionInterval":"z"}`)
+	_, warnings, err := ParseHub(`{"agentCheckinInterval":"x","gitClientTimeout":"y","garbageCollectionInterval":"z","agentRemovalTimeout":"9s"}`)
 	require.NoError(t, err)
-	assert.Len(t, warnings, 3, "a warning for each")
-	hub, warnings, err := ParseHub(`{"agentCheckinInterval":"1s","gitClientTimeout":"1ms","garbageCollectionInterval":"1m"}`)
+	assert.Len(t, warnings, 4, "a warning for each")
+	hub, warnings, err := ParseHub(`{"agentCheckinInterval":"1s","gitClientTimeout":"1ms","garbageCollectionInterval":"1m","agentRemovalTimeout":"10s"}`)
 	require.NoError(t, err)
 	assert.Empty(t, warnings)
 	assert.Equal(t, LeastCheckinInterval, hub.AgentCheckinInterval.Duration)
 	assert.Equal(t, LeastGarbageCollectionInterval, hub.GarbageCollectionInterval.Duration)
+	assert.Equal(t, LeastRemovalTimeout, hub.AgentRemovalTimeout.Duration)
 }
 
 func TestParseGarbageCollectionInterval(t *testing.T) {

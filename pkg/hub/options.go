@@ -46,7 +46,8 @@ type Options struct {
 	// registration.requirePolicies of the configuration does the same.
 	RequirePolicies bool
 	// FarewellGrace limits how long the deletion of a Cluster waits for the member; 0 means 30 seconds. The hub first waits for the agent to remove
-	// what it deployed, unless the agent is disconnected, and then for its own removal with the kubeconfig.
+	// what it deployed, unless the agent is disconnected, and then for its own removal with the kubeconfig. agentRemovalTimeout of the configuration
+	// replaces it.
 	FarewellGrace time.Duration
 	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration

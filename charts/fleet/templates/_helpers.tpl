@@ -149,7 +149,7 @@ maps are for other components.
       "branch" ($bootstrap.branch | default ""))
 -}}
 {{/* Without the key, the default applies; an empty duration cannot be parsed. */}}
-{{- range $key := list "agentCheckinInterval" "agentLastSeenInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
+{{- range $key := list "agentCheckinInterval" "agentLastSeenInterval" "agentRemovalTimeout" "garbageCollectionInterval" "gitClientTimeout" -}}
 {{- with index $.Values $key }}{{ $_ := set $config $key . }}{{ end -}}
 {{- end -}}
 {{- with .Values.agentMissedCheckins }}{{ $_ := set $config "agentMissedCheckins" (int .) }}{{ end -}}

@@ -96,7 +96,8 @@ type Context struct {
 	ClusternetClient clusternetclient.ClustersV1beta1Interface
 	// HubUser is the user name of this hub on its API server; empty unless the hub serves Clusternet agents.
 	HubUser string
-	// FarewellGrace is how long a deleted Cluster waits until its agent, and what it deployed, is removed from the member.
+	// FarewellGrace is how long a deleted Cluster waits until its agent, and what it deployed, is removed from the member, if the configuration
+	// has no agentRemovalTimeout.
 	FarewellGrace time.Duration
 	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration

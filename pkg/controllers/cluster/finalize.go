@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,16 +51,16 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
-	began := h.deletions.since(cluster, h.Clock.Now())
-	deadline := began.Add(h.FarewellGrace)
+	began, timeout := h.deletions.since(cluster, h.Clock.Now()), cmp.Or(h.Config.Get().AgentRemovalTimeout.Duration, h.FarewellGrace)
+	deadline := began.Add(timeout)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
-		agentDeadline = began.Add(h.FarewellGrace * 2 / 3)
+		agentDeadline = began.Add(timeout * 2 / 3)
 	}
 
 	// On the member: nothing is removed if the agent is handed over to another Cluster. Otherwise the agent is asked to remove itself, and then the
 	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
-	isNeeded, recheckIn, err := h.needsFarewell(ctx, cluster, began)
+	isNeeded, recheckIn, err := h.needsFarewell(ctx, cluster, began, timeout)
 	switch {
 	case err != nil:
 		return cluster, err
@@ -207,7 +208,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.F
 // another controller manages the Cluster, if the configuration disables the agent of the hub's own cluster, which an import has removed, or if that
 // cluster is registered in another namespace now. The other Cluster gives the agent a new credential; the old one is deleted with the namespace of this
 // Cluster. If recheckIn is positive, nothing must be removed before the decision is repeated after that time.
-func (h *handler) needsFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time) (isNeeded bool, recheckIn time.Duration, err error) {
+func (h *handler) needsFarewell(ctx context.Context, cluster *fleet.Cluster, began time.Time, timeout time.Duration) (isNeeded bool, recheckIn time.Duration, err error) {
 	hub := h.Config.Get()
 	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
 	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
@@ -224,7 +225,7 @@ func (h *handler) needsFarewell(ctx context.Context, cluster *fleet.Cluster, beg
 	}
 
 	// Wait for a Cluster that the management server may create, or for the confirmation of a claim.
-	claimed, longest := len(claims) > 0, h.FarewellGrace/3
+	claimed, longest := len(claims) > 0, timeout/3
 	if !claimed {
 		longest = min(handoverWait, longest)
 	}

@@ -494,7 +494,7 @@ func TestNeedsFarewell(t *testing.T) {
 				row.this(d.cluster)
 			}
 			d.clock.Step(handoverWait)
-			isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
+			isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon, d.FarewellGrace)
 			require.NoError(t, err)
 			assert.Zero(t, recheckIn)
 			assert.Equal(t, row.keeps, !isNeeded)
@@ -518,7 +518,7 @@ func TestNeedsFarewell_readsTheSecretOnce(t *testing.T) {
 		d := newDeletion(config.Hub{}, others...)
 		d.cluster.Spec.KubeConfigSecret = "kubeconfig"
 		d.clock.Step(grace)
-		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
+		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon, d.FarewellGrace)
 		require.NoError(t, err)
 		assert.Zero(t, recheckIn)
 		assert.Equal(t, allowed, !isNeeded)
@@ -530,7 +530,7 @@ func TestNeedsFarewell_waits(t *testing.T) {
 	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
 	waits := func(t *testing.T, d *deletion) time.Duration {
 		t.Helper()
-		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon)
+		isNeeded, recheckIn, err := d.needsFarewell(t.Context(), d.cluster, noon, d.FarewellGrace)
 		require.NoError(t, err)
 		assert.True(t, isNeeded)
 		return recheckIn
@@ -573,7 +573,7 @@ func TestNeedsFarewell_claimEnds(t *testing.T) {
 	for _, claims := range []int{1, 0} {
 		d.clusters = known{all: []*fleet.Cluster{other}[:claims]}
 		d.importer.askedFor = -1
-		_, _, err := d.needsFarewell(t.Context(), d.cluster, noon)
+		_, _, err := d.needsFarewell(t.Context(), d.cluster, noon, d.FarewellGrace)
 		require.NoError(t, err)
 		assert.Equal(t, claims, d.importer.askedFor)
 	}
@@ -673,15 +673,18 @@ func TestFinalize_deadlines(t *testing.T) {
 		name       string
 		kubeconfig string
 		deleted    time.Duration // by the clock of the API server
+		configured time.Duration
 		until      time.Duration
 	}{
-		{"the whole grace period", "", 0, grace},
-		{"two thirds of it if the hub has a kubeconfig", "kubeconfig", 0, grace * 2 / 3},
-		{"from the start of a hub that was down, or whose clock is ahead", "", -time.Hour, grace},
-		{"the clock of the hub is behind", "", time.Hour, grace},
+		{"the whole grace period", "", 0, 0, grace},
+		{"two thirds of it if the hub has a kubeconfig", "kubeconfig", 0, 0, grace * 2 / 3},
+		{"the time of the configuration", "", 0, 10 * grace, 10 * grace},
+		{"two thirds of that", "kubeconfig", 0, 10 * grace, 10 * grace * 2 / 3},
+		{"from the start of a hub that was down, or whose clock is ahead", "", -time.Hour, 0, grace},
+		{"the clock of the hub is behind", "", time.Hour, 0, grace},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			d := newDeletion(config.Hub{})
+			d := newDeletion(config.Hub{AgentRemovalTimeout: metav1.Duration{Duration: row.configured}})
 			d.cluster.Spec.KubeConfigSecret, d.cluster.DeletionTimestamp.Time = row.kubeconfig, noon.Add(row.deleted)
 			require.False(t, d.finalized(t))
 			d.clock.Step(row.until - time.Nanosecond)
