@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/inventory"
-	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -81,34 +79,10 @@ func (s *scene) announce(name string, change ...func(*fleet.Cluster)) *enrolled 
 	return e
 }
 
-// leaveImported deletes the Cluster. Nothing of its agent is left on the member, unless the hub reports that the grace period ended before it had
-// removed the agent: all scenes together can keep a machine that busy. Then the agent is removed as a person would do it.
+// leaveImported deletes the Cluster. Nothing of its agent is left on the member.
 func leaveImported(ctx context.Context, e *enrolled) error {
 	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
 		return err
-	}
-	left := e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
-	if left == nil {
-		return nil
-	}
-	events, err := e.s.hub.kube.CoreV1().Events(e.namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: "involvedObject.name=" + e.name + ",reason=" + fleet.EventLeftOnMember,
-	})
-	if err != nil {
-		return errors.Join(left, err)
-	}
-	if !slices.ContainsFunc(events.Items, func(event corev1.Event) bool { return strings.Contains(event.Message, fleet.ReasonFarewellTimeout) }) {
-		return left
-	}
-	e.s.Logf("the hub could not remove the agent in time: %v", left)
-	for _, err := range []error{
-		e.on.kube.RbacV1().ClusterRoleBindings().Delete(ctx, agentmanifest.ClusterRoleBindingName(e.agentNamespace), metav1.DeleteOptions{}),
-		e.on.kube.RbacV1().ClusterRoles().Delete(ctx, agentmanifest.ClusterRoleName(e.agentNamespace), metav1.DeleteOptions{}),
-		e.on.deleteNamespaces(ctx, e.agentNamespace),
-	} {
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
 	}
 	return e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
 }
