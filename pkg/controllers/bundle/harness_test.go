@@ -353,7 +353,10 @@ func everywhere() *fleet.Bundle {
 }
 
 func clusterNamed(name string) *fleet.Cluster {
-	return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name, ResourceVersion: "5"}}
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name, ResourceVersion: "5"},
+		Status:     fleet.ClusterStatus{Namespace: registration.ClusterNamespace("ws", name)},
+	}
 }
 
 // deployed returns the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.

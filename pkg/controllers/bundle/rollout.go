@@ -216,9 +216,10 @@ func hasRollout(b *fleet.Bundle, p *plan) bool {
 	return p.strategy != nil && p.problem == nil && !agentspec.IsAgentBundle(b)
 }
 
-// isUnprocessed reports whether a Cluster has no cluster namespace; its status says why. Nothing is deployed to it.
+// isUnprocessed reports whether a Cluster has no cluster namespace, for example while the namespace of an earlier Cluster is being deleted. Condition
+// Processed says why. Nothing is deployed to it.
 func isUnprocessed(cluster *fleet.Cluster) bool {
-	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
+	return cluster.Status.Namespace == "" || fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
 }
 
 // isUnavailable reports whether the version in the spec is not deployed, or not ready. Drift does not make a Cluster unavailable.

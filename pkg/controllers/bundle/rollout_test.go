@@ -241,7 +241,8 @@ func TestRollOut_clustersThatCannotBeUpdated(t *testing.T) {
 	}{
 		"paused":       {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Paused = true }, "first 0, second 1", true},
 		"no namespace": {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Status.Conditions = unprocessed }, "first 0, second 1", true},
-		"quarantined":  {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Quarantined = true }, "first 0, second 1", true},
+		"the namespace of an earlier Cluster is being deleted": {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Status.Namespace = "" }, "first 0, second 1", true},
+		"quarantined": {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Quarantined = true }, "first 0, second 1", true},
 		"no values: the version is wrong for it": {func(b *fleet.Bundle, _ *fleet.Cluster) {
 			b.Spec.Helm = values(map[string]any{"env": "${ .ClusterLabels.env }"})
 		}, "first 1, second 0", false},
