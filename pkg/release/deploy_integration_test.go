@@ -589,8 +589,7 @@ func TestDeploy_droppedObjectIsTakenMeanwhile(t *testing.T) {
 
 // The last revision is one that was replaced: somebody has deleted the Secrets of the later ones.
 func TestDeploy_fromSuperseded(t *testing.T) {
-	m := onMember(t)
-	m.withHistoryKey()
+	m := signing(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
 	m.deploy(m.request("b.yaml", configMap("b", "k", "two")))
 	m.recreate("a")

@@ -41,8 +41,7 @@ func TestUninstall_reduced(t *testing.T) {
 	const objects, revisions, large = 60, 5, 560 << 10 // Helm keeps five
 	for name, isSigned := range map[string]bool{"signed": true, "not signed": false} {
 		t.Run(name, func(t *testing.T) {
-			m, f := onMember(t), foreign(t)
-			m.withHistoryKey()
+			m, f := signing(t), foreign(t)
 			random := make([]byte, large)
 			for i := range random {
 				random[i] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.N(64)]

@@ -21,11 +21,21 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
+
+// signing is onMember, with a client that signs what it stores.
+func signing(t *testing.T, wrap ...func(*rest.Config)) *member {
+	t.Helper()
+	m := onMember(t, wrap...)
+	m.withHistoryKey()
+	return m
+}
 
 // withHistoryKey makes the client of a test sign what it stores, with a key in the test's namespace.
 func (m *member) withHistoryKey() {
@@ -54,8 +64,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		"a failed operation":    func(s *corev1.Secret) { s.Labels["status"] = "failed" },
 	} {
 		t.Run(name+": no hooks, and only objects with the label and annotations of the release", func(t *testing.T) {
-			m, f := onMember(t), foreign(t)
-			m.withHistoryKey()
+			m, f := signing(t), foreign(t)
 			m.forge(forge, "Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn(f.namespace, "pre-delete,post-delete"))
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)))
 			assert.Equal(t, []string{"theirs"}, f.configMaps())
@@ -64,8 +73,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		})
 	}
 	t.Run("its copies, and not the namespace", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		r := m.request("a.yaml", configMap("a", "k", "one"))
 		r.Options.DeleteNamespace = true
 		r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
@@ -81,8 +89,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		assert.Nil(t, namespace.DeletionTimestamp)
 	})
 	t.Run("an object that Helm keeps, and not the annotation in the manifest: it stays", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		kept := strings.Replace(configMap("kept", "k", "v"), "name: kept", "name: kept\n  annotations: {helm.sh/resource-policy: keep}", 1)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "kept.yaml", kept))
 		options := m.removal(m.namespace)
@@ -94,8 +101,7 @@ func TestUninstall_notSigned(t *testing.T) {
 		assert.Empty(t, m.mine())
 	})
 	t.Run("stored by the agent: with its hooks", func(t *testing.T) {
-		m, f := onMember(t), foreign(t)
-		m.withHistoryKey()
+		m, f := signing(t), foreign(t)
 		files := []string{"Chart.yaml", chartYAML, "templates/hook.yaml", hookIn(f.namespace, "pre-delete"), "templates/a.yaml"}
 		for _, value := range []string{"one", "two"} {
 			m.deploy(m.request(append(files, configMap("a", "k", value))...))
@@ -137,8 +143,7 @@ func TestUninstall_forgedOwner(t *testing.T) {
 		return options
 	}
 	deployed := func(t *testing.T, bundleDeployment string) *member {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		r := m.request("a.yaml", configMap("a", "k", "one"))
 		r.Scope, r.BundleDeployment, r.Labels = scope, bundleDeployment, owner.LabelsFor(bundleDeployment, "one")
 		m.deploy(r)
@@ -156,8 +161,7 @@ func TestUninstall_forgedOwner(t *testing.T) {
 		assert.Equal(t, 1, m.mine()[0].Version)
 	})
 	t.Run("over a revision of somebody without this key: only the forged one is deleted", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		elsewhere, err := New(m.config)
 		require.NoError(t, err)
 		r := m.request("a.yaml", configMap("a", "k", "one"))
@@ -199,8 +203,7 @@ func TestUninstall_damaged(t *testing.T) {
 		"too many nodes":              `{"name":"app","namespace":"NS","version":2,"info":{"status":"failed"},"manifest":"` + strings.ReplaceAll(configMap("b", "k", strings.Repeat("v,", 100)), "\n", `\n`) + `"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := onMember(t)
-			m.withHistoryKey()
+			m := signing(t)
 			m.Client = m.LimitHistory(HistoryLimits{ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20}, Nodes: 50, TrustSigned: true})
 			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 			options := m.removal(m.namespace)
@@ -213,8 +216,7 @@ func TestUninstall_damaged(t *testing.T) {
 		})
 	}
 	t.Run("the options of what cannot be decoded count for nothing", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 		forged := stored(t, secretName("app", 2), "?", 1)
 		forged.Labels = labels.Merge(owner.LabelsFor("app", "one"), labels.Set{
@@ -254,8 +256,7 @@ func TestUninstall_damaged(t *testing.T) {
 
 // A forged older release must not keep a failed deployment from being rolled back.
 func TestDeploy_predecessorNotSigned(t *testing.T) {
-	m := onMember(t)
-	m.withHistoryKey()
+	m := signing(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	forged := stored(t, secretName("old", 1), `{"name":"old","version":1,"info":{"status":"failed"}}`, 1)
@@ -272,8 +273,7 @@ func TestDeploy_predecessorNotSigned(t *testing.T) {
 func TestDeploy_notSigned(t *testing.T) {
 	for name, atomic := range map[string]bool{"": false, ", atomic": true} {
 		t.Run("an upgrade removes only objects with the label and annotations of the release"+name, func(t *testing.T) {
-			m, f := onMember(t), foreign(t)
-			m.withHistoryKey()
+			m, f := signing(t), foreign(t)
 			theirs := strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1)
 			require.NoError(t, f.core.CoreV1().ConfigMaps(f.namespace).Delete(t.Context(), "theirs", metav1.DeleteOptions{}))
 			m.forge(func(*corev1.Secret) {}, "a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "c.yaml", theirs)
@@ -294,8 +294,7 @@ func TestDeploy_notSigned(t *testing.T) {
 }
 
 func TestCorrect_notSigned(t *testing.T) {
-	m := onMember(t)
-	m.withHistoryKey()
+	m := signing(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	for range 2 { // the second one starts from a revision that a correction stored
@@ -377,8 +376,7 @@ func TestSignature_historyChangesDuringAnAction(t *testing.T) {
 // A correction skips a failed revision that an earlier correction has kept, but not one that another user has stored: Helm's rollback deletes the
 // objects of the last revision that the restored one does not have.
 func TestCorrect_failedRevisionNotSigned(t *testing.T) {
-	m, f := onMember(t), foreign(t)
-	m.withHistoryKey()
+	m, f := signing(t), foreign(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Recorded = m.deploy(r).String()
 	manifest, err := json.Marshal(strings.Replace(configMap("theirs", "k", "v"), "name: theirs", "name: theirs\n  namespace: "+f.namespace, 1))
@@ -412,8 +410,7 @@ func TestDeploy_sameRevision(t *testing.T) {
 	hook := strings.Replace(configMap("hook", "k", "v"), "name: hook", "name: hook\n  annotations: {helm.sh/hook: \"pre-install,pre-upgrade,pre-rollback\"}", 1)
 	before := owner.LabelsFor("app", "zero") // which Helm copies to the next revision
 	setUp := func(t *testing.T) (*member, Request, func() []string) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "{{ .Values.text }}{{ .Release.IsUpgrade }}"), "templates/hook.yaml", hook)
 		r.Values = map[string]any{"text": "one", "number": int64(1_000_000), "list": []any{map[string]any{"a": nil}}}
 		return m, r, func() []string {
@@ -565,8 +562,7 @@ func TestEnsureHistoryKey(t *testing.T) {
 
 // The agent moves to another namespace, and the hub changes the labels and signatures of its releases to those of the new namespace.
 func TestMoveSignature(t *testing.T) {
-	m, there := onMember(t), onMember(t)
-	m.withHistoryKey()
+	m, there := signing(t), onMember(t)
 	there.withHistoryKey()
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
@@ -652,8 +648,7 @@ func TestHistoryTurns(t *testing.T) {
 		"many values, signed": {manyValues, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := onMember(t)
-			m.withHistoryKey()
+			m := signing(t)
 			turns := semaphore.NewWeighted(1)
 			m.Client = m.LimitHistory(HistoryLimits{
 				ResponseLimits: transport.ResponseLimits{Bytes: 1 << 20, Values: 100_000}, Nodes: 10_000, TrustSigned: true,
@@ -711,8 +706,7 @@ func TestDeploy_revisionOfAnotherPlace(t *testing.T) {
 	chart := []string{"Chart.yaml", chartYAML, "templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: '{{ .Release.Namespace }}'}\ndata: {k: '{{ .Values.text }}'}\n"}
 	for name, more := range map[string]labels.Set{"no labels": nil, "the labels of the owner": owner.LabelsFor("app", "one")} {
 		t.Run(name+", another namespace: the release stays where it is", func(t *testing.T) {
-			m, f := onMember(t), foreign(t)
-			m.withHistoryKey()
+			m, f := signing(t), foreign(t)
 			r := m.request(chart...)
 			r.Recorded = m.deploy(r).String()
 			m.storeRevision(2, `{"name":"app","namespace":"`+f.namespace+`","version":2,"info":{"status":"deployed"},"manifest":""}`, more)
@@ -727,8 +721,7 @@ func TestDeploy_revisionOfAnotherPlace(t *testing.T) {
 		})
 	}
 	t.Run("another release: its history stays as it is", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		victim := m.request("b.yaml", configMap("b", "k", "v"))
 		victim.Name, victim.BundleDeployment, victim.Labels = "victim", "victim", owner.LabelsFor("victim", "one")
 		m.deploy(victim)
@@ -750,8 +743,7 @@ func TestDeploy_revisionOfAnotherPlace(t *testing.T) {
 
 // The labels of a Secret that cannot be decoded describe the last revision.
 func TestDeploy_undecodedRevision(t *testing.T) {
-	m := onMember(t)
-	m.withHistoryKey()
+	m := signing(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	for _, version := range []int{2, 2_000_000_000} {
 		m.storeRevision(version, "?", owner.LabelsFor("app", "one"))
@@ -790,8 +782,7 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		"another service account": {empty, labels.Merge(owner.LabelsFor("app", "one"), labels.Set{ServiceAccountLabel: "nobody"})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := onMember(t)
-			m.withHistoryKey()
+			m := signing(t)
 			r := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
 			r.Scope = scope
 			m.deploy(r)
@@ -812,8 +803,7 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		})
 	}
 	t.Run("the options of the caller count", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 		options := m.removal(m.namespace)
 		options.Adjust = func(o UninstallOptions) UninstallOptions {
@@ -825,8 +815,7 @@ func TestUninstall_forgedOptions(t *testing.T) {
 		assert.Empty(t, m.mine())
 	})
 	t.Run("what a later revision has added is removed, and what another owner has adopted stays", func(t *testing.T) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		r := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
 		r.Scope = scope
 		m.deploy(r)

@@ -123,8 +123,7 @@ func TestDeploy_serviceAccount(t *testing.T) {
 // A tenant has adopted a release. Their revision has rollback hooks, which Helm would run with the identity of the former owner if a correction or
 // a failed deployment of the former owner rolled the release back to that revision.
 func TestCorrect_releaseOfAnotherOwner(t *testing.T) {
-	m, f := onMember(t), foreign(t)
-	m.withHistoryKey()
+	m, f := signing(t), foreign(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	m.tenant("tenant")
@@ -156,8 +155,7 @@ func TestCorrect_releaseOfAnotherOwner(t *testing.T) {
 func TestDeploy_upgradeFromRevisionOfTenant(t *testing.T) {
 	for name, deployment := range map[string]string{"of another BundleDeployment": "other", "with another identity": "app"} {
 		t.Run(name, func(t *testing.T) {
-			m, f := onMember(t), foreign(t)
-			m.withHistoryKey()
+			m, f := signing(t), foreign(t)
 			m.tenant("tenant")
 			_, err := m.core.RbacV1().RoleBindings(f.namespace).Create(t.Context(), &rbacv1.RoleBinding{
 				ObjectMeta: metav1.ObjectMeta{Name: "tenant"},

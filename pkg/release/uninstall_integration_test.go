@@ -191,8 +191,7 @@ func TestCompare_autoscaled(t *testing.T) {
 }
 
 func TestCorrect_fails(t *testing.T) {
-	m := onMember(t)
-	m.withHistoryKey()
+	m := signing(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
 	careful := onMember(t, through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
@@ -238,8 +237,7 @@ func TestCorrect_fails(t *testing.T) {
 func TestUninstall_failedCorrection(t *testing.T) {
 	sample.Long(t)
 	setUp := func(t *testing.T, files ...string) (*member, Request) {
-		m := onMember(t)
-		m.withHistoryKey()
+		m := signing(t)
 		r := m.request(files...)
 		r.Labels = Owner{Namespace: m.namespace}.LabelsFor("app", "one") // as the annotations of the chart
 		return m, r
@@ -717,8 +715,7 @@ func TestUninstall_historyIsLast(t *testing.T) {
 			})
 		}
 		t.Run(name+", a post-delete hook fails: once", func(t *testing.T) {
-			m := onMember(t)
-			m.withHistoryKey()
+			m := signing(t)
 			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn("none-"+m.namespace, "post-delete"))
 			r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
 			m.deploy(r)
@@ -727,8 +724,7 @@ func TestUninstall_historyIsLast(t *testing.T) {
 			assert.Empty(t, m.revisions())
 		})
 		t.Run(name+", a pre-delete hook fails: the release stays", func(t *testing.T) {
-			m := onMember(t)
-			m.withHistoryKey()
+			m := signing(t)
 			r := m.request("Chart.yaml", chartYAML, "templates/a.yaml", configMap("a", "k", "one"), "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-delete"))
 			r.Copies, r.Labels[CopiesLabel] = []runtime.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "copy"}}}, "1"
 			m.deploy(r)
