@@ -30,8 +30,8 @@ var beforeHeartbeat = []string{
 	"request-arrived", "request-granted", "cluster-imported",
 }
 
-// registerAgain is the remedy for an agent whose credential the hub rejects. A token that is not only for this Cluster would be refused with
-// ClientIDInUse.
+// registerAgain is the remedy for an agent whose credential the hub rejects. A request with a token that is not only for this Cluster would be
+// refused with ClientIDInUse.
 const registerAgain = "if the hub has a kubeconfig of the member, it registers the agent again by itself; otherwise run " +
 	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
 	"with --agent-namespace if the agent is not in cattle-fleet-system"

@@ -21,7 +21,9 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// TestReactions has one row for each reaction of an unchanged agent.
+// TestReactions has one row for each reaction of an unchanged agent. A request is written as its client, method, path and status code. The client is
+// ded with the dedicated credential and boot with the bootstrap token; the code is 0 without an answer. <CRRS> and <CRR> are the
+// ClusterRegistrationRequests and the one of the agent, <MCS> the ManagedClusters of its namespace, and <DN> its dedicated namespace.
 func TestReactions(t *testing.T) {
 	for name, row := range map[string]func(*scene){
 		"R1: a restart sends the request again and changes nothing of it": func(s *scene) {

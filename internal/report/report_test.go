@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The names of pods and containers become names of files in the report, and its owner decides what a member answers.
+// The names of pods and containers become names of files in the report, and the owner of a member decides what it answers.
 func TestInstallation_namesThatAreNoNames(t *testing.T) {
 	pod := func(name, container string) corev1.Pod {
 		return corev1.Pod{

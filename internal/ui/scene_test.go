@@ -167,7 +167,7 @@ func clustersInAllStates(n int) (clusters []*fleet.Cluster) {
 		switch {
 		case i%211 == 17 || i%1009 > 990:
 			c.Status.Agent.LastSeen = metav1.NewTime(noon.Add(-48 * time.Minute))
-			withCondition(c, fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "the last heartbeat was 48m ago, and the interval is 15m")
+			withCondition(c, fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "no heartbeat since 2026-01-01T11:12:00Z, for more than 3 intervals of 15m0s")
 		case i%173 == 40:
 			c.Spec.KubeConfigSecret = c.Name + "-kubeconfig"
 			c.Status.Agent = fleet.AgentStatus{}
@@ -228,8 +228,8 @@ func belongings(c *fleet.Cluster) []runtime.Object {
 	}
 	return []runtime.Object{
 		token, granted, namespace, account, bundle("fleet-agent-store", true), bundle("monitoring", true), bundle("shop", false),
-		request("request-p4x7c", "edge-new-1", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token requires it): run "muster -n fleet-default approve request-p4x7c" or the same with deny`),
-		request("request-v9n5t", "edge-new-2", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token requires it): run "muster -n fleet-default approve request-v9n5t" or the same with deny`),
+		request("request-p4x7c", "edge-new-1", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token or the hub's configuration asks for it): run "muster -n fleet-default approve request-p4x7c" or the same with deny`),
+		request("request-v9n5t", "edge-new-2", corev1.ConditionUnknown, "WaitingForApproval", `waiting for an approval (the token or the hub's configuration asks for it): run "muster -n fleet-default approve request-v9n5t" or the same with deny`),
 		request("request-j2d8w", "plant-old", corev1.ConditionFalse, "ClientIDInUse", "the Cluster has an agent already"),
 		event("e1", "ClusterRegistration", granted.UID, "Granted", "the agent may fetch its credential for Cluster "+c.Name, 2*time.Second),
 		event("e2", "Cluster", c.UID, "Registered", "the agent has registered and sent its first heartbeat", 5*time.Second),

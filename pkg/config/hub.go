@@ -26,7 +26,7 @@ const (
 	TLSModeSystemStore TLSMode = "system-store"
 )
 
-// DefaultCheckinInterval is the default time between two heartbeats of an agent.
+// DefaultCheckinInterval is the default time between two heartbeats of an agent that writes them to the status of its Cluster.
 const DefaultCheckinInterval = 15 * time.Minute
 
 // DefaultLeaseInterval is the default time between two heartbeats of an agent that renews a Lease.

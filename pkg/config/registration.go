@@ -33,7 +33,7 @@ const (
 	AgentLabelsOnlyAllowed AgentLabels = "Allowed"
 )
 
-// Registration has the requirements for agents that register. The zero value means the behaviour of Fleet.
+// Registration has the requirements for agents that register. The zero value means the defaults that the fields describe.
 type Registration struct {
 	// Unknown is true if the hub has started with an invalid or missing configuration that does not say which requests are denied: it then
 	// decides about no request.

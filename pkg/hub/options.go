@@ -23,8 +23,8 @@ type Options struct {
 	// the priority and fairness of the API server limits requests better, and replaces a Timeout of 0 with 30 seconds.
 	RESTConfig *rest.Config
 	// SharedControllerFactory, if given, is used for the fleet.cattle.io kinds, so that a server that watches them too has them in
-	// memory only once. It must not have been started; Run starts it. For Kubernetes kinds the hub always has caches of its own, which
-	// contain only the objects that the hub created.
+	// memory only once. It must not have been started; Run starts it. For Kubernetes kinds the hub always has caches of its own, with the
+	// objects that have its label, its own ConfigMap, and the metadata of other Secrets and ConfigMaps.
 	SharedControllerFactory controller.SharedControllerFactory
 	// SystemNamespace is the namespace of the hub's ConfigMap; empty means "cattle-fleet-system".
 	SystemNamespace string

@@ -203,7 +203,7 @@ const setIDAgentBootstrap = "fleet-agent-bootstrap"
 const SetIDManageAgent = "fleet-manage-agent"
 
 // AgentHubConfigMap is a ConfigMap beside the agent with the current address of its hub, under the keys BootstrapAPIServerURL,
-// BootstrapAPIServerCA (PEM) and AgentHubTLSMode. Only the Bundle of a self-registered agent contains it: on the member of an
+// BootstrapAPIServerCA (PEM) and AgentHubTLSMode. Only the Bundle of an agent that a person has installed contains it: on the member of an
 // imported agent, the hub changes the address itself. The agent tests a changed address before it gives up the one that works.
 const (
 	AgentHubConfigMap = "fleet-agent-hub"

@@ -53,14 +53,15 @@ type cluster struct {
 	release string
 	// removing is whether the objects of the release are being removed.
 	removing bool
-	// onlyMarked is whether the manifest may name objects that its author could not touch. Only objects with the SetHashLabel setHash are then deleted; if
+	// onlyMarked is whether the manifest is not trusted: it may name objects that its author may not delete. Only objects with the SetHashLabel setHash are then deleted; if
 	// setHash is "", with the same label as in the manifest. A removal then deletes no hooks.
 	onlyMarked bool
 	setHash    string
 	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
 	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
-	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, at most maxKept.
+	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
+	// may not read them, at most maxKept.
 	kept   []string
 	keptMu sync.Mutex
 	// deleted are the objects for whose deletion Helm may wait.

@@ -73,7 +73,7 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkObjectOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. It accepts objects of
+// checkObjectOwners refuses objects that this release does not have yet, but that exist and belong to another release, or to none unless they are adopted. It accepts objects of
 // this release and of the releases that it replaces. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them
 // on an upgrade; then two releases have the object, and the removal of either of them deletes it. Hooks have no marks; their annotations
 // define whether they are replaced.

@@ -1,5 +1,5 @@
 // Package transport opens the connections between hub and members, in both directions. Each connection has its own trusted
-// authorities; these do not depend on environment variables or on variables of the process. The proxy may come from the environment.
+// authorities; these do not depend on environment variables or on package variables such as http.DefaultTransport. The proxy may come from the environment.
 package transport
 
 import (

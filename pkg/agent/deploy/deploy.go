@@ -456,7 +456,8 @@ func (d *reconciler) succeeded(
 	d.drifts.AddAfter(key, d.Timing.Settle)
 }
 
-// logKept logs objects that a release no longer has, and that stay because they do not belong to it.
+// logKept logs objects that a release no longer has, and that stay because they do not belong to it, or because the deployment may not
+// read them.
 func (d *reconciler) logKept(key string, from releaseName, kept []string) {
 	for _, object := range kept {
 		d.log(key).Warnf("Kept an object that Helm release %s/%s no longer has: %s", from.namespace, from.name, object)

@@ -79,7 +79,7 @@ var historyLimits = release.HistoryLimits{
 // errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.
 var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")
 
-// Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
+// Run deploys until parent ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
 // hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not
 // answer, nothing is installed or upgraded, and no release is removed because its BundleDeployment is gone. Drift is still corrected, and
 // leftovers and replaced releases are still removed: that needs nothing from the hub.

@@ -124,7 +124,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	return nil
 }
 
-// create sends the ClusterRegistration, and reports whether it did not exist. If it exists, this agent created it before a restart or a
+// create sends the ClusterRegistration, and reports whether this call has created it. If it exists, this agent created it before a restart or a
 // lost response; a 409 of a proxy does not count.
 func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *BootstrapIdentity) (created bool, err error) {
 	_, err = conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})

@@ -53,7 +53,8 @@ type Context struct {
 	RBAC rbaccontrollers.Interface
 	// Coordination has the controller of Leases; its cache contains only the Leases of agents, which have the same label.
 	Coordination coordinationcontrollers.Interface
-	// SecretMetadata caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
+	// SecretMetadata caches the identity and version of every Secret except those of Helm releases and of tokens of ServiceAccounts. It is filled before
+	// the controllers start.
 	SecretMetadata cache.SharedIndexInformer
 	// ConfigMapMetadata caches name, UID and version of every ConfigMap but the root certificates of namespaces; nil with DisableBundles. It is
 	// filled before the controllers start.
@@ -107,7 +108,7 @@ type Context struct {
 	Admission Admission
 	// TokenUsage has the requests that wait to be counted as uses of their token.
 	TokenUsage tokenusage.Uncounted
-	// Backlog limits the registrations that have led to nothing yet.
+	// Backlog limits the registrations that have led to no connected agent yet.
 	Backlog *backlog.Counter
 	// Matching limits the CPUs that passes over the objects of one workspace take to match selectors and to render Helm values.
 	Matching matching.Limiter

@@ -306,7 +306,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
 // for any more. A Cluster without a BundleDeployment counts as Pending, and one whose staged deployment ID is of an older version of the Bundle, because
 // the pass over the Cluster has not come yet, as WaitApplied: the report of its agent is about an older version. A quarantined Cluster gets no
-// BundleDeployment; if it has none it is counted separately. unavailable counts the Clusters of these two kinds, and those for which isUnavailable is true.
+// BundleDeployment; if it has none it is counted separately. unavailable counts the Clusters without a
+// BundleDeployment, those whose staged deployment ID is older, and those for which isUnavailable is true.
 func (d *Deployer) summarize(
 	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
 ) (summary fleet.BundleSummary, unavailable, quarantined int, err error) {

@@ -54,7 +54,8 @@ type plan struct {
 	isRead bool
 }
 
-// planCache has the options and variants that were computed from a plan. memory guards it, and may empty it at any time.
+// planCache has the options and variants that were computed from a plan. The mutex of memory guards it, and memory may empty it at
+// any time to make room.
 type planCache struct {
 	memory    *memory
 	namespace string // of the Bundle

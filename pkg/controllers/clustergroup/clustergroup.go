@@ -51,7 +51,7 @@ func Register(ctx context.Context, c *app.Context, selectors *Selectors) {
 	enqueue.OnEvent(clusters, h.noteCluster)
 }
 
-// noteCluster notes a Cluster of which the status of its groups shows something else now.
+// noteCluster notes a Cluster if its change also changes the status of the groups that select it.
 func (h *handler) noteCluster(before, after *fleet.Cluster) {
 	if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) && before.Status.ResourceCounts == after.Status.ResourceCounts &&
 		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) && equality.Semantic.DeepEqual(before.Status.Summary, after.Status.Summary) {

@@ -251,7 +251,7 @@ func (c *memberCalls) endPass(key callKey, failed bool) {
 	}
 }
 
-// withdraw ends a call that waits for a slot or is prepared, so that has sent nothing. If it is a retry, the failure of the earlier attempt stays,
+// withdraw ends a call that waits for a slot or is being prepared: it has sent nothing yet. If it is a retry, the failure of the earlier attempt stays,
 // and the retry is due again. The caller holds the lock.
 func (c *memberCalls) withdraw(key callKey, call *memberCall) {
 	call.state, call.retryAt = ended, c.clock.Now()

@@ -98,7 +98,7 @@ func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 	})
 }
 
-// leaveOut leaves the data of the Secret of the token out of the cache, as that does if they are large.
+// leaveOut leaves the data of the Secret of the token out of the cache, as the cache of the hub does with large data.
 func (h *harness) leaveOut(data map[string][]byte) {
 	live := h.values.All[0].DeepCopy()
 	h.values.All[0].Data, live.Data = nil, data
@@ -119,7 +119,7 @@ func encoded(t *testing.T, values registration.Values) []byte {
 	return data
 }
 
-// planInput is what an installPlan is made of. Its Cluster has an installed agent.
+// planInput is what an installPlan is made of. Its Cluster has no agent yet.
 type planInput struct {
 	*harness
 	hub     config.Hub

@@ -274,7 +274,7 @@ func parseKubeconfig(secret *corev1.Secret) (*clientcmdapi.Config, error) {
 	return parsed, nil
 }
 
-// maxSyntax limits syntaxOf a kubeconfig. A workspace may have fifty passes at the same time, and a parser needs some 500 bytes for each line and
+// maxSyntax is the largest syntaxOf a kubeconfig that the hub parses. A workspace may have fifty passes at the same time, and a parser needs some 500 bytes for each line and
 // each element.
 const maxSyntax = 10_000
 

@@ -264,7 +264,7 @@ func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterfa
 	return m.objects.Resource(gvr).Namespace(namespace), nil
 }
 
-// apply creates or changes an object, and reports whether it did not exist. It forces the ownership of fields: on a member an earlier
+// apply creates or changes an object, and reports whether this call has created it. It forces the ownership of fields: on a member an earlier
 // import, Fleet's hub or the chart may have created the object.
 func (m *memberClient) apply(ctx context.Context, object runtime.Object) (created bool, err error) {
 	accessor, err := meta.Accessor(object)

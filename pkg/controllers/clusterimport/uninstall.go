@@ -155,8 +155,8 @@ func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	return call.state == ended && call.failure == nil, true, nil
 }
 
-// unreportedFor is much longer than the time for which the controller of Clusters delays the first status of a Cluster, so that a difference
-// between the clocks of the hub and the API server does not matter.
+// unreportedFor is twice the longest time for which the controller of Clusters delays the first status of a Cluster (firstReportLatest), so that the
+// clocks of the hub and the API server may differ by half a minute.
 const unreportedFor = time.Minute
 
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but

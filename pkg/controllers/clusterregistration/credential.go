@@ -23,7 +23,7 @@ import (
 )
 
 // answerLifetime is how long an answer Secret stays on the hub. A waiting agent polls for it every half minute, a refused one
-// every ten minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
+// every ten to twelve minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
 const answerLifetime = 40 * time.Minute
 
 // ensureCredential creates the answer Secret, or accepts the existing one, which an earlier pass created. It stalls with reason NameConflict
@@ -102,7 +102,7 @@ func (h *handler) isAnswerLost(request *fleet.ClusterRegistration) bool {
 }
 
 // maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
-// that the agent finds a working one for answerLifetime: an agent that was refused reads the answer up to ten minutes after an approval, and the
+// that the agent finds a working one for answerLifetime: an agent that was refused reads the answer up to twelve minutes after an approval, and the
 // shortest lifetime that can be configured is not longer. Once the agent uses the credential, from a Secret of its own, the hub
 // deletes this Secret: until then, every holder of the same ClusterRegistrationToken who learns the agent's clientRandom can read it. A Secret that
 // another client has deleted is created again.

@@ -41,7 +41,7 @@ func (h *handler) findToken(
 	var clockErr error // it is not known whether another token has expired
 	for _, token := range tokens {
 		if !registration.Usable(token, time.Time{}) {
-			continue // at any time
+			continue // unusable, whatever the time is
 		}
 		switch isUnusable, _, err := h.IsOver(ctx, func(now time.Time) bool { return !registration.Usable(token, now) }); {
 		case err != nil:

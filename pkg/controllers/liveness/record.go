@@ -30,7 +30,7 @@ import (
 //	                        report before it
 //	stalledCleared          clearStalled, when it clears deploymentsStalled        the hub has cleared the field since the last copy of a report
 //	stalledGone             clearStalled, in a later pass without the field        that was written: an agent has set a field that appears again
-//	writeLastSeen           a copy of a report                                     from this time on, lastSeen is written even if nothing else has changed
+//	writeLastSeen           recordOf, and each copy of a report                    from this time on, lastSeen is written even if nothing else has changed
 type agentRecord struct {
 	lease    *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
 	byLease  receivedHeartbeat     // the last renewal; it stays when the Lease is deleted
@@ -138,10 +138,11 @@ func (r *agentRecord) observe(cluster *fleet.Cluster, hub config.Hub, now time.T
 	return isNew
 }
 
-// clearStalled clears deploymentsStalled when an agent of Fleet, which does not know the field, has replaced an agent of this project. It writes only
-// lastSeen and the namespace, so the fields stay that the hub has copied from the Lease of the earlier agent. The instance among them shows that: an
-// agent of this project writes its own instance with each heartbeat to the status. It has the instance of the Lease if it can no longer write its
-// Lease; then it writes deploymentsStalled again after the cleared status was written, and the field stays.
+// clearStalled clears deploymentsStalled when an agent of Fleet, which does not know the field, has replaced an agent of this project. An agent of Fleet
+// writes only lastSeen and the namespace, so the fields stay that the hub has copied from the Lease of the earlier agent. That is the case if
+// status.agent.instance is still the one of the Lease: an agent of this project that writes the status writes its own instance. There is one
+// exception: an agent of this project that can no longer write its Lease has that instance too. It writes deploymentsStalled again with its next
+// heartbeat, and then the field stays.
 func (r *agentRecord) clearStalled(agent *fleet.AgentStatus, isHeartbeat bool) {
 	if agent.DeploymentsStalled == "" {
 		r.stalledGone = r.stalledGone || r.stalledCleared

@@ -28,6 +28,7 @@ type Counters struct {
 	// OverLimit counts requests that were refused, or have to wait, because too many others have led to no connected agent yet, by reason.
 	OverLimit *prometheus.CounterVec
 
+	// granted counts the granted registrations, and took has the times from their creation to the grant.
 	granted prometheus.Counter
 	took    prometheus.Histogram
 
@@ -84,7 +85,7 @@ var heartbeatBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 30, 60, 120, 
 // importBuckets of the duration of a call to a member, in seconds: it is limited to a minute.
 var importBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60}
 
-// latenessBuckets of heartbeats, in seconds. Agents vary the interval, which is 15 minutes by default, a little.
+// latenessBuckets of heartbeats, in seconds. Agents vary the interval a little; by default it is a minute, or 15 minutes for agents that write to the status.
 var latenessBuckets = []float64{0.1, 1, 5, 15, 60, 300, 900, 3600}
 
 // Refused counts a request that this hub has refused.

@@ -35,7 +35,8 @@ type BundleDeployment struct {
 
 // BundleDeploymentSpec says what the agent of one cluster deploys.
 type BundleDeploymentSpec struct {
-	// Paused is set by the hub while the Bundle or the Cluster is paused; the agent then changes nothing.
+	// Paused is set by the hub while the Bundle or the Cluster is paused, and for an agent of Fleet until there is a deploymentID; the agent then
+	// changes nothing.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
@@ -54,12 +55,13 @@ type BundleDeploymentSpec struct {
 	// +optional
 	Options BundleDeploymentOptions `json:"options,omitempty"`
 
-	// DeploymentID is set by the hub to the deployment: the name of a Content, a colon, and a digest of the options.
+	// DeploymentID is set by the hub to the deployment: the name of a Content or of an OCI artifact, or nothing if the agent downloads a chart; a
+	// colon; and a digest of the options.
 	// +optional
 	// +nullable
 	DeploymentID string `json:"deploymentID,omitempty"`
 
-	// DependsOn is set by the hub to Bundles that must be deployed first.
+	// DependsOn is set by the hub to Bundles that must first be Ready, or in one of their acceptedStates.
 	// +optional
 	// +nullable
 	DependsOn []BundleRef `json:"dependsOn,omitempty"`
@@ -101,7 +103,7 @@ type BundleDeploymentSpec struct {
 
 // BundleDeploymentStatus is the report of the agent.
 type BundleDeploymentStatus struct {
-	// Conditions are set by the agent: Deployed, Installed, Monitored, Ready.
+	// Conditions are set by the agent: Deployed, Installed, Monitored, Ready; and, for the agent itself, Farewell.
 	// +optional
 	// +nullable
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`

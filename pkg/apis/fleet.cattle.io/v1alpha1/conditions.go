@@ -23,12 +23,11 @@ const (
 	ConditionConnected = "Connected"
 
 	// ConditionReconciled is only about the Bundle of the agent: it is True after the agent's settings were turned into that Bundle without an error,
-	// and False with the error as message.
+	// and False with the error as message. It is Unknown until the first heartbeat of the agent.
 	ConditionReconciled = "Reconciled"
 
 	// ConditionReady is True when all Bundles of the Cluster are ready; otherwise its message lists those that are not.
-	// The hub writes it unless disableBundles leaves Bundles to Fleet's own controllers. It is never Unknown, which management
-	// servers show as an error.
+	// With disableBundles the hub writes what Fleet's own Cluster controller writes. It is never Unknown, which management servers show as an error.
 	//
 	// On a Bundle, where the hub writes it, it is True when the Bundle is ready on all Clusters its targets match; otherwise
 	// its message lists some of the other Clusters, or the error that prevents the deployment.

@@ -9,8 +9,8 @@ const (
 	// whose names are digests.
 	ManagedLabel = "fleet.cattle.io/managed"
 
-	// ClusterLabel has the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount of
-	// an agent, and a label on answer Secrets, BundleDeployments and Clusters the hub created.
+	// ClusterLabel has the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount and
+	// the Lease of an agent, and a label on answer Secrets, BundleDeployments and Clusters the hub created.
 	ClusterLabel = "fleet.cattle.io/cluster"
 	// ClusterAnnotation is ClusterLabel where it is an annotation.
 	ClusterAnnotation = ClusterLabel
@@ -32,7 +32,8 @@ const (
 	RegistrationTokenLabel = "fleet.cattle.io/registration-token"
 
 	// ClusterManagementLabel, with a value that is not empty, on a Cluster or ClusterRegistration means that another component manages
-	// it. The hub then ignores it.
+	// it. The hub ignores such a request. To such a Cluster it neither deploys nor grants requests, and it deletes the Bundle of its agent; condition
+	// Processed says so.
 	ClusterManagementLabel = "fleet.cattle.io/cluster-management"
 
 	// CreatedByAgentPodLabel, on a Cluster, has the name of the pod that registered it, for people who debug. It is the

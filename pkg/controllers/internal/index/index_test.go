@@ -28,7 +28,7 @@ func TestAccountByRequest(t *testing.T) {
 	account.Namespace = namespace
 
 	delete(account.Annotations, fleet.ClusterRegistrationNamespaceAnnotation)
-	assert.Empty(t, accountByRequest(account), "that of a token")
+	assert.Empty(t, accountByRequest(account), "the ServiceAccount of a token belongs to no request")
 }
 
 func TestNames(t *testing.T) {
