@@ -9,6 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/randfill"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // epoch is the start of the few seconds that contain all times, so that two times are often equal.
@@ -33,6 +35,7 @@ func From(data []byte, words ...string) *randfill.Filler {
 			}
 		},
 		func(v *any, c randfill.Continue) { *v = c.Bool() },
+		func(m *fleet.GenericMap, c randfill.Continue) { c.Fill(&m.Data) }, // no user writes the packed form
 		func(t *time.Time, c randfill.Continue) { *t = moment(c) },
 		func(t *metav1.Time, c randfill.Continue) { t.Time = moment(c) },
 	)
