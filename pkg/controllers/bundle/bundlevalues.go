@@ -23,8 +23,7 @@ import (
 // bundleValuesKey is the key of the values of the Bundle itself in its Secret; those of a target have the name of the target.
 const bundleValuesKey = "values.yaml"
 
-// maxValueNodes limits the nodes of the YAML in a Secret with the values of a Bundle. A node takes up to 800 bytes when it is parsed, and the plan of the
-// Bundle keeps the decoded values.
+// maxValueNodes limits the nodes of the YAML in a Secret with the values of a Bundle. A node takes up to 800 bytes when it is parsed.
 const maxValueNodes = 50_000
 
 // bundleValues reads the Helm values of Bundles that are not in their spec. Fleet's git job moves them to a Secret with the name of the Bundle, and
@@ -72,6 +71,9 @@ func (v bundleValues) addTo(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle
 		}
 		if decoded[key], err = decodeValues(secret.Data[key]); err != nil {
 			return missing(fmt.Sprintf("has invalid values in key %s: %v", key, err))
+		}
+		if decoded[key] != nil {
+			decoded[key].Pack()
 		}
 	}
 	b = b.DeepCopy()

@@ -227,7 +227,7 @@ func (d *Deployer) assign(
 		}
 	}
 	if ctx.Err() == nil {
-		d.noteRenderErrors(keyOf(cluster), targeting, assignments)
+		d.noteRenderErrors(ctx, keyOf(cluster), targeting, assignments)
 	}
 
 	d.freeRetained()
@@ -295,7 +295,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 // noteRenderErrors enqueues the Bundles with templates that target a Cluster if the errors of rendering them have changed since the last pass over the
 // Cluster: the rollout and the status of a Bundle depend on these errors, and perhaps no BundleDeployment is written whose event would enqueue the Bundle.
 // It remembers one digest for each Cluster, because there may be millions of pairs of Clusters and Bundles.
-func (d *Deployer) noteRenderErrors(cluster key, targeting []targeting, assignments []assignment) {
+func (d *Deployer) noteRenderErrors(ctx context.Context, cluster key, targeting []targeting, assignments []assignment) {
 	var now [sha256.Size]byte
 	for _, a := range assignments {
 		if failed := new(templates.RenderError); errors.As(a.err, &failed) {
@@ -315,7 +315,7 @@ func (d *Deployer) noteRenderErrors(cluster key, targeting []targeting, assignme
 		if t.plan.err != nil || t.plan.problem != nil {
 			continue
 		}
-		if merged, err := t.plan.mergedOptions(t.targets); err == nil && merged.hasTemplate {
+		if merged, err := t.plan.mergedOptions(ctx, t.targets); err != nil || merged.hasTemplate { // an error may be that of ctx
 			d.bundleChanged(keyOf(t.bundle))
 		}
 	}

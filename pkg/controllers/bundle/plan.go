@@ -271,7 +271,7 @@ func (p *plan) variant(ctx context.Context, chosen []int, cluster *fleet.Cluster
 	if err := ctx.Err(); err != nil {
 		return variant{}, err
 	}
-	merged, err := p.mergedOptions(chosen)
+	merged, err := p.mergedOptions(ctx, chosen)
 	if err != nil {
 		return variant{}, err
 	}
@@ -306,8 +306,9 @@ func (p *plan) variant(ctx context.Context, chosen []int, cluster *fleet.Cluster
 	return v, nil
 }
 
-// mergedOptions merges the options of the chosen targets into those of the Bundle.
-func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
+// mergedOptions merges the options of the chosen targets into those of the Bundle. The values that all variants share are packed; those that have templates or
+// stand for labels stay decoded while they are kept, because they are needed for each Cluster.
+func (p *plan) mergedOptions(ctx context.Context, chosen []int) (mergedOptions, error) {
 	shared := fmt.Sprint(chosen)
 	p.cache.memory.mu.Lock()
 	merged, known := p.cache.merged[shared]
@@ -315,39 +316,70 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 	if known {
 		return merged, nil
 	}
-	var overrides []fleet.BundleDeploymentOptions
+	options, isPacked := []fleet.BundleDeploymentOptions{p.options}, hasPacked(p.options)
 	for _, i := range slices.Backward(chosen) {
-		overrides = append(overrides, *p.targets[i].options)
+		options = append(options, *p.targets[i].options)
+		isPacked = isPacked || hasPacked(*p.targets[i].options)
 	}
-	options, err := mergeOptions(p.options, overrides...)
-	if err != nil {
+	if isPacked { // they may take thousands of times the memory when they are decoded
+		end, err := p.rendering.Begin(ctx, p.cache.namespace)
+		if err != nil {
+			return mergedOptions{}, err
+		}
+		defer end()
+	}
+	var err error
+	if merged.options, err = mergeOptions(options...); err != nil {
 		return mergedOptions{}, err
 	}
-	text, err := json.Marshal(options)
-	if err != nil {
-		return mergedOptions{}, err
-	}
-	merged = mergedOptions{options: options, hasTemplate: templates.AreIn(options.Helm)}
-	if options.Helm != nil && options.Helm.Values != nil {
-		replaceLabels(options.Helm.Values.Data, func(name string) string {
+	if merged.hasTemplate = templates.AreIn(merged.options.Helm); valuesOf(merged.options) != nil {
+		replaceLabels(valuesOf(merged.options).Map(), func(name string) string {
 			merged.labelNames = append(merged.labelNames, name)
 			return ""
 		})
+		if !merged.hasTemplate && merged.labelNames == nil {
+			valuesOf(merged.options).Pack()
+		}
+	}
+	size, err := sizeOfOptions(merged.options)
+	if err != nil {
+		return mergedOptions{}, err
 	}
 	p.cache.memory.mu.Lock()
 	defer p.cache.memory.mu.Unlock()
 	if kept, known := p.cache.merged[shared]; known {
 		return kept, nil
 	}
-	if p.cache.memory.add(&p.cache, len(shared)+decodedSize(text)) {
+	if p.cache.memory.add(&p.cache, len(shared)+size) {
 		put(&p.cache.merged, shared, merged)
 	}
 	return merged, nil
 }
 
+// valuesOf returns the Helm values in options, which may be packed; nil if there are none.
+func valuesOf(options fleet.BundleDeploymentOptions) *fleet.GenericMap {
+	if options.Helm == nil {
+		return nil
+	}
+	return options.Helm.Values
+}
+
+func hasPacked(options fleet.BundleDeploymentOptions) bool { return valuesOf(options).PackedSize() > 0 }
+
+// sizeOfOptions estimates the memory that options take.
+func sizeOfOptions(options fleet.BundleDeploymentOptions) (size int, err error) {
+	if hasPacked(options) {
+		helm := *options.Helm
+		size, helm.Values = helm.Values.PackedSize(), nil
+		options.Helm = &helm
+	}
+	text, err := json.Marshal(options)
+	return size + decodedSize(text), err
+}
+
 // renderedVariant renders the templates for a Cluster. It keeps an error as well, because a retry with the same inputs fails again.
 func (p *plan) renderedVariant(ctx context.Context, merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
-	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templates.Data(cluster), cluster.Spec.TemplateValuesTooLarge})
+	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templates.Inputs(cluster), cluster.Spec.TemplateValuesTooLarge})
 	if err != nil {
 		return variant{}, err
 	}
@@ -402,7 +434,7 @@ func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels m
 		helm = *options.Helm
 		options.Helm = &helm
 	}
-	if helm.Values != nil {
+	if helm.Values != nil && helm.Values.PackedSize() == 0 { // mergedOptions packs only values that have nothing to replace
 		replaced, _ := replaceLabels(helm.Values.Data, func(name string) string { return clusterLabels[name] }).(map[string]any)
 		helm.Values = &fleet.GenericMap{Data: replaced}
 	}
@@ -459,12 +491,12 @@ func (c *planCache) forgetRendered(k key) {
 // extended are the lists of options to which an override adds its values, as the hub of Fleet does.
 var extended = [][2]string{{"helm", "valuesFrom"}, {"diff", "comparePatches"}, {"yaml", "overlays"}}
 
-// mergeOptions overrides options as JSON: objects are merged, the lists in extended are appended, and other values are replaced. A field that
+// mergeOptions overrides options by those that follow, as JSON: objects are merged, the lists in extended are appended, and other values are replaced. A field that
 // an override does not set keeps its value. correctDrift is replaced as a whole: JSON leaves out what is false in it, and an override must be able to
 // turn it off.
-func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
+func mergeOptions(options ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
 	all := map[string]any{}
-	for _, o := range append([]fleet.BundleDeploymentOptions{base}, overrides...) {
+	for _, o := range options {
 		text, err := json.Marshal(o)
 		if err != nil {
 			return merged, err

@@ -101,7 +101,7 @@ func TestMergeOptions_many(t *testing.T) {
 	}
 	var merged fleet.BundleDeploymentOptions
 	var err error
-	allocated := heap.Allocated(func() { merged, err = mergeOptions(base, overrides...) })
+	allocated := heap.Allocated(func() { merged, err = mergeOptions(append([]fleet.BundleDeploymentOptions{base}, overrides...)...) })
 	require.NoError(t, err)
 	assert.Len(t, merged.Helm.Values.Data, 20_001)
 	assert.Equal(t, int64(999), merged.Helm.Values.Data["last"])

@@ -23,7 +23,7 @@ import (
 // digests if the spec has them. It leaves a spec as it is that has Helm values in its options, as older versions of Fleet's hub write it, until the
 // hub writes the BundleDeployment again, without these values.
 func Reduce(spec *fleet.BundleDeploymentSpec) {
-	if hasValues(spec.Options) || hasValues(spec.StagedOptions) {
+	if valuesOf(spec.Options) != nil || valuesOf(spec.StagedOptions) != nil {
 		return
 	}
 	if spec.CachedDigests == nil {
@@ -33,8 +33,6 @@ func Reduce(spec *fleet.BundleDeploymentSpec) {
 		f.clear(spec)
 	}
 }
-
-func hasValues(o fleet.BundleDeploymentOptions) bool { return o.Helm != nil && o.Helm.Values != nil }
 
 // userField is a field of the spec of a BundleDeployment that users fill.
 type userField struct {

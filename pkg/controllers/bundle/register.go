@@ -163,7 +163,9 @@ func (d *Deployer) Forget(k string) {
 	}
 	d.sizes.forget(namespace, registration.ClusterNamespace(namespace, name), clusters, d.Clock.Now())
 	d.noteStorageLimits(cluster, nil)
-	d.noteRenderErrors(cluster, nil, nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.renderErrors, cluster)
 }
 
 // Condition returns the type of the condition that Reconcile reports.

@@ -80,12 +80,12 @@ func (d *Deployer) valuesFor(
 
 // takeValues removes the Helm values from options, and returns them as a JSON object, nil if there are none.
 func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
-	if options.Helm == nil || options.Helm.Values == nil {
+	values := valuesOf(*options)
+	if values == nil {
 		return nil, nil
 	}
-	values := options.Helm.Values
 	options.Helm.Values = nil
-	if len(values.Data) == 0 {
+	if values.PackedSize() == 0 && len(values.Data) == 0 {
 		return nil, nil
 	}
 	return json.Marshal(values)

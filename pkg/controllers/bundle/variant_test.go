@@ -217,3 +217,61 @@ func TestVariant_sharesTheOptions(t *testing.T) {
 		})
 	}
 }
+
+// The caches of the hub pack large values.
+func TestVariant_packedValues(t *testing.T) {
+	lines := make([]any, 400)
+	for i := range lines {
+		lines[i] = fmt.Sprintf("line <%d> & more", i)
+	}
+	east := clusterNamed("east")
+	east.Labels = map[string]string{"env": "dev"}
+	east.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{"region": "eu", "lines": lines}}
+	for name, row := range map[string]struct {
+		value    any
+		inTarget map[string]any
+		isPacked bool // while the plan keeps them
+	}{
+		"text":                         {"text", nil, true},
+		"small values in the target":   {"text", map[string]any{"b": int64(1)}, true},
+		"large values in the target":   {"text", map[string]any{"other": lines}, true},
+		"empty values":                 {map[string]any{"a": []any{}, "b": map[string]any{}, "c": nil}, nil, true},
+		"a label":                      {labelPrefix + "env", nil, false},
+		"a label in the target":        {"text", map[string]any{"b": labelPrefix + "env"}, false},
+		"a template":                   {"${ .ClusterName } in ${ .ClusterValues.region } ${ index .ClusterValues.lines 3 }", nil, false},
+		"a template beside the target": {"${ .ClusterLabels.env }", map[string]any{"b": lines}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			decoded := bundleWith(func(s *fleet.BundleSpec) {
+				s.Helm = &fleet.HelmOptions{ReleaseName: "r", Values: &fleet.GenericMap{Data: map[string]any{"a": row.value, "lines": lines, "big": int64(9007199254740993)}}}
+				s.Targets = []fleet.BundleTarget{{ClusterName: "east"}}
+				if row.inTarget != nil {
+					s.Targets[0].Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: row.inTarget}}
+				}
+			})
+			want, err := planOf(decoded).variant(t.Context(), []int{0}, east)
+			require.NoError(t, err)
+			require.Greater(t, len(want.values), 4000)
+
+			packed, packedCluster := decoded.DeepCopy(), east.DeepCopy()
+			packed.Spec.Helm.Values.Pack()
+			require.Positive(t, packed.Spec.Helm.Values.PackedSize())
+			if row.inTarget != nil {
+				packed.Spec.Targets[0].Helm.Values.Pack()
+			}
+			packedCluster.Spec.TemplateValues.Pack()
+			require.Positive(t, packedCluster.Spec.TemplateValues.PackedSize())
+			before, p := packed.DeepCopy(), planOf(packed)
+			for range 2 { // the second one is kept
+				got, err := p.variant(t.Context(), []int{0}, packedCluster)
+				require.NoError(t, err)
+				assert.Equal(t, want, got)
+			}
+			require.Len(t, p.cache.merged, 1)
+			for _, merged := range p.cache.merged {
+				assert.Equal(t, row.isPacked, hasPacked(merged.options))
+			}
+			assert.Equal(t, before, packed, "the object in the cache stays packed")
+		})
+	}
+}

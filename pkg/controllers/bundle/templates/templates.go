@@ -80,7 +80,7 @@ func AreIn(helm *fleet.HelmOptions) bool {
 	if helm == nil || helm.DisablePreProcess {
 		return false
 	}
-	return len(helm.TemplateValues) > 0 || helm.Values != nil && containsTemplate(helm.Values.Data)
+	return len(helm.TemplateValues) > 0 || containsTemplate(helm.Values.Map())
 }
 
 // containsTemplate reports whether a value, or a key, contains the delimiter of templates.
@@ -118,13 +118,14 @@ func renderValues(ctx context.Context, helm *fleet.HelmOptions, cluster *fleet.C
 	if n := len(helm.TemplateValues); n > maxTemplates {
 		return nil, fmt.Errorf("helm.templateValues has %d entries; it may have %d; let an entry have several values", n, maxTemplates)
 	}
-	r := newTemplateRenderer(Data(cluster))
+	r := newTemplateRenderer(data(cluster))
 	var rendered map[string]any
 	if helm.Values != nil {
-		if room := maxDocument; !fitsAsYAML(helm.Values.Data, 0, &room) {
+		values := helm.Values.Map()
+		if room := maxDocument; !fitsAsYAML(values, 0, &room) {
 			return nil, fmt.Errorf("as YAML they have more than %d KiB, with the indentation of their lines; nest them less, or make them smaller", maxDocument>>10)
 		}
-		document, err := yaml.Marshal(helm.Values.Data)
+		document, err := yaml.Marshal(values)
 		if err != nil {
 			return nil, err
 		}
@@ -178,8 +179,17 @@ func fitsAsYAML(value any, depth int, room *int) bool {
 	return *room >= 0
 }
 
-// Data returns the fields of a Cluster that templates may use. Functions that look for keys, such as hasKey, need maps of any values.
-func Data(cluster *fleet.Cluster) map[string]any {
+// Inputs returns the fields of a Cluster that templates may use. Its JSON identifies them; to encode it, values of the Cluster that are packed need not
+// be decoded.
+func Inputs(cluster *fleet.Cluster) map[string]any {
+	return map[string]any{
+		"ClusterName": cluster.Name, "ClusterNamespace": cluster.Namespace,
+		"ClusterLabels": cluster.Labels, "ClusterAnnotations": cluster.Annotations, "ClusterValues": cluster.Spec.TemplateValues,
+	}
+}
+
+// data returns the inputs as templates read them. Functions that look for keys, such as hasKey, need maps of any values.
+func data(cluster *fleet.Cluster) map[string]any {
 	ofAny := func(texts map[string]string) map[string]any {
 		converted := map[string]any{}
 		for key, text := range texts {
@@ -187,14 +197,13 @@ func Data(cluster *fleet.Cluster) map[string]any {
 		}
 		return converted
 	}
-	values := map[string]any{}
+	inputs := Inputs(cluster)
+	inputs["ClusterLabels"], inputs["ClusterAnnotations"] = ofAny(cluster.Labels), ofAny(cluster.Annotations)
+	inputs["ClusterValues"] = map[string]any{}
 	if cluster.Spec.TemplateValues != nil {
-		values = cluster.Spec.TemplateValues.Data
+		inputs["ClusterValues"] = cluster.Spec.TemplateValues.Map()
 	}
-	return map[string]any{
-		"ClusterName": cluster.Name, "ClusterNamespace": cluster.Namespace,
-		"ClusterLabels": ofAny(cluster.Labels), "ClusterAnnotations": ofAny(cluster.Annotations), "ClusterValues": values,
-	}
+	return inputs
 }
 
 // templateRenderer renders the templates of a Bundle for one Cluster, within one budget.
