@@ -341,9 +341,11 @@ func withSmallSpec(first cache.TransformFunc) cache.TransformFunc {
 }
 
 // withoutResources replaces the resources of a Bundle, which may be as large as the API server permits, by their digest, and drops the rest of
-// the spec if it is too large. The hub reads a Bundle from the API server when it creates a Content.
+// the spec if it is too large. It drops the annotation of kubectl apply, which contains the spec once more, with the resources. The hub reads a Bundle from
+// the API server when it creates a Content.
 func withoutResources(object any) (any, error) {
 	if b, ok := object.(*fleet.Bundle); ok {
+		delete(b.Annotations, corev1.LastAppliedConfigAnnotation)
 		content.WithoutResources(&b.Spec)
 		reduceBundle(&b.Spec)
 	}

@@ -67,6 +67,13 @@ func TestWithoutResources_dropsWhatTakesTooMuchMemory(t *testing.T) {
 	}
 }
 
+func TestWithoutResources_annotationOfKubectl(t *testing.T) {
+	annotations := map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"spec":{}}`, "other": "kept"}
+	kept, err := withoutResources(&fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"other": "kept"}, kept.(*fleet.Bundle).Annotations)
+}
+
 func TestWithSmallSpec(t *testing.T) {
 	sample.Long(t)
 	reduce := withSmallSpec(restoreCluster)
