@@ -16,7 +16,12 @@ import (
 
 func configDocument(t *testing.T, chart, values string) string {
 	t.Helper()
-	rendered, err := charts.Render(chart, release(chart), readValues(t, "testdata/"+chart+"/"+values+".values.yaml"))
+	return configWith(t, chart, readValues(t, "testdata/"+chart+"/"+values+".values.yaml"))
+}
+
+func configWith(t *testing.T, chart string, values map[string]any) string {
+	t.Helper()
+	rendered, err := charts.Render(chart, release(chart), values)
 	require.NoError(t, err)
 	var configMap corev1.ConfigMap
 	require.NoError(t, yaml.UnmarshalStrict([]byte(rendered[chart+"/templates/configmap.yaml"]), &configMap))
@@ -50,6 +55,14 @@ func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 	assert.Equal(t, certificate[:len(certificate)-1], string(hub.APIServerCA))
 	assert.Equal(t, "cattle-fleet-local-system", hub.Bootstrap.AgentNamespace)
 	assert.Zero(t, hub.AgentCheckinInterval.Duration, "the default of the agents: a minute with a Lease")
+}
+
+func TestHubConfig_workspaceMemory(t *testing.T) {
+	for value, limit := range map[any]int64{nil: config.DefaultWorkspaceMemoryMiB << 20, 0: config.NoMemoryLimit, 7: 7 << 20} {
+		hub, _, err := config.ParseHub(configWith(t, charts.Hub, map[string]any{"bundles": map[string]any{"workspaceMemoryMiB": value}}))
+		require.NoError(t, err)
+		assert.Equal(t, limit, hub.Bundles.WorkspaceMemory(), "%v", value)
+	}
 }
 
 func TestAgentReadsTheConfigOfItsChart(t *testing.T) {

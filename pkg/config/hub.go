@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 )
 
@@ -274,12 +275,19 @@ type Bundles struct {
 	// values, and in copies of Secrets and ConfigMaps. Smaller BundleDeployments count beyond 300 MB. 0 means DefaultWorkspaceLimitMiB.
 	WorkspaceLimitMiB int `json:"workspaceLimitMiB,omitempty"`
 	// WorkspaceMemoryMiB is how many MiB the Bundles, Clusters, ClusterGroups, requests and tokens of one workspace take in the memory of the hub, beyond
-	// 8 KiB each. 0 means no limit: Bundles whose Helm values are in their spec may take much, and the hub would not update what they deploy.
-	WorkspaceMemoryMiB int `json:"workspaceMemoryMiB,omitempty"`
+	// 8 KiB each; unset means DefaultWorkspaceMemoryMiB, and 0 means no limit.
+	WorkspaceMemoryMiB *int `json:"workspaceMemoryMiB,omitempty"`
 }
 
 // DefaultWorkspaceLimitMiB is a quarter of etcd's default quota of 2 GiB. An update doubles what is stored, until etcd is compacted.
 const DefaultWorkspaceLimitMiB = 512
+
+// DefaultWorkspaceMemoryMiB is more than the 15.5 MiB that 1,000 Bundles take whose Helm values of 30 KiB hardly become smaller when they are packed. With the
+// 16 MiB of options that the hub computes from Bundles, a workspace takes less than 37 MiB in use, and 50 MiB of resident memory.
+const DefaultWorkspaceMemoryMiB = 18
+
+// NoMemoryLimit is WorkspaceMemory without a limit.
+const NoMemoryLimit = math.MaxInt64
 
 // maxWorkspaceLimitMiB is a tebibyte, more than any API server stores.
 const maxWorkspaceLimitMiB = 1 << 20
@@ -291,10 +299,12 @@ func (b Bundles) WorkspaceLimit() int64 {
 
 // WorkspaceMemory returns the limit of the memory in bytes.
 func (b Bundles) WorkspaceMemory() int64 {
-	if b.WorkspaceMemoryMiB == 0 {
-		return math.MaxInt64
+	switch limit := ptr.Deref(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB); limit {
+	case 0:
+		return NoMemoryLimit
+	default:
+		return int64(limit) << 20
 	}
-	return int64(b.WorkspaceMemoryMiB) << 20
 }
 
 func (b Bundles) validate() error {
@@ -303,7 +313,7 @@ func (b Bundles) validate() error {
 		value  int
 		ifZero string
 	}{
-		{"workspaceLimitMiB", b.WorkspaceLimitMiB, fmt.Sprint("the default of ", DefaultWorkspaceLimitMiB)}, {"workspaceMemoryMiB", b.WorkspaceMemoryMiB, "no limit"},
+		{"workspaceLimitMiB", b.WorkspaceLimitMiB, fmt.Sprint("the default of ", DefaultWorkspaceLimitMiB)}, {"workspaceMemoryMiB", ptr.Deref(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB), "no limit"},
 	} {
 		if limit.value < 0 || limit.value > maxWorkspaceLimitMiB {
 			return fmt.Errorf("bundles.%s is %d: it must be from 1 to %d, or 0 for %s", limit.key, limit.value, maxWorkspaceLimitMiB, limit.ifZero)

@@ -185,7 +185,10 @@ func TestWorkspaceLimit(t *testing.T) {
 }
 
 func TestWorkspaceMemory(t *testing.T) {
-	for document, limit := range map[string]int64{"{}": math.MaxInt64, "bundles: {workspaceMemoryMiB: 3}": 3 << 20} {
+	for document, limit := range map[string]int64{
+		"{}": DefaultWorkspaceMemoryMiB << 20, "bundles: {workspaceMemoryMiB: null}": DefaultWorkspaceMemoryMiB << 20,
+		"bundles: {workspaceMemoryMiB: 0}": math.MaxInt64, "bundles: {workspaceMemoryMiB: 3}": 3 << 20,
+	} {
 		hub, _, err := ParseHub(document)
 		require.NoError(t, err, document)
 		assert.Equal(t, limit, hub.Bundles.WorkspaceMemory(), document)

@@ -74,6 +74,7 @@ func (w *interner) reduce(store cache.Store, object any, first cache.TransformFu
 		return before, nil
 	}
 	keepDigests(before, object)
+	keepPacked(before, object)
 	if first != nil {
 		var err error
 		if object, err = first(object); err != nil {
@@ -105,6 +106,27 @@ func keepDigests(before, object any) {
 	if old != nil && deployment != nil && old.UID == deployment.UID && old.Generation == deployment.Generation && deployment.Generation > 0 {
 		deployment.Spec.CachedDigests = old.Spec.CachedDigests
 	}
+}
+
+// keepPacked sets the values of an object to the packed ones of the version in the cache if the spec is the same: to pack them again for each report about the
+// status would cost as much as to decode the object.
+func keepPacked(before, object any) {
+	old, _ := meta.Accessor(before)
+	m, _ := meta.Accessor(object)
+	if old == nil || m == nil || old.GetUID() != m.GetUID() || old.GetGeneration() != m.GetGeneration() || m.GetGeneration() == 0 {
+		return
+	}
+	var kept []*fleet.GenericMap
+	forValues(before, func(values **fleet.GenericMap) { kept = append(kept, *values) })
+	forValues(object, func(values **fleet.GenericMap) {
+		if len(kept) == 0 { // they were dropped from the cache
+			return
+		}
+		if kept[0].PackedSize() > 0 {
+			*values = kept[0]
+		}
+		kept = kept[1:]
+	})
 }
 
 // cached returns the version of an object that is in the cache, or nil.

@@ -355,6 +355,75 @@ func TestTransform_bundleSpec(t *testing.T) {
 	assert.Equal(t, "of 5", received("uid", "5", 1).Spec.Targets[0].ClusterName, "the cache has dropped the spec")
 }
 
+// Most events of Bundles and Clusters change only the status.
+func TestTransform_packedValues(t *testing.T) {
+	values := func(of string) *fleet.GenericMap {
+		return &fleet.GenericMap{Data: map[string]any{"of": of, "lines": strings.Repeat("line\n", 1000)}}
+	}
+	meta := func(uid, version string, generation int64) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: "name", UID: types.UID(uid), ResourceVersion: version, Generation: generation}
+	}
+	for name, row := range map[string]struct {
+		received func(uid, version string, generation int64) any
+		values   func(object any) []*fleet.GenericMap
+	}{
+		"Cluster": {
+			func(uid, version string, generation int64) any {
+				return &fleet.Cluster{ObjectMeta: meta(uid, version, generation), Spec: fleet.ClusterSpec{TemplateValues: values(version)}}
+			},
+			func(object any) []*fleet.GenericMap {
+				return []*fleet.GenericMap{object.(*fleet.Cluster).Spec.TemplateValues}
+			},
+		},
+		"Bundle": {
+			func(uid, version string, generation int64) any {
+				b := &fleet.Bundle{ObjectMeta: meta(uid, version, generation), Spec: fleet.BundleSpec{Targets: make([]fleet.BundleTarget, 2)}}
+				b.Spec.Helm = &fleet.HelmOptions{Values: values(version)}
+				b.Spec.Targets[1].Helm = &fleet.HelmOptions{Values: values(version + " in a target")}
+				return b
+			},
+			func(object any) []*fleet.GenericMap {
+				b := object.(*fleet.Bundle)
+				return []*fleet.GenericMap{b.Spec.Helm.Values, b.Spec.Targets[1].Helm.Values}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, i := newInterner(), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+			packed := 0
+			w.transform(i, newLargeObjects().transform(func(object any) (any, error) {
+				packed = 0
+				for _, v := range row.values(object) {
+					if v.PackedSize() > 0 {
+						packed++
+					}
+				}
+				return object, nil
+			}))
+			received := func(uid, version string, generation int64) []*fleet.GenericMap {
+				object, err := i.transform(row.received(uid, version, generation))
+				require.NoError(t, err)
+				if version == "1" {
+					require.NoError(t, i.store.Add(object))
+				}
+				return row.values(object)
+			}
+			cached := received("uid", "1", 1)
+			require.Zero(t, packed)
+			for n, v := range received("uid", "2", 1) {
+				assert.Same(t, cached[n], v)
+				assert.Contains(t, v.Map()["of"], "1")
+			}
+			assert.Equal(t, len(cached), packed, "before the limits apply")
+			for _, v := range append(received("uid", "3", 2), received("another", "3", 1)...) {
+				assert.Contains(t, v.Map()["of"], "3", "another generation, or another object")
+				assert.Positive(t, v.PackedSize())
+			}
+			assert.Zero(t, packed)
+		})
+	}
+}
+
 func TestInternSize(t *testing.T) {
 	sample.Long(t)
 	text := strings.Repeat("x", internSize/8)

@@ -67,18 +67,20 @@ type largeObject struct {
 	restored time.Time // when restore has last written it
 }
 
-// newLargeObjects returns the count of no objects, without a limit.
+// newLargeObjects returns the count of no objects, with the default limit.
 func newLargeObjects() *largeObjects {
 	l := &largeObjects{workspaces: map[string]*largeInWorkspace{}}
 	l.limit.Store(config.Bundles{}.WorkspaceMemory())
 	return l
 }
 
-// transform returns a transform that also drops large parts for which the workspace of the object has no room. first is applied before.
+// transform returns a transform that also packs large values, and drops large parts for which the workspace of the object has no room. first is applied
+// before: it limits the memory of a single object with its values decoded, so that decoding them again is limited as well.
 func (l *largeObjects) transform(first cache.TransformFunc) cache.TransformFunc {
 	return func(object any) (any, error) {
 		kept, err := first(object)
 		if m, ok := kept.(metav1.Object); ok && err == nil {
+			packValues(m)
 			l.reduce(m)
 		}
 		return kept, err
@@ -93,7 +95,10 @@ func (l *largeObjects) reduce(object metav1.Object) {
 		return
 	}
 	object.SetManagedFields(nil) // the cache does not keep them
-	size, limit := memoryOf(object), l.limit.Load()
+	size, limit := int64(0), l.limit.Load()
+	if limit != config.NoMemoryLimit { // otherwise nothing counts, and what was dropped before is forgotten
+		size = memoryOf(object)
+	}
 	if l.count(object, size-freeMemory, limit) {
 		return
 	}
@@ -238,8 +243,8 @@ func countsMemory(kind schema.GroupVersionKind) bool {
 	return kind.Group == fleet.SchemeGroupVersion.Group && kind.Kind != bundleDeploymentKind
 }
 
-// readLimit sets the limit of the hub's ConfigMap before the caches are filled. Without a valid one, there is no limit until the hub has loaded its
-// configuration: see follow.
+// readLimit sets the limit of the hub's ConfigMap before the caches are filled. Without a valid one, the default applies until the hub has loaded its
+// configuration: see follow. settings.Load reads the ConfigMap again, because a hub may stand by for days between the two.
 func (l *largeObjects) readLimit(ctx context.Context, client corev1client.ConfigMapsGetter, systemNamespace string) {
 	configMap, err := client.ConfigMaps(systemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if err != nil {
@@ -256,6 +261,31 @@ func (l *largeObjects) follow(ctx context.Context, c *app.Context) {
 		l.limit.Store(c.Config.Get().Bundles.WorkspaceMemory())
 		l.restore(ctx, c.Metadata, c.Clock.Now())
 	}, c.RepairDelay())
+}
+
+// packValues packs the free-form values of an object of a user: most of the memory of a Bundle is its Helm values.
+func packValues(object metav1.Object) {
+	forValues(object, func(values **fleet.GenericMap) { (*values).Pack() })
+}
+
+// forValues calls do for the values of an object that packValues packs, in an order that depends only on its spec.
+func forValues(object any, do func(values **fleet.GenericMap)) {
+	ofHelm := func(helm *fleet.HelmOptions) {
+		if helm != nil && helm.Values != nil {
+			do(&helm.Values)
+		}
+	}
+	switch o := object.(type) {
+	case *fleet.Bundle:
+		ofHelm(o.Spec.Helm)
+		for i := range o.Spec.Targets {
+			ofHelm(o.Spec.Targets[i].Helm)
+		}
+	case *fleet.Cluster:
+		if o.Spec.TemplateValues != nil {
+			do(&o.Spec.TemplateValues)
+		}
+	}
 }
 
 func idOf(object metav1.Object) objectID { return objectID{reflect.TypeOf(object), object.GetName()} }

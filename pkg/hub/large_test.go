@@ -5,6 +5,8 @@
 package hub
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -44,6 +46,13 @@ func filled(t *testing.T) (c *caches, caches unstarted, add func(kind, text stri
 		require.NoError(t, err)
 		require.NoError(t, caches.informers[kind].store.Add(kept))
 	}
+}
+
+// noise returns a text that takes this size when it is packed.
+func noise(size int) string {
+	bytes := make([]byte, size)
+	_, _ = rand.Read(bytes)
+	return base64.StdEncoding.EncodeToString(bytes)
 }
 
 // sized is a Bundle whose size a test chooses.
@@ -121,7 +130,7 @@ func TestLargeObjects_reduce(t *testing.T) {
 		return object
 	}
 	bundleOf := func(size int) string {
-		return `{"targets":[{"clusterName":"c"}],"helm":{"values":{"a":` + text(size) + `}}}`
+		return `{"targets":[{"clusterName":"c"}],"helm":{"values":{"a":"` + noise(size) + `"}}}`
 	}
 	assert.False(t, put(bundleKind, "first", 1, bundleOf(900<<10)).(*fleet.Bundle).Spec.TooLarge)
 
@@ -141,7 +150,7 @@ func TestLargeObjects_reduce(t *testing.T) {
 	assert.True(t, again.(*fleet.Bundle).Spec.TooLarge, "it is not whole")
 	c.large.limit.Store(1 << 20)
 
-	cluster := put(clusterKind, "c", 1, `{"clientID":"c","templateValues":{"a":`+text(200<<10)+`},"agentEnvVars":[{"name":"A"}]}`).(*fleet.Cluster)
+	cluster := put(clusterKind, "c", 1, `{"clientID":"c","templateValues":{"a":"`+noise(200<<10)+`"},"agentEnvVars":[{"name":"A"}]}`).(*fleet.Cluster)
 	assert.True(t, cluster.Spec.TemplateValuesTooLarge)
 	assert.False(t, cluster.Spec.SettingsTooLarge || cluster.Spec.MetadataTooLarge, "the other parts are small")
 	assert.Len(t, cluster.Spec.AgentEnvVars, 1)
@@ -162,7 +171,7 @@ func TestLargeObjects_reduce(t *testing.T) {
 	assert.Len(t, c.large.restorable(time.Unix(1000, 0)), 4)
 	assert.Empty(t, c.large.restorable(time.Unix(1001, 0)), "the event of the write is on its way")
 	assert.False(t, put(bundleKind, "b", 3, bundleOf(200<<10)).(*fleet.Bundle).Spec.TooLarge)
-	cluster = put(clusterKind, "c", 3, `{"templateValues":{"a":`+text(200<<10)+`}}`).(*fleet.Cluster)
+	cluster = put(clusterKind, "c", 3, `{"templateValues":{"a":"`+noise(200<<10)+`"}}`).(*fleet.Cluster)
 	assert.Equal(t, fleet.MemoryExcess{}, cluster.Spec.Excess)
 	assert.NotNil(t, cluster.Spec.TemplateValues)
 }

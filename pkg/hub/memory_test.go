@@ -29,6 +29,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -153,19 +154,20 @@ func TestMemoryOfACluster(t *testing.T) {
 func TestMemoryOfAHostileWorkspace(t *testing.T) {
 	const objects, limit, plans = 30, 37 << 20, 16 << 20
 	emptyObjects := func(count int) string { return "[" + strings.Repeat("{},", count) + "{}]" }
-	annotations := `"annotations":{"a":"` + strings.Repeat("x", 250_000) + `"}`
 	c, caches, add := filled(t)
-	c.large.limit.Store(16 << 20)
 	before := heap.InUse()
 	for _, row := range []struct{ kind, spec string }{
 		{clusterKind, `{"templateValues":{"a":` + emptyObjects(10_000) + `},"agentEnvVars":[{"name":"A","value":"` + strings.Repeat("x", 64_000) + `"}]}`},
-		{bundleKind, `{"targets":[{"clusterSelector":{}}],"helm":{"values":{"a":` + emptyObjects(60_000) + `}}}`},
+		{bundleKind, `{"targets":[{"clusterSelector":{}}],"helm":{"values":{"a":` + emptyObjects(60_000) + `,"b":"RANDOM"}}}`},
+		{bundleKind, `{"targets":[{"clusterSelector":{}}],"helm":{"values":{"a":[` + strings.Repeat("1.0,", 20_000) + `"RANDOM"]}}}`},
 		{clusterGroupKind, `{"selector":{"matchExpressions":[{"key":"a","operator":"In","values":["` + strings.Repeat("x", 1_000_000) + `"]}]}}`},
 		{"ClusterRegistration", `{"clientID":"c"}`},
 		{"ClusterRegistrationToken", `{"clientIDs":["` + strings.Repeat("x", 1_000_000) + `"]}`},
 	} {
 		for n := range objects {
-			add(row.kind, fmt.Sprintf(`{"metadata":{"namespace":"hostile","name":"x-%d","uid":"%s-%d",%s},"spec":%s}`, n, row.kind, n, annotations, row.spec))
+			spec := strings.Replace(row.spec, "RANDOM", noise(100_000), 1) // equal values of several Bundles are in memory once
+			add(row.kind, fmt.Sprintf(`{"metadata":{"namespace":"hostile","name":"x-%d","uid":"%s-%d","annotations":{"a":"%s"}},"spec":%s}`,
+				n, row.kind, n, strings.Repeat("x", 250_000), spec))
 		}
 		t.Logf("with %d of kind %s: %d MiB", objects, row.kind, (heap.InUse()-before)>>20)
 		assert.Len(t, caches.informers[row.kind].store.List(), objects)
@@ -173,24 +175,67 @@ func TestMemoryOfAHostileWorkspace(t *testing.T) {
 	kept := heap.InUse() - before
 	t.Logf("all: %d MiB, and up to %d MiB for the plans", kept>>20, plans>>20)
 	assert.Less(t, kept, limit-plans, "bytes that a hostile workspace takes in the caches")
-	assert.Greater(t, kept, 8<<20, "the limit is used")
+	assert.Greater(t, kept, config.DefaultWorkspaceMemoryMiB<<19, "the limit is used")
 	runtime.KeepAlive(c)
 	runtime.KeepAlive(caches)
 }
 
-// A large workspace that is not hostile keeps everything.
+// usualValues are Helm values of 30 KiB, of which 22 KiB are text that hardly becomes smaller when it is compressed if hasCertificates.
+func usualValues(bundle int, hasCertificates bool) string {
+	var all strings.Builder
+	if hasCertificates {
+		fmt.Fprintf(&all, `"ca":%q,`, noise(22<<10*3/4))
+	}
+	fmt.Fprintf(&all, `"name":"bundle-%d"`, bundle)
+	for n := 0; all.Len() < 30<<10; n++ {
+		fmt.Fprintf(&all, `,"service-%d":{"enabled":true,"image":{"repository":"registry.example.com/team/service-%d","tag":"v1.%d.%d"},"replicas":%d,
+			"resources":{"requests":{"cpu":"%dm","memory":"%dMi"},"limits":{"memory":"%dMi"}},"env":[{"name":"LEVEL","value":"info"}],"tolerations":[]}`,
+			n, n, n%7, bundle*31%97, n%5, 50+n*13%400, 64+n*37%900, 128+n*53%2000)
+	}
+	return all.String()
+}
+
+// Helm values take five times their JSON when they are decoded.
+func TestMemoryOfHelmValuesInCaches(t *testing.T) {
+	const bundles, limit = 200, 9 << 10
+	c, caches, add := filled(t)
+	before := heap.InUse()
+	for n := range bundles {
+		add(bundleKind, fmt.Sprintf(`{"metadata":{"namespace":"large","name":"b-%d","uid":"%d"},"spec":{"targets":[{"clusterSelector":{}}],"helm":{"values":{%s}}}}`,
+			n, n, usualValues(n, false)))
+	}
+	c.interner.forget()
+	each := (heap.InUse() - before) / bundles
+	t.Logf("%d bytes", each)
+	assert.Less(t, each, limit, "bytes for each Bundle")
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(caches)
+}
+
+// A large workspace that is not hostile keeps everything, with the default limit.
 func TestMemoryOfALargeWorkspace(t *testing.T) {
 	const bundles = 1000
-	c, caches, add := filled(t)
-	c.large.limit.Store(16 << 20)
-	line := strings.Repeat("x", 200)
-	for n := range bundles {
-		values := fmt.Sprintf(`"image":{"tag":"v%d"},"replicas":3,"config":["%s"]`, n, strings.Repeat(line+`","`, 90)+line)
-		require.Greater(t, len(values), 18_000)
-		add(bundleKind, fmt.Sprintf(`{"metadata":{"namespace":"large","name":"b-%d","uid":"%d"},"spec":{"targets":[{"clusterSelector":{}}],"helm":{"values":{%s}}}}`, n, n, values))
+	for name, row := range map[string]struct {
+		hasCertificates bool
+		annotation      int // bytes that kubectl apply writes
+	}{
+		"usual values":                      {},
+		"values that hardly become smaller": {hasCertificates: true},
+		"written by kubectl apply":          {annotation: 40_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, caches, add := filled(t)
+			for n := range bundles {
+				add(bundleKind, fmt.Sprintf(`{"metadata":{"namespace":"large","name":"b-%d","uid":"%d","annotations":{"kubectl.kubernetes.io/last-applied-configuration":%q}},
+					"spec":{"targets":[{"clusterSelector":{}}],"helm":{"values":{%s}}}}`, n, n, strings.Repeat("x", row.annotation), usualValues(n, row.hasCertificates)))
+			}
+			require.Len(t, caches.informers[bundleKind].store.List(), bundles)
+			for _, object := range caches.informers[bundleKind].store.List() {
+				require.False(t, object.(*fleet.Bundle).Spec.TooLarge)
+			}
+			if w := c.large.workspaces["large"]; w != nil {
+				t.Logf("%d KiB count", w.total>>10)
+			}
+		})
 	}
-	for _, object := range caches.informers[bundleKind].store.List() {
-		require.False(t, object.(*fleet.Bundle).Spec.TooLarge)
-	}
-	t.Logf("%d MiB count", c.large.workspaces["large"].total>>20)
 }

@@ -179,7 +179,7 @@ maps are for other components.
 {{- with $members }}{{ $_ := set $config "members" . }}{{ end -}}
 {{- $bundles := dict -}}
 {{- range $key, $value := .Values.bundles | default dict -}}
-{{- with $value }}{{ $_ := set $bundles $key (int .) }}{{ end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $bundles $key (int $value) }}{{ end -}}
 {{- end -}}
 {{- with $bundles }}{{ $_ := set $config "bundles" . }}{{ end -}}
 {{- toPrettyJson $config -}}

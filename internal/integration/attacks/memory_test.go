@@ -1,6 +1,8 @@
 package attacks
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,14 +16,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// largeBundle is for Cluster c. Its values take 430 KiB of the hub's memory, and 18 kB as JSON.
+// largeBundle is for Cluster c. Its values take 430 KiB of the hub's memory, because they are random.
 func largeBundle(name string) *fleet.Bundle {
-	empty := make([]any, 6000)
-	for i := range empty {
-		empty[i] = map[string]any{}
-	}
+	random := make([]byte, 430<<10)
+	_, _ = rand.Read(random)
 	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterName: "c"}}}}
-	b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": empty}}}
+	b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": base64.StdEncoding.EncodeToString(random)}}}
 	return b
 }
 
