@@ -45,6 +45,14 @@ type Limited struct {
 	Large *Turn
 }
 
+// limitsKey is the key of WithLimits.
+type limitsKey struct{}
+
+// WithLimits returns a context for requests whose responses have these limits instead of Limited.Body.
+func WithLimits(ctx context.Context, l ResponseLimits) context.Context {
+	return context.WithValue(ctx, limitsKey{}, l)
+}
+
 // TooLargeError is the error of reading a response that is larger than the limits.
 type TooLargeError struct {
 	Limits ResponseLimits
@@ -71,6 +79,9 @@ func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if l.Large != nil {
 		l.Large.End() // ends the turn of the previous response
+	}
+	if limits, isSet := request.Context().Value(limitsKey{}).(ResponseLimits); isSet {
+		l.Body = limits
 	}
 	if l.Body.Values > 0 {
 		request = request.Clone(request.Context())

@@ -185,3 +185,22 @@ func TestLimitedEvents(t *testing.T) {
 		})
 	}
 }
+
+func TestWithLimits(t *testing.T) {
+	client, url, _ := clientOf(t, Limited{Body: ResponseLimits{Bytes: testLimit}}, "application/json", strings.Repeat("x", testLimit))
+	read := func(ctx context.Context) (int, error) {
+		response, err := fetch(ctx, client, url, "")
+		require.NoError(t, err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		return len(body), err
+	}
+	for range 2 { // the limits of one request are not those of the next
+		n, err := read(WithLimits(t.Context(), ResponseLimits{Bytes: testLimit / 4}))
+		require.ErrorContains(t, err, "larger than 256 kB")
+		assert.LessOrEqual(t, n, testLimit/4)
+		n, err = read(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, testLimit, n)
+	}
+}

@@ -38,6 +38,8 @@ type Workspace struct {
 	manyKinds   string // a part of an answer
 	large       string // more than half of the largest answer, with few values; a part of an answer
 	many        string // about as many values as the limit, which counts the commas too
+	// largeAgent and manyAgent are the same for the objects of an agent, of which the hub reads less.
+	largeAgent, manyAgent string
 
 	ended     chan struct{}
 	end       sync.Once
@@ -56,6 +58,7 @@ func New(namespace string, clusterName func(member int) string) (*Workspace, err
 	w := &Workspace{
 		Namespace: namespace, ClusterName: clusterName, ended: make(chan struct{}), manyKinds: kinds.String(),
 		large: strings.Repeat("x", 3<<20), many: strings.Repeat("[],", 49_000) + "[]",
+		largeAgent: strings.Repeat("x", 500<<10), manyAgent: strings.Repeat("[],", 24_000) + "[]",
 	}
 	for _, history := range []struct{ manifest, chart string }{
 		{"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x0}\ndata:\n" + strings.Repeat("  - [1,2,3]\n", 15_000), strings.Repeat("x", 9<<20)},
@@ -160,7 +163,7 @@ func (w *Workspace) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		reply(out, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"x"},"data":{"clusterNamespace":"`, encoded(w.Namespace),
 			`","clusterName":"`, encoded(w.ClusterName(member)), `"}}`)
 	case isGet && strings.HasSuffix(path, "/configmaps/fleet-agent") && member%4 == 3 && !hasEnded:
-		reply(out, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"`, w.large, `"}}`)
+		reply(out, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"`, w.largeAgent, `"}}`)
 	case isGet && strings.HasSuffix(path, "/pods"):
 		reply(out, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
 	case isGet && path == "/api/v1/secrets" && hasEnded:
@@ -216,7 +219,7 @@ func (w *Workspace) answerImport(out http.ResponseWriter, r *http.Request, membe
 		for text := `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"`; write(text); text = w.large[:64<<10] {
 		}
 	default:
-		reply(out, `{"kind":"List","apiVersion":"v1","items":[`, w.many, `]}`)
+		reply(out, `{"kind":"List","apiVersion":"v1","items":[`, w.manyAgent, `]}`)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
@@ -326,4 +328,47 @@ func TestAnswersAreNotCompressed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	assert.Empty(t, <-asked)
+}
+
+// What a member sends without an end, where the hub expects an object of the agent, is read up to half a megabyte, and not as far as a Helm history.
+func TestHostileAnswersWithoutAnEnd(t *testing.T) {
+	imported := wholePlan(t)
+	for path, call := range map[string]func(*testing.T, *fakeMember) *failure{
+		"/kube-system": func(t *testing.T, m *fakeMember) *failure { t.Helper(); return imported.run(t, m) },
+		"/" + system:   func(t *testing.T, m *fakeMember) *failure { t.Helper(); return imported.run(t, m) },
+		"/secrets/fleet-agent": func(t *testing.T, m *fakeMember) *failure {
+			t.Helper()
+			return newWorkloads(m).uninstall(t, deletedCluster())
+		},
+	} {
+		t.Run(path, func(t *testing.T) {
+			m := newFakeMember(t)
+			sent := 0
+			m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if !strings.HasSuffix(r.URL.Path, path) {
+					return false
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, err := io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"`)
+				for err == nil && sent < int(responseLimits.Bytes) {
+					_, err = io.WriteString(w, strings.Repeat("x", 64<<10))
+					sent += 64 << 10
+				}
+				return true
+			}
+			failed := call(t, m)
+			require.NotNil(t, failed)
+			assert.Contains(t, failed.message, "larger than 5", "512 kB, and as much more as the hub has sent")
+		})
+	}
+}
+
+// A copy of a pull Secret may be larger than the other objects of an agent, and the member answers with it.
+func TestApply_largeObject(t *testing.T) {
+	m := newFakeMember(t)
+	_, err := m.connect(t).apply(t.Context(), &corev1.Secret{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "pull"},
+		Data: map[string][]byte{".dockerconfigjson": make([]byte, 1000<<10)},
+	})
+	require.NoError(t, err)
 }

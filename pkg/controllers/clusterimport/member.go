@@ -54,6 +54,9 @@ var (
 	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which
 	// each has some 25 values.
 	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
+	// agentLimits are those of the objects of an agent, which have some 10 kB, but for the kubeconfig of an agent: it contains the CAs of the hub. Without
+	// them, each answer to an import could be as large as a Helm history, and the hub would read all of it before it refuses it.
+	agentLimits = transport.ResponseLimits{Bytes: 512 << 10, Values: 50_000}
 	// historyLimits are those of all revisions of a release, reduced to what a removal needs, which is some 200 bytes and 12 nodes for each object. So
 	// they have room for five revisions with more than a thousand objects each, and with charts of any size up to Scanned.
 	historyLimits = release.HistoryLimits{
@@ -189,6 +192,7 @@ var uidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$
 // uid returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
 // server answers. The UID is "" if the user of the kubeconfig may not read it.
 func (m *memberClient) uid(ctx context.Context) (types.UID, error) {
+	ctx = transport.WithLimits(ctx, agentLimits)
 	// The hub's configuration for its own cluster may prefer protobuf.
 	namespace, err := metadataOf(
 		m.rest.Get().AbsPath("/api/v1/namespaces/"+metav1.NamespaceSystem).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx))
@@ -289,6 +293,9 @@ func (m *memberClient) apply(ctx context.Context, object runtime.Object) (create
 	if err != nil {
 		return false, err
 	}
+	limits := agentLimits
+	limits.Bytes += int64(len(body)) // the answer repeats it; a copy of a pull Secret may have a megabyte
+	ctx = transport.WithLimits(ctx, limits)
 	// The dynamic client does not return the status code, which says whether the object existed.
 	apply := func() (created bool, err error) {
 		code := 0

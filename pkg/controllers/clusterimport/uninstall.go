@@ -500,7 +500,7 @@ func (m *memberClient) data(ctx context.Context, kind, namespace, name string, f
 	if err != nil {
 		return nil, err
 	}
-	object, err := client.Get(ctx, name, metav1.GetOptions{})
+	object, err := client.Get(transport.WithLimits(ctx, agentLimits), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
