@@ -72,7 +72,7 @@ func diagnose(server, doing string, err error) *failure {
 	case answered:
 		return transientf(fleet.ReasonMemberError, "%s at %s: the member answered %s", doing, server, codeOf(status))
 	case errors.As(err, &tooLarge):
-		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge)
+		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge) // an API server would answer the same again
 	case errors.As(err, &badYAML):
 		return failuref(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
 	case errors.Is(err, errPriorityClassInUse):

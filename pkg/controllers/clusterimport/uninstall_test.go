@@ -412,10 +412,15 @@ func TestUninstall_failures(t *testing.T) {
 	}{
 		"nobody has to act":   {http.StatusInternalServerError, fleet.ReasonMemberError, 2},
 		"somebody has to act": {http.StatusForbidden, fleet.ReasonForbidden, 1},
+		"the answer is too large, and would be read as often": {http.StatusOK, fleet.ReasonMemberError, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFakeMember(t)
 			m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+				if row.code == http.StatusOK {
+					reply(w, row.code, strings.Repeat("x", int(agentLimits.Bytes)))
+					return true
+				}
 				reply(w, row.code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(row.code), Reason: map[int]metav1.StatusReason{
 					http.StatusForbidden: metav1.StatusReasonForbidden,
 				}[row.code]})
@@ -433,8 +438,8 @@ func TestUninstall_failures(t *testing.T) {
 				assert.True(t, out.IsWaiting(), out.Message)
 				h.Wait()
 				out = h.uninstalls(t, c, until)
+				assert.Equal(t, row.attempts == 1, out.IsGivenUp(), out.Message)
 				if attempt+1 < row.attempts {
-					assert.True(t, out.IsWaiting(), out.Message)
 					assert.Contains(t, out.Message, "500 Internal Server Error; retrying until")
 					h.clock.Step(out.After)
 				}
