@@ -126,7 +126,7 @@ func testTenant(t *testing.T, hub string) {
 	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"tenant"}, Sizes: tiny, Log: t.Output()})
 	require.NoError(t, err, "the hub has removed the Clusters of the hostile members")
 	all := values(measured)
-	for _, row := range []string{"alone-p50", "beside-p50", "ratio", "hostile-p50", "hostile-ratio", "hostile-memory"} {
+	for _, row := range []string{"alone-p50", "beside-p50", "ratio", "unreachable-p50", "hostile-p50", "hostile-ratio", "hostile-alone-ratio", "hostile-memory"} {
 		assert.Positive(t, all["tenant/"+row], row)
 	}
 	assert.Contains(t, all, "tenant/memory")

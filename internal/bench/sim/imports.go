@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -18,6 +19,8 @@ import (
 type Imports struct {
 	api       *API
 	installed names // the Clusters whose agent the hub has installed
+	failed    names // those whose import has failed at least once
+	leaving   names // those whose agent the hub has begun to remove
 }
 
 // NewImports starts to watch the Clusters, until ctx ends.
@@ -27,7 +30,23 @@ func NewImports(ctx context.Context, api *API) (*Imports, error) {
 		if cluster.Status.AgentDeployedGeneration != nil {
 			i.installed.add(cluster.Name)
 		}
+		if fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionImported) {
+			i.failed.add(cluster.Name)
+		}
+		if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionProcessed).Reason == fleet.ReasonFarewell {
+			i.leaving.add(cluster.Name)
+		}
 	})
+}
+
+// AwaitFailure waits until the import of a Cluster has failed.
+func (i *Imports) AwaitFailure(ctx context.Context, cluster string) error {
+	return i.failed.wait(ctx, cluster)
+}
+
+// AwaitRemoval waits until the hub has begun to remove the agent of a deleted Cluster.
+func (i *Imports) AwaitRemoval(ctx context.Context, cluster string) error {
+	return i.leaving.wait(ctx, cluster)
 }
 
 // Create creates Clusters and does not wait until they are imported. The kubeconfig may be another one for each number.
