@@ -60,6 +60,8 @@ type Sizes struct {
 	Bundles int
 	// Hostile is the number of hostile members of a tenant. The hub makes calls to 128 members of one workspace at the same time.
 	Hostile int
+	// Rounds is how often imports are measured alone and beside a tenant.
+	Rounds int
 	// Minute is the time in which all agents of a fleet send one heartbeat each.
 	Minute time.Duration
 	// Flood is the number of requests that are sent with a stolen token.
@@ -72,7 +74,7 @@ func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
 		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3, Bundles: 200, Flood: 10_000,
-		Hostile: 128, Minute: time.Minute,
+		Hostile: 128, Rounds: 3, Minute: time.Minute,
 	}
 }
 
@@ -81,7 +83,7 @@ func Small() Sizes {
 	return Sizes{
 		Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100},
 		Window: 3 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 1, Bundles: 20, Flood: 1000,
-		Hostile: 24, Minute: time.Minute,
+		Hostile: 24, Rounds: 3, Minute: time.Minute,
 	}
 }
 

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 var tiny = Sizes{
 	Storm: 10, InFlight: 5, Idle: 2, Imports: 2, Clusters: []int{10}, Window: time.Second,
-	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20, Hostile: 24, Minute: 2 * time.Second,
+	Hour: 12 * time.Second, Spread: time.Second, Takeovers: 1, Flood: 20, Hostile: 8, Rounds: 1, Minute: 2 * time.Second,
 }
 
 func TestRun(t *testing.T) {

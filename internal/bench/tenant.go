@@ -111,9 +111,8 @@ type besides struct {
 // besideTenant imports a member alone, and then while the tenant is active, once with each of the activities, in alternating rounds, because the speed of a
 // machine changes.
 func (i *importing) besideTenant(ctx context.Context, name string, count int, activities ...activity) (all rounds, err error) {
-	const alternations = 3
 	all = rounds{least: math.MaxInt64, beside: make([]besides, len(activities))}
-	for round := range alternations {
+	for round := range i.Rounds {
 		if _, err := i.awaitQuiet(ctx); err != nil { // until the hub has created the objects for the Clusters of the tenant, or removed them
 			return all, err
 		}
