@@ -168,7 +168,7 @@ const (
 	LeastCheckinInterval = time.Second
 	// LeastLastSeenInterval is the shortest time between two writes of status.agent.lastSeen of an agent that renews a Lease.
 	LeastLastSeenInterval = time.Minute
-	// LeastRemovalTimeout is the shortest time in which a member can be left in order.
+	// LeastRemovalTimeout is the shortest time for which the deletion of a Cluster can be configured to wait for its member.
 	LeastRemovalTimeout = 10 * time.Second
 	// LeastGarbageCollectionInterval is the least Hub.GarbageCollectionInterval: each comparison reads all deployed objects.
 	LeastGarbageCollectionInterval = time.Minute
@@ -299,12 +299,11 @@ func (b Bundles) WorkspaceLimit() int64 {
 
 // WorkspaceMemory returns the limit of the memory in bytes.
 func (b Bundles) WorkspaceMemory() int64 {
-	switch limit := ptr.Deref(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB); limit {
-	case 0:
+	limit := ptr.Deref(b.WorkspaceMemoryMiB, DefaultWorkspaceMemoryMiB)
+	if limit == 0 {
 		return NoMemoryLimit
-	default:
-		return int64(limit) << 20
 	}
+	return int64(limit) << 20
 }
 
 func (b Bundles) validate() error {

@@ -64,7 +64,7 @@ type cluster struct {
 	// may not read them, at most maxKept.
 	kept   []string
 	keptMu sync.Mutex
-	// deleted are the objects for whose deletion Helm may wait.
+	// deleted are the objects that Delete has deleted, so that Helm may wait until they are gone.
 	deleted kube.ResourceList
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool

@@ -27,12 +27,13 @@ type GenericMap struct {
 }
 
 func init() {
-	// It panics without a function for a type with an unexported field. Only the JSON is compared of a packed object.
+	// Semantic.DeepEqual panics when it meets an unexported field, unless the type has a function of its own.
 	if err := equality.Semantic.AddFunc(isSemanticallyEqual); err != nil {
 		panic(err)
 	}
 }
 
+// isSemanticallyEqual compares a packed object and another one by their JSON.
 func isSemanticallyEqual(a, b GenericMap) bool {
 	if a.packed == b.packed {
 		return equality.Semantic.DeepEqual(a.Data, b.Data)
