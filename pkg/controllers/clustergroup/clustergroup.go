@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -29,6 +30,10 @@ import (
 )
 
 const name = "clustergroup"
+
+// delayPerGroup limits the writes of status to ten a second for each workspace, however many groups select the Clusters that change all the
+// time: a tenant who makes a hundred groups of all Clusters would otherwise take the API server's time from the others.
+const delayPerGroup = 100 * time.Millisecond
 
 type handler struct {
 	*app.Context
@@ -80,12 +85,13 @@ func (h *handler) enqueueGroups(ctx context.Context, workspace string, changed c
 	defer end()
 	changed.All = changed.All || err != nil
 	groups, _ := h.groups.List(workspace, labels.Everything())
+	groups = slices.DeleteFunc(groups, func(group *fleet.ClusterGroup) bool {
+		selector, err := h.selectors.Of(group)
+		return err != nil || !changed.All && !slices.ContainsFunc(versions, func(set labels.Set) bool { return ctx.Err() != nil || selector.Matches(set) })
+	})
+	delay := max(h.StatusDelay(), time.Duration(len(groups))*delayPerGroup)
 	for _, group := range groups {
-		if selector, err := h.selectors.Of(group); err != nil {
-			continue
-		} else if changed.All || slices.ContainsFunc(versions, func(set labels.Set) bool { return ctx.Err() != nil || selector.Matches(set) }) {
-			h.queue.EnqueueAfter(group.Namespace, group.Name, h.StatusDelay())
-		}
+		h.queue.EnqueueAfter(group.Namespace, group.Name, delay)
 	}
 }
 

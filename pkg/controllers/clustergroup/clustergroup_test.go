@@ -164,6 +164,20 @@ func TestClusterEvents_many(t *testing.T) {
 	assert.Equal(t, 1, s.lists)
 }
 
+// A hundred groups of one Cluster are written ten times a second, not a hundred times.
+func TestEnqueueGroups_manyGroups(t *testing.T) {
+	var groups []*fleet.ClusterGroup
+	for n := range 100 {
+		groups = append(groups, named(fmt.Sprint("dev-", n), groupOf(0, "dev")), named(fmt.Sprint("test-", n), groupOf(0, "test")))
+	}
+	s := newScene(t, groups...)
+	require.NoError(t, s.clusterIndexer.Add(clusterIn("dev")))
+	s.noteCluster(nil, clusterIn("dev"))
+	enqueued := s.takePass(t)
+	require.Len(t, enqueued, 1+100)
+	assert.Contains(t, enqueued, "ws/dev-0 in 10s")
+}
+
 // The work for a change of a Cluster does not grow with the selectors of the groups.
 func TestEnqueueGroups_largeSelector(t *testing.T) {
 	s := newScene(t, groupOf(0, manyValues(5000)...))
