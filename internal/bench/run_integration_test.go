@@ -26,9 +26,7 @@ var tiny = Sizes{
 
 func TestRun(t *testing.T) {
 	controlplane.SkipShort(t)
-	if os.Getenv("CI") == "" && !sample.All() {
-		t.Skip("the parts of the bench measure for minutes: CI runs one of them, make test-all runs all")
-	}
+	sample.Long(t)
 	dir := t.TempDir()
 	require.NoError(t, binaries.Build(t.Context(), dir, "fleetcontroller"))
 	hub := filepath.Join(dir, "fleetcontroller")
