@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -334,7 +335,8 @@ func marksOf(object runtime.Object) (name, namespace string) {
 	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
 }
 
-// Update first takes over the fields of other field managers, with inherits, and then, with replace, deletes objects that cannot be patched.
+// Update first takes over the fields of other field managers, with inherits, ends rolling updates where the target has another strategy, and then, with
+// replace, deletes objects that cannot be patched.
 // Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
 // the field manager in its package variable, see fieldManager.
@@ -343,6 +345,9 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 		if err := c.inheritFields(target); err != nil {
 			return &kube.Result{}, err
 		}
+	}
+	if err := c.endRollingUpdates(target); err != nil {
+		return &kube.Result{}, err
 	}
 	if c.replace {
 		if err := c.deleteUnpatchable(target); err != nil {
@@ -391,6 +396,58 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("taking over the fields of %s: %w", info.ObjectName(), err)
+		}
+	}
+	return nil
+}
+
+// endRollingUpdates changes the live Deployments and StatefulSets whose target has a strategy without rolling updates. The API server has set defaults
+// for rolling updates on them, which no field manager owns and which server-side apply therefore keeps. With another strategy they are invalid.
+func (c *cluster) endRollingUpdates(target kube.ResourceList) error {
+	dynamicClient, err := c.Factory.DynamicClient()
+	if err != nil {
+		return err
+	}
+	for _, info := range target {
+		field := map[schema.GroupKind]string{
+			{Group: appsv1.GroupName, Kind: "Deployment"}:  "strategy",
+			{Group: appsv1.GroupName, Kind: "StatefulSet"}: "updateStrategy",
+		}[info.Mapping.GroupVersionKind.GroupKind()]
+		object, ok := info.Object.(*unstructured.Unstructured)
+		if field == "" || !ok {
+			continue
+		}
+		strategy, found, err := unstructured.NestedString(object.Object, "spec", field, "type")
+		if !found || err != nil || strategy == string(appsv1.RollingUpdateDeploymentStrategyType) {
+			continue // the API server explains what is invalid
+		}
+		change, err := json.Marshal(map[string]any{"spec": map[string]any{field: map[string]any{"type": strategy, "rollingUpdate": nil}}})
+		if err != nil {
+			return err
+		}
+		client := dynamicClient.Resource(info.Mapping.Resource).Namespace(info.Namespace)
+		// The transport of the client ends each request with the context of the action (endingWith).
+		ctx := context.Background()
+		err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			live, err := client.Get(ctx, info.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if _, rolling, _ := unstructured.NestedFieldNoCopy(live.Object, "spec", field, "rollingUpdate"); rolling {
+				if live, err = client.Patch(ctx, info.Name, types.MergePatchType, change, metav1.PatchOptions{FieldManager: c.manager}); err != nil {
+					return err
+				}
+			}
+			// Otherwise this patch would own the strategy for ever, and a target without a strategy would leave it.
+			patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(c.manager), c.manager)
+			if err != nil || patch == nil {
+				return err
+			}
+			_, err = client.Patch(ctx, info.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+			return err
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("changing the strategy of %s: %w", info.ObjectName(), err)
 		}
 	}
 	return nil

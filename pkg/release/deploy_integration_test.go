@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -72,6 +73,51 @@ func TestDeploy_upgrade(t *testing.T) {
 func agentDeployment(env string) string {
 	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"fleet-agent"},"spec":{"selector":{"matchLabels":{"app":"a"}},` +
 		`"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
+}
+
+// The API server sets parameters of rolling updates, which it refuses together with another strategy.
+func TestDeploy_strategyWithoutRollingUpdates(t *testing.T) {
+	const template = `,"selector":{"matchLabels":{"app":"a"}},"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
+	for name, row := range map[string]struct{ kind, field, strategy string }{
+		"Deployment":  {"Deployment", "strategy", "Recreate"},
+		"StatefulSet": {"StatefulSet", "updateStrategy", "OnDelete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			resource := m.dynamic.Resource(appsv1.SchemeGroupVersion.WithResource(strings.ToLower(row.kind) + "s")).Namespace(m.namespace)
+			read := func() *unstructured.Unstructured {
+				live, err := resource.Get(t.Context(), "a", metav1.GetOptions{})
+				require.NoError(t, err)
+				return live
+			}
+			strategy := func() map[string]any {
+				found, _, err := unstructured.NestedMap(read().Object, "spec", row.field)
+				require.NoError(t, err)
+				return found
+			}
+			object := func(strategy string) string {
+				return `{"apiVersion":"apps/v1","kind":"` + row.kind + `","metadata":{"name":"a"},"spec":{` + strategy + template
+			}
+			rolling, other := object(`"revisionHistoryLimit":3`), object(`"`+row.field+`":{"type":"`+row.strategy+`"}`)
+			m.deploy(m.request("a.json", rolling))
+			require.Contains(t, strategy(), "rollingUpdate")
+
+			d := m.deploy(m.request("a.json", other))
+			assert.Equal(t, map[string]any{"type": row.strategy}, strategy())
+
+			drift := []byte(`{"spec":{"` + row.field + `":{"type":"RollingUpdate"}}}`)
+			_, err := resource.Patch(t.Context(), "a", types.MergePatchType, drift, metav1.PatchOptions{FieldManager: "person"})
+			require.NoError(t, err)
+			found, err := m.Compare(t.Context(), d.Objects[0], read(), Tolerances{})
+			require.NoError(t, err)
+			assert.Contains(t, found.Patch, row.strategy)
+			m.deploy(m.request("a.json", other))
+			assert.Equal(t, map[string]any{"type": row.strategy}, strategy())
+
+			m.deploy(m.request("a.json", rolling))
+			assert.Equal(t, "RollingUpdate", strategy()["type"])
+		})
+	}
 }
 
 func TestDeploy_takeOwnership(t *testing.T) {
