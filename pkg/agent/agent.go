@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/pkg/agent/credential"
@@ -146,7 +147,7 @@ func (l *loop) run(ctx context.Context) {
 	var running *runnables // nil while the agent does not work with a credential
 	defer func() { _ = running.stop() }()
 	retry := l.config.Timing.Retry()
-	changes := 0        // registrations and endpoint switches since the agent last began to work with a credential
+	replaced := 0       // how often act has stored another credential or endpoint since the agent last began to work with one
 	conflicted := false // the last iteration could not write a newer token, because the Secret had changed
 	for ctx.Err() == nil {
 		if running.ended() {
@@ -198,32 +199,14 @@ func (l *loop) run(ctx context.Context) {
 		if running == nil && action.usesStored() {
 			running = l.start(ctx, o.conn, o.stored, o.settings)
 			work, o.conn = running.context(ctx), nil
-			retry, changes = l.config.Timing.Retry(), 0
+			retry, replaced = l.config.Timing.Retry(), 0
 		}
 		running.setCompareInterval(o.settings)
-		pause := time.Duration(0)
-		switch action {
-		case UseStored:
-			pause, err = l.cleanUp(work, o, running.started)
-		case KeepEndpoint:
-			pause, err = retry.Step(), l.recordMode(work, o)
-		case SwitchEndpoint:
-			if err = l.switchEndpoint(work, o); err == nil {
-				changes++
-			}
-		case Register, UseStoredAndRegister:
-			if err = l.register(work, o, running); err == nil {
-				changes++
-			}
-		case Uninstall:
-			pause = untilChange // while the runnables run, package deploy reports to the hub that everything is removed
-			if running == nil {
-				err = l.uninstall(ctx)
-			}
-		case WaitForBootstrap, WaitForHub, ReportRejected:
-			pause = retry.Step()
-		}
+		pause, err := l.act(ctx, work, action, o, running, retry)
 		o.conn.Close()
+		if err == nil && action.replacesStored() {
+			replaced++
+		}
 
 		// Wait.
 		switch {
@@ -231,12 +214,35 @@ func (l *loop) run(ctx context.Context) {
 			pause = 0
 		case err != nil:
 			pause = retry.Step()
-		case pause == 0 && changes > 1: // a credential that was replaced before it was used must not be replaced again at once
+		case pause == 0 && replaced > 1: // a credential that was replaced before it was used must not be replaced again at once
 			pause = retry.Step()
 		}
 		if changed := l.wait(ctx, pause, running); changed {
 			retry = l.config.Timing.Retry()
 		}
+	}
+}
+
+// act carries out the action, and returns how long the loop then waits. Work ends with the runnables.
+func (l *loop) act(
+	ctx, work context.Context, action Action, o observation, running *runnables, retry *wait.Backoff,
+) (pause time.Duration, err error) {
+	switch action {
+	case UseStored:
+		return l.cleanUp(work, o, running.started)
+	case KeepEndpoint:
+		return retry.Step(), l.recordMode(work, o)
+	case SwitchEndpoint:
+		return 0, l.switchEndpoint(work, o)
+	case Register, UseStoredAndRegister:
+		return 0, l.register(work, o, running)
+	case Uninstall:
+		if running == nil {
+			err = l.uninstall(ctx)
+		}
+		return untilChange, err // while the runnables run, package deploy reports to the hub that everything is removed
+	default: // WaitForBootstrap, WaitForHub, ReportRejected
+		return retry.Step(), nil
 	}
 }
 

@@ -95,7 +95,7 @@ func describe(action Action, o observation, namespace string) (state string, lev
 			fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
 	case WaitForHub:
 		return "waiting for the hub, keeping the stored credential", logrus.WarnLevel,
-			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.facts.Hub), o.hubErr)
+			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.facts.StoredEndpoint), o.hubErr)
 	case ReportRejected:
 		state, why := whyNotRegister(o, namespace)
 		return "the hub rejects the stored credential, and " + state + "; the log says what to do", logrus.ErrorLevel,

@@ -53,7 +53,7 @@ func TestDescribe(t *testing.T) {
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the stored credential is unusable (the cause)",
 		},
 		"Register, rejected": {
-			action: Register, o: observation{facts: Facts{Stored: Present, Hub: hubclient.Rejected}, identity: identity, hubErr: cause},
+			action: Register, o: observation{facts: Facts{Stored: Present, StoredEndpoint: hubclient.Rejected}, identity: identity, hubErr: cause},
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the hub rejects the stored credential (the cause)",
 		},
 		"Register, installed again": {
@@ -70,11 +70,11 @@ func TestDescribe(t *testing.T) {
 			want: "Uninstalling: the hub has asked the agent to uninstall itself, and the objects of the agent in Namespace ns are being deleted",
 		},
 		"WaitForHub, unreachable": {
-			action: WaitForHub, o: observation{facts: Facts{Hub: hubclient.Unreachable}, hubErr: cause},
+			action: WaitForHub, o: observation{facts: Facts{StoredEndpoint: hubclient.Unreachable}, hubErr: cause},
 			level: logrus.WarnLevel, want: "Waiting for the hub, keeping the stored credential: the hub is unreachable: the cause",
 		},
 		"WaitForHub, obstructed": {
-			action: WaitForHub, o: observation{facts: Facts{Hub: hubclient.Obstructed}, hubErr: cause},
+			action: WaitForHub, o: observation{facts: Facts{StoredEndpoint: hubclient.Obstructed}, hubErr: cause},
 			level: logrus.WarnLevel,
 			want:  "Waiting for the hub, keeping the stored credential: the hub, or a proxy before it, answered with an error, but did not reject the credential: the cause",
 		},

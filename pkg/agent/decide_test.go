@@ -57,10 +57,10 @@ func TestDecide(t *testing.T) {
 func TestDecideKeepsTheIdentity(t *testing.T) {
 	for _, f := range everyCombination() {
 		action := Decide(f)
-		if f.Stored == Present && f.Hub == hubclient.Accepted && !f.Uninstalling {
+		if f.Stored == Present && f.StoredEndpoint == hubclient.Accepted && !f.Uninstalling {
 			assert.Contains(t, []Action{UseStored, UseStoredAndRegister, KeepEndpoint, SwitchEndpoint}, action, "a credential that works is used: %+v", f)
 		}
-		rejected := f.Hub == hubclient.Rejected || f.OtherEndpoint == hubclient.Rejected
+		rejected := f.StoredEndpoint == hubclient.Rejected || f.OtherEndpoint == hubclient.Rejected
 		if f.Stored == Present && !f.MustRegister && !rejected && !f.Uninstalling {
 			assert.Contains(t, []Action{UseStored, KeepEndpoint, SwitchEndpoint, WaitForHub}, action, "no reason to register: %+v", f)
 		}
@@ -98,7 +98,7 @@ func covers(row, combination []string) bool {
 
 func columns(f Facts) []string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.MustRegister], yesNo[f.Uninstalling], f.Hub.String(), f.OtherEndpoint.String()}
+	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.MustRegister], yesNo[f.Uninstalling], f.StoredEndpoint.String(), f.OtherEndpoint.String()}
 }
 
 func everyCombination() []Facts {
@@ -109,7 +109,7 @@ func everyCombination() []Facts {
 			for i := range len(answers) * len(answers) * 4 {
 				all = append(all, Facts{
 					Stored: stored, Bootstrap: bootstrap, MustRegister: i&1 > 0, Uninstalling: i&2 > 0,
-					Hub: answers[i/4%len(answers)], OtherEndpoint: answers[i/4/len(answers)],
+					StoredEndpoint: answers[i/4%len(answers)], OtherEndpoint: answers[i/4/len(answers)],
 				})
 			}
 		}
@@ -124,7 +124,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, uninstalling bool) {
 		facts := Facts{
-			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.TokenVerdict(hub % 5), OtherEndpoint: hubclient.TokenVerdict(there % 5),
+			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), StoredEndpoint: hubclient.TokenVerdict(hub % 5), OtherEndpoint: hubclient.TokenVerdict(there % 5),
 			MustRegister: newRegistration, Uninstalling: uninstalling,
 		}
 		action := Decide(facts)
@@ -138,15 +138,15 @@ func FuzzDecide(f *testing.F) {
 		case SwitchEndpoint:
 			assert.Equal(t, hubclient.Accepted, facts.OtherEndpoint, "an endpoint that does not work")
 		case ReportRejected:
-			assert.Equal(t, hubclient.Rejected, facts.Hub, "the hub did not reject it")
+			assert.Equal(t, hubclient.Rejected, facts.StoredEndpoint, "the hub did not reject it")
 		case WaitForBootstrap, UseStored, KeepEndpoint, WaitForHub:
 		}
 		if action == Register && facts.Stored == Present && !facts.Uninstalling && !facts.MustRegister && facts.OtherEndpoint != hubclient.Rejected {
-			assert.Equal(t, hubclient.Rejected, facts.Hub, "a credential that was not rejected is given up")
+			assert.Equal(t, hubclient.Rejected, facts.StoredEndpoint, "a credential that was not rejected is given up")
 		}
 		if action.usesStored() {
 			assert.Equal(t, Present, facts.Stored)
-			assert.Equal(t, hubclient.Accepted, facts.Hub)
+			assert.Equal(t, hubclient.Accepted, facts.StoredEndpoint)
 		}
 	})
 }

@@ -109,14 +109,14 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	}
 	switch {
 	case running == nil:
-		o.conn, o.facts.Hub, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
+		o.conn, o.facts.StoredEndpoint, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
 	case o.facts.Bootstrap == Present:
 		// The Secret may have been created because the hub rejects the credential. The runnables notice that only with the next heartbeat.
-		o.facts.Hub, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
+		o.facts.StoredEndpoint, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
 	default: // the runnables prove that the credential works: they end when the hub rejects it
-		o.facts.Hub = hubclient.Accepted
+		o.facts.StoredEndpoint = hubclient.Accepted
 	}
-	if o.facts.Hub != hubclient.Accepted && o.other == nil {
+	if o.facts.StoredEndpoint != hubclient.Accepted && o.other == nil {
 		if o.other = o.endpoints.Fallback(o.stored.Endpoint); o.other != nil {
 			o.facts.OtherEndpoint, o.otherErr = l.askOther(ctx, o.stored, *o.other)
 		}
@@ -168,10 +168,9 @@ type Facts struct {
 	MustRegister bool
 	// Uninstalling means that the agent has begun to uninstall itself.
 	Uninstalling bool
-	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
-	// to ask.
-	Hub hubclient.TokenVerdict
-	// OtherEndpoint is the hub's answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
+	// StoredEndpoint is the answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need to ask.
+	StoredEndpoint hubclient.TokenVerdict
+	// OtherEndpoint is the answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
 	OtherEndpoint hubclient.TokenVerdict
 }
 
@@ -209,7 +208,7 @@ func Decide(f Facts) Action {
 	case f.Stored == Present && f.OtherEndpoint == hubclient.Accepted:
 		return SwitchEndpoint
 	case f.Stored == Present && f.Bootstrap == Present && (f.MustRegister || f.OtherEndpoint == hubclient.Rejected):
-		return decideNewRegistration(f.Hub)
+		return decideNewRegistration(f.StoredEndpoint)
 	case f.Stored == Present:
 		return decideStored(f)
 	case f.Bootstrap == Present:
@@ -239,16 +238,21 @@ func decideNewRegistration(hub hubclient.TokenVerdict) Action {
 
 func decideStored(f Facts) Action {
 	switch {
-	case f.Hub == hubclient.Accepted && f.OtherEndpoint == hubclient.NotAsked:
+	case f.StoredEndpoint == hubclient.Accepted && f.OtherEndpoint == hubclient.NotAsked:
 		return UseStored
-	case f.Hub == hubclient.Accepted:
+	case f.StoredEndpoint == hubclient.Accepted:
 		return KeepEndpoint
-	case f.Hub == hubclient.Rejected && f.Bootstrap == Present:
+	case f.StoredEndpoint == hubclient.Rejected && f.Bootstrap == Present:
 		return Register
-	case f.Hub == hubclient.Rejected:
+	case f.StoredEndpoint == hubclient.Rejected:
 		return ReportRejected
 	}
 	return WaitForHub
+}
+
+// replacesStored reports whether the action, if it succeeds, stores another credential or endpoint.
+func (a Action) replacesStored() bool {
+	return a == SwitchEndpoint || a == Register || a == UseStoredAndRegister
 }
 
 // usesStored reports whether the agent works with the stored credential.

@@ -84,23 +84,23 @@ const longestPause = 5 * time.Minute
 // renew requests a new token, verifies that it works, stores it and uses it. It retries until all of that has succeeded. While the new token cannot
 // be stored, the agent works with it nevertheless and requests the next one when it is due: the member may refuse writes of Secrets for longer than the stored
 // token is valid. If Secret fleet-agent was deleted, which asks the agent to register again, the agent keeps its token until that expires.
-func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) error {
-	pauses := r.Timing.RetryRenewal(stored.Lifetime())
-	current, requested, warned := stored, stored.Lifetime(), false
+func (r *Renewer) renew(ctx context.Context, use *InUse, storedClaims renewableToken) error {
+	pauses := r.Timing.RetryRenewal(storedClaims.Lifetime())
+	current, requestedLifetime, warned := storedClaims, storedClaims.Lifetime(), false
 	token, due := "", time.Time{} // a new token that works, and when the next one must be requested
 	for ctx.Err() == nil {
 		var err error
 		if token == "" || token == use.Current().Token && !use.hubTime(r.Clock.Now()).Before(due) {
 			var issued string
-			if issued, err = r.requestToken(ctx, use, current, requested); isLifetimeRefused(err) {
-				requested = shorterLifetime(requested, current, use.hubTime(r.Clock.Now()))
+			if issued, err = r.requestToken(ctx, use, current, requestedLifetime); isLifetimeRefused(err) {
+				requestedLifetime = shorterLifetime(requestedLifetime, current, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
 				err = r.verify(ctx, use.Current().WithToken(issued))
 			}
 			if err == nil {
 				token = issued
 				current, _ = inspect(token)
-				requested, due = current.Lifetime(), current.renewAt(r.Timing.RenewFraction)
+				requestedLifetime, due = current.Lifetime(), current.renewAt(r.Timing.RenewFraction)
 			}
 		}
 		if token != "" {
@@ -128,12 +128,12 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, stored renewableToken) 
 			use.useToken(token)
 		}
 		pause := pauses.Step()
-		text := fmt.Sprintf("The stored credential for the hub, which expires at %s, could not be renewed: %v", stored.Expires.UTC().Format(time.RFC3339), err)
+		text := fmt.Sprintf("The stored credential for the hub, which expires at %s, could not be renewed: %v", storedClaims.Expires.UTC().Format(time.RFC3339), err)
 		if token != "" && token == use.Current().Token {
 			text += fmt.Sprintf(". The agent works with a new one until %s, but loses it when it is restarted", current.Expires.UTC().Format(time.RFC3339))
 		}
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
-		if !warned && !use.hubTime(r.Clock.Now()).Before(stored.warnFrom(r.Timing.RenewFraction)) {
+		if !warned && !use.hubTime(r.Clock.Now()).Before(storedClaims.warnFrom(r.Timing.RenewFraction)) {
 			warned = true
 			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
 		}

@@ -105,8 +105,8 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 		metadata["managedFields"] = []any{struct{}{}}
 	}
 	id := stored.CredentialID()
-	names := id != "" && id != h.named && id != h.refused
-	if names {
+	namesCredential := id != "" && id != h.named && id != h.refused
+	if namesCredential {
 		annotations[registration.LeaseCredential] = id
 	}
 	forLease := map[string]any{
@@ -118,7 +118,7 @@ func (h *Heartbeat) send(ctx context.Context, use *credential.InUse, last *lastR
 	statusInterval := cmp.Or(h.Interval, config.DefaultCheckinInterval)
 	report.CheckinInterval, report.LastSeen = &metav1.Duration{Duration: statusInterval}, now.UTC().Format(time.RFC3339)
 	lease, err := h.write(ctx, use, forLease, report)
-	if names && hubclient.RefusedBy(err, registration.LeasePolicy) { // a renewal has replaced the token meanwhile
+	if namesCredential && hubclient.RefusedBy(err, registration.LeasePolicy) { // a renewal has replaced the token meanwhile
 		h.refused = id
 		delete(annotations, registration.LeaseCredential)
 		lease, err = h.write(ctx, use, forLease, report)
@@ -198,7 +198,7 @@ func (l *lastReport) encode(report statusPatch) (string, error) {
 }
 
 // statusPatch is status.agent (fleet.AgentStatus) as a merge patch. A nil field is null in the patch and removes the field: an earlier value must
-// not stay if the agent could not read it again.
+// not stay if the agent could not read it again. A field with omitempty is left out instead, and an earlier value stays.
 type statusPatch struct {
 	LastSeen          string           `json:"lastSeen,omitempty"`
 	Namespace         string           `json:"namespace"`

@@ -275,7 +275,7 @@ func parseAnswer(secret *corev1.Secret) answer {
 }
 
 // verify sends requests with the new credential until one succeeds. API servers may see its Roles and ServiceAccount a moment later, and Fleet's
-// hub writes the Roles after it, so no failure is final before Timing.RightsLag. The request is kept if its credential may still start to work.
+// hub writes the Roles after the answer Secret, so no failure is final before Timing.RightsLag. The request is kept if its credential may still start to work.
 // It is deleted if the hub rejects the credential: the hub would answer with the same credential again.
 func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error {
 	conn, err := r.Dialer.Dial(stored.Access)
