@@ -116,7 +116,7 @@ func leaveAsIs(existing *fleet.BundleDeployment, err error) assignment {
 	if existing != nil {
 		wanted := *existing
 		a.wanted, a.secrets = &wanted, secretsOf(existing)
-		a.values = helmValues{unread: existing.Spec.ValuesHash}
+		a.values = helmValues{unread: existing.Spec.ValuesHash} // they stay in their Secret
 	}
 	return a
 }
@@ -490,7 +490,7 @@ func confirmedUntargeted() confirmation { return confirmation{isUntargeted: true
 func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster, deployment *fleet.BundleDeployment) confirmation {
 	bundle := bundleOf(deployment)
 	failed := func(err error) confirmation {
-		return notConfirmed(expectations.Timeout, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err))
+		return notConfirmed(result.MissedEvent, fmt.Errorf("checking that Bundle %s no longer targets the Cluster: %w", bundle, err))
 	}
 	cached, err := d.bundleCache.Get(bundle.Namespace, bundle.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -543,17 +543,17 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 		return failed(err)
 	case !isCached || liveBundle.UID != cached.UID || liveBundle.Generation != cached.Generation ||
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
-		return notConfirmed(expectations.Timeout, nil)
+		return notConfirmed(result.MissedEvent, nil)
 	}
 	if len(p.choose(cached, d.candidateOf(cluster, groups))) > 0 {
-		return notConfirmed(expectations.Timeout, nil) // the Bundle or a group has changed since the pass has decided
+		return notConfirmed(result.MissedEvent, nil) // the Bundle or a group has changed since the pass has decided
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
 	if liveCluster.UID != cluster.UID || !maps.Equal(liveCluster.Labels, cluster.Labels) {
-		return notConfirmed(expectations.Timeout, nil)
+		return notConfirmed(result.MissedEvent, nil)
 	}
 	if !p.selectsGroups() {
 		return confirmedUntargeted()
@@ -577,7 +577,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 		isCurrent = isCurrent && found && isSameGroupVersion(known[i], &live)
 	}
 	if !isCurrent {
-		return notConfirmed(expectations.Timeout, nil)
+		return notConfirmed(result.MissedEvent, nil)
 	}
 	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment, p, groups); {
 	case err != nil:

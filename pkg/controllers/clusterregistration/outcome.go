@@ -16,7 +16,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -115,7 +114,7 @@ func (h *handler) revoke(ctx context.Context, request *fleet.ClusterRegistration
 		}
 		h.givenRights.Observed(string(request.UID))
 		// The event of the ServiceAccount enqueues the request sooner. Another user may have created one that stays.
-		return result.Skip().In(expectations.Timeout)
+		return result.Skip().In(result.MissedEvent)
 	}
 	return result.Skip().In(cacheDelay)
 }
@@ -207,7 +206,7 @@ func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.R
 func (h *handler) writeStatus(
 	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
 ) (latest *fleet.ClusterRegistration, transition *result.Transition, changed bool, err error) {
-	if out.IsWait() && !out.EventOnWait && !out.Immediate && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
+	if out.IsWait() && !out.EventOnWait && !out.IsWrittenAtOnce && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
 		return request, nil, false, nil
 	}
@@ -216,7 +215,7 @@ func (h *handler) writeStatus(
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
-		return request, nil, false, nil // the event was recorded; another write would not store the condition either, see conditionsNotStored
+		return request, nil, false, nil // the event was recorded; another write would not store the condition either
 	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
@@ -109,7 +108,7 @@ func TestRevoke(t *testing.T) {
 			out := s.refuse(t, row.out)
 			assert.Equal(t, row.revoked, s.revoked())
 			if row.revoked {
-				assert.Equal(t, result.Skip().In(expectations.Timeout), out, "with a ServiceAccount that stays, every 50 ms would be an endless loop")
+				assert.Equal(t, result.Skip().In(result.MissedEvent), out, "with a ServiceAccount that stays, every 50 ms would be an endless loop")
 			} else {
 				assert.Equal(t, row.out, out)
 				assert.Empty(t, s.fleet.Actions(), "an ordinary refusal costs no request")
@@ -125,7 +124,7 @@ func TestRevoke(t *testing.T) {
 		assert.Equal(t, result.Skip().In(cacheDelay), s.refuse(t, denied))
 		assert.False(t, s.revoked())
 		s.accounts = all
-		assert.Equal(t, result.Skip().In(expectations.Timeout), s.refuse(t, denied))
+		assert.Equal(t, result.Skip().In(result.MissedEvent), s.refuse(t, denied))
 		assert.True(t, s.revoked())
 		s.accounts = fakecache.With[*corev1.ServiceAccount]()
 		assert.Equal(t, done, s.revoke(t.Context(), s.request, s.cluster, denied.Reason), "now it is refused")
@@ -152,7 +151,7 @@ func TestRevoke(t *testing.T) {
 		_, err := s.onChange("", s.request)
 		require.NoError(t, err)
 		assert.True(t, s.revoked())
-		assert.Equal(t, expectations.Timeout, s.delays[requestKey.String()])
+		assert.Equal(t, result.MissedEvent, s.delays[requestKey.String()])
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -37,7 +36,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
 	case h.written.IsStale(request) || h.writtenGrants.IsStale(request):
-		return request, nil // the event of that write is on its way
+		return request, nil // the event of that write is on its way; the table at handler tells the two apart
 	case request.Status.Granted:
 		return h.maintain(ctx, request)
 	}
@@ -146,7 +145,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 
 	// Judge with the facts about the identity.
 	var hasAgent, proverRevoked, clusternetReentry bool
-	var freeIn time.Duration
+	var freeIn time.Duration // until an unread answer Secret no longer holds the identity; otherwise 0
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameClientID) {
 			return result.Skip().In(cacheDelay)
@@ -224,7 +223,7 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 	use := registration.UsesOf(token).State(string(request.UID), request.Status.TokenUID)
 	asks := !isAssumed && use == registration.UseUncounted
 	waitForCount := result.Wait(fleet.ReasonCountingUse,
-		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
+		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(result.MissedEvent)
 	if asks {
 		h.askForUse(request, token, clusterName(cluster, found.newCluster))
 		if token.Spec.UsageLimit != nil {
@@ -248,11 +247,11 @@ func (h *handler) grant(ctx context.Context, found *findings) result.Result {
 
 	// Give the agent its ServiceAccount and rights, then the credential, and last the right to read it. The agent uses the credential as soon as it can
 	// read it. Before the Secret exists, the right could open the Secret of a request of another workspace: see readerRights.
-	reader, isReaderLast := token, found.answer == nil || isRefusal(found.answer)
+	readerNow, isReaderLast := token, found.answer == nil || isRefusal(found.answer)
 	if isReaderLast {
-		reader = nil
+		readerNow = nil
 	}
-	if out := h.ensureRights(ctx, request, cluster, reader); !out.IsDone() {
+	if out := h.ensureRights(ctx, request, cluster, readerNow); !out.IsDone() {
 		return out
 	}
 	if out := h.ensureCredential(ctx, request, cluster, found.answer); !out.IsDone() {

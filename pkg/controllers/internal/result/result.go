@@ -17,6 +17,9 @@ import (
 // foreign object with a name that the hub needs.
 const Recheck = time.Minute
 
+// MissedEvent is the time after which a pass runs again even without the event that should enqueue the object.
+const MissedEvent = 10 * time.Second
+
 type outcome int
 
 const (
@@ -38,8 +41,8 @@ type Result struct {
 	After time.Duration
 	// EventOnWait records a warning event for a transition to a wait: a person must act.
 	EventOnWait bool
-	// Immediate writes a wait to the status at once, although a controller may otherwise report only waits that last.
-	Immediate bool
+	// IsWrittenAtOnce writes a wait to the status at once, although a controller may otherwise report only waits that last.
+	IsWrittenAtOnce bool
 	// StatusLater leaves the status as it is for now, see WithStatusLater.
 	StatusLater bool
 	// NoEvent suppresses the event of a transition.
@@ -84,7 +87,7 @@ func (o Result) WithEvent() Result {
 
 // WrittenAtOnce writes this wait to the status at once, although a controller may otherwise report only waits that last.
 func (o Result) WrittenAtOnce() Result {
-	o.Immediate = true
+	o.IsWrittenAtOnce = true
 	return o
 }
 
