@@ -21,7 +21,7 @@ import (
 
 // settled returns a Bundle to alice that was handled before noon.
 func settled() *fleet.Bundle {
-	b := toAlice()
+	b := targetingAlice()
 	b.ResourceVersion, b.Finalizers, b.CreationTimestamp = "5", []string{fleet.BundleFinalizer}, metav1.NewTime(noon.Add(-time.Hour))
 	b.Status.ObservedGeneration = b.Generation
 	return b
@@ -204,7 +204,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 	})
 	t.Run("somebody removed the finalizer: the Clusters are enqueued", func(t *testing.T) {
 		s := newStage(t)
-		s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
+		s.has(t, clusterNamed("alice"), deployed(t, targetingAlice()))
 		s.seen[appKey], s.changedAt[appKey] = bundleVersion{}, noon
 		_, err := s.onBundle("ws/app", nil)
 		require.NoError(t, err)
@@ -247,7 +247,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 
 func TestRemoveFinalizer(t *testing.T) {
 	s := newStage(t)
-	d := deployed(t, toAlice())
+	d := deployed(t, targetingAlice())
 	d.Finalizers = []string{"other", fleet.BundleDeploymentFinalizer}
 	remove := func() error {
 		_, err := s.removeFinalizer("", d)
@@ -289,7 +289,7 @@ func TestSummarize(t *testing.T) {
 		"no BundleDeployment: Pending":           {bundle, []metav1.Object{alice, bob, isReady(deployed(t, bundle, alice))}, "1/2 Pending(1) [Cluster ws/bob]"},
 		"an outdated one: WaitApplied, once":     {bundle, []metav1.Object{alice, outdated}, "0/1 WaitApplied(1) [Cluster ws/alice]"},
 		"a foreign one: Pending":                 {bundle, []metav1.Object{alice, foreign}, "0/1 Pending(1) [Cluster ws/alice]"},
-		"no longer targeted: counts until gone":  {toAlice(), []metav1.Object{bob, isReady(deployed(t, bundle, bob))}, "1/1"},
+		"no longer targeted: counts until gone":  {targetingAlice(), []metav1.Object{bob, isReady(deployed(t, bundle, bob))}, "1/1"},
 		"deleted, or managed elsewhere: nothing": {bundle, []metav1.Object{away, elsewhere}, "0/0"},
 		"quarantined: nothing is awaited":        {bundle, []metav1.Object{quarantined}, "0/0"},
 		"quarantined: what is deployed counts":   {bundle, []metav1.Object{quarantined, outdated, isReady(deployed(t, bundle, quarantined))}, "1/2 OutOfSync(1) [Cluster ws/alice]"},
@@ -304,7 +304,7 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestNonReadyListsResources(t *testing.T) {
-	d := isReady(deployed(t, toAlice()))
+	d := isReady(deployed(t, targetingAlice()))
 	d.Status.Ready, d.Status.NonModified = false, false
 	d.Status.ModifiedStatus = []fleet.ModifiedStatus{{Kind: "ConfigMap", Name: "c1", Patch: `{"data":{"a":"1"}}`}}
 	d.Status.NonReadyStatus = []fleet.NonReadyStatus{{Kind: "Deployment", Name: "d"}}
@@ -312,8 +312,8 @@ func TestNonReadyListsResources(t *testing.T) {
 		State: fleet.NotReady, Message: "Deployment /d", ModifiedStatus: d.Status.ModifiedStatus, NonReadyStatus: d.Status.NonReadyStatus,
 	}}
 	s := newStage(t)
-	s.has(t, clusterNamed("alice"), toAlice(), d)
-	summary, _, _, err := s.summarize(t.Context(), toAlice(), planOf(toAlice()), s.matching(toAlice()), nil)
+	s.has(t, clusterNamed("alice"), targetingAlice(), d)
+	summary, _, _, err := s.summarize(t.Context(), targetingAlice(), planOf(targetingAlice()), s.matching(targetingAlice()), nil)
 	require.NoError(t, err)
 	want[0].Name = "ws/alice"
 	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
@@ -323,7 +323,7 @@ func TestNonReadyListsResources(t *testing.T) {
 
 	after := d.DeepCopy()
 	after.ResourceVersion, after.Status.ModifiedStatus[0].Patch = "6", `{"data":{"a":"2"}}`
-	s.has(t, toAlice())
+	s.has(t, targetingAlice())
 	s.deploymentEvents().OnUpdate(d, after)
 	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "the list has changed")
 }

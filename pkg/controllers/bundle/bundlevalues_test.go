@@ -28,7 +28,7 @@ func bundleSecret(data map[string]string) *corev1.Secret {
 
 // withSecret returns a Bundle whose values are in the Secret.
 func withSecret(secret *corev1.Secret) *fleet.Bundle {
-	b := toAlice()
+	b := targetingAlice()
 	b.Spec.ValuesHash = hashOfData(secret)
 	b.Spec.Targets[0].Name = "east"
 	return b
@@ -52,7 +52,7 @@ func TestBundleValues(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"a":1,"b":{"c":3}}`, string(v.values))
 
-	inSpec := toAlice()
+	inSpec := targetingAlice()
 	inSpec.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1, "b": map[string]any{"c": 2}}}}
 	inSpec.Spec.Targets[0].Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"b": map[string]any{"c": 3}}}}
 	same, err := planOf(inSpec).variant(t.Context(), []int{0}, clusterNamed("alice"))
@@ -109,7 +109,7 @@ func TestReconcile_bundleValues(t *testing.T) {
 	s, alice := newStage(t), clusterNamed("alice")
 	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
 	b := withSecret(secret)
-	before := deployed(t, toAlice())
+	before := deployed(t, targetingAlice())
 	s.has(t, alice, b, before)
 	s.handle(t, b)
 	s.log = nil
@@ -125,7 +125,7 @@ func TestReconcile_bundleValues(t *testing.T) {
 	assert.Equal(t, `{"a":1}`, string(s.liveSecret(t).Data["values"]))
 
 	// A Bundle that has its values in its spec has nothing to do with a Secret of its name.
-	s.has(t, toAlice())
+	s.has(t, targetingAlice())
 	s.log = nil
 	s.secretEvents().OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}, false)
 	assert.Empty(t, s.log)
@@ -162,7 +162,7 @@ func TestReconcile_bundleValuesNotReadable(t *testing.T) {
 	s, alice := newStage(t), clusterNamed("alice")
 	secret := bundleSecret(map[string]string{"values.yaml": "a: 1"})
 	require.NoError(t, s.kubernetes.Tracker().Add(secret))
-	s.has(t, alice, withSecret(secret), deployed(t, toAlice()))
+	s.has(t, alice, withSecret(secret), deployed(t, targetingAlice()))
 	s.errors = map[string]error{"get Secret ws/app": errors.New("etcd is slow")}
 	_, out := s.reconcile(t, alice)
 	require.ErrorContains(t, out.Err, "etcd is slow")

@@ -54,7 +54,7 @@ func TestContentsEnsure(t *testing.T) {
 				require.NoError(t, s.ContentMetadata.GetStore().Add(row.known))
 			}
 			for range 2 { // the second time it has been created and is not in the cache yet
-				err := s.contents.ensure(t.Context(), name, toAlice(), isAllowed)
+				err := s.contents.ensure(t.Context(), name, targetingAlice(), isAllowed)
 				assert.Equal(t, row.fails, err != nil, "%v", err)
 				assert.Equal(t, row.fails, len(s.contents.needed) == 0, "a Content that does not exist is not remembered")
 			}
@@ -65,10 +65,10 @@ func TestContentsEnsure(t *testing.T) {
 
 // The cache of a hub has Bundles without their resources.
 func TestContentsEnsureWithoutResources(t *testing.T) {
-	cached := toAlice()
+	cached := targetingAlice()
 	content.WithoutResources(&cached.Spec)
 	p := planOf(cached)
-	assert.Equal(t, planOf(toAlice()).content, p.content)
+	assert.Equal(t, planOf(targetingAlice()).content, p.content)
 	create := "create Content " + p.content + " true"
 	changed := bundleWith(func(s *fleet.BundleSpec) { s.Resources = nil })
 	for title, row := range map[string]struct {
@@ -79,7 +79,7 @@ func TestContentsEnsureWithoutResources(t *testing.T) {
 		says     string
 	}{
 		"the Content exists: no read":     {known: contentMeta(p.content, "true"), requests: []string{}},
-		"it does not exist: read once":    {live: toAlice(), requests: []string{create, "get Bundle ws/app"}},
+		"it does not exist: read once":    {live: targetingAlice(), requests: []string{create, "get Bundle ws/app"}},
 		"the Bundle has other resources":  {live: changed, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "Bundle ws/app were changed"},
 		"the API server does not answer":  {err: errInternal, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "reading the resources of Bundle ws/app"},
 		"the Bundle does not exist there": {err: errNotFound, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "reading the resources of Bundle ws/app"},
@@ -106,13 +106,13 @@ func TestContentsEnsureWithoutResources(t *testing.T) {
 func TestContentsCollect(t *testing.T) {
 	const digest = "s-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abc"
 	user := func() *fleet.BundleDeployment {
-		d := deployed(t, toAlice())
+		d := deployed(t, targetingAlice())
 		d.Labels[fleet.ContentNameLabel] = "c"
 		return d
 	}
 	neededAgo := func(d time.Duration) func(*stage) {
 		return func(s *stage) {
-			_ = s.contents.ensure(t.Context(), "c", toAlice(), isAllowed)
+			_ = s.contents.ensure(t.Context(), "c", targetingAlice(), isAllowed)
 			s.clock.Step(d)
 			s.taken()
 		}
@@ -189,7 +189,7 @@ func TestContentsCollect_many(t *testing.T) {
 		require.NoError(t, s.ContentMetadata.GetStore().Add(contentMeta(fmt.Sprint("c", i), "true")))
 		s.contents.queue.Add(fmt.Sprint("c", i))
 	}
-	needing := deployed(t, toAlice())
+	needing := deployed(t, targetingAlice())
 	needing.Labels[fleet.ContentNameLabel] = "c7"
 	s.live["x"] = needing
 	for s.contents.queue.Len() > 0 {

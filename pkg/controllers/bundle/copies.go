@@ -223,9 +223,9 @@ type copyVersion struct {
 const noSize = -1
 
 const (
-	copyOverhead = 2 << 10 // what a copy counts beside its content and more owners
-	freeOwners   = 4       // owners that do not count more, so that the limit does not prevent their addition to a copy
-	ownerSize    = 256     // what each further owner counts
+	copyOverhead = 2 << 10 // is counted for each copy, in addition to its content and to the owners beyond freeOwners
+	freeOwners   = 4       // are part of copyOverhead, so that the limit does not prevent their addition to a copy
+	ownerSize    = 256     // is counted for each further owner
 )
 
 // bytes returns what a copy with that number of owners counts for the storage limit.
@@ -298,7 +298,8 @@ func isCopy(object metav1.Object) bool {
 }
 
 // ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
-// content: if the content has changed, that is higher than the generation of each of them.
+// content: if the content has changed, that is higher than the generation of each of them. It
+// calls reserve with the size of the copy, and with what is counted already for the copy that this one replaces.
 func (c *copies) ensure(
 	ctx context.Context, namespace string, s copySource, dependents []*fleet.BundleDeployment, reserve func(size, counted int64) error,
 ) (generation int64, err error) {
@@ -402,10 +403,10 @@ func copyTo[T metav1.Object](
 	if !found && !isFleetCopy(existing) {
 		return 0, &unusableError{s.kind, keyOf(existing), "exists and is no copy; delete or rename it"}
 	}
-	switch isSame := isSame(existing, wanted); {
-	case isSame && found:
+	switch equal := isSame(existing, wanted); {
+	case equal && found:
 		next.generation = last.generation
-	case isSame: // the BundleDeployments have the generation of Fleet's hub, so that the move from that hub deploys nothing again
+	case equal: // the BundleDeployments have the generation of Fleet's hub, so that the move from that hub deploys nothing again
 		next.generation = max(1, next.generation-1)
 	case found: // the cache may have the BundleDeployments before the last change
 		next.generation = max(next.generation, last.generation+1)

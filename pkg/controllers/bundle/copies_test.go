@@ -35,7 +35,7 @@ func copyOf(annotation, password string) *corev1.Secret {
 }
 
 func copying(kind, name string) *fleet.Bundle {
-	b := toAlice()
+	b := targetingAlice()
 	b.Spec.DownstreamResources = []fleet.DownstreamResource{{Kind: kind, Name: name}}
 	return b
 }
@@ -199,7 +199,7 @@ func TestReconcileCopies_ofARefusedBundle(t *testing.T) {
 			before := copying("Secret", "cred")
 			before.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": 1}}}
 			s.Config = config.NewStore(config.Hub{Bundles: config.Bundles{WorkspaceLimitMiB: 1}})
-			existing := withSize(deployed(t, before), 2*freeSize)
+			existing := withSize(deployed(t, before), 2*maxSmall)
 			existing.Spec.DownstreamResourcesGeneration = 4
 			refused := before.DeepCopy()
 			refused.Generation = 2
@@ -276,7 +276,7 @@ func TestReconcileDownloads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			b := toAlice()
+			b := targetingAlice()
 			b.Spec.Resources = nil
 			b.Labels = map[string]string{fleet.ContentNameLabel: "s-of-another-workspace"}
 			row.change(&b.Spec)
@@ -305,7 +305,7 @@ func TestReconcileDownloads(t *testing.T) {
 // TestReconcileCopiesOnce names one Secret in downstreamResources of one Bundle and as the download credentials of another.
 func TestReconcileCopiesOnce(t *testing.T) {
 	downloading := bundleWith(func(spec *fleet.BundleSpec) {
-		spec.Targets = toAlice().Spec.Targets
+		spec.Targets = targetingAlice().Spec.Targets
 		spec.Resources, spec.HelmOpOptions = nil, &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
 		spec.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
 	})
@@ -340,7 +340,7 @@ func TestReconcileCopiesOnce(t *testing.T) {
 
 // A copy for helmOpOptions has the type of a login, and a copy for downstreamResources that of the source.
 func TestReconcileCopies_anotherField(t *testing.T) {
-	login, named := toAlice(), copying("Secret", "cred")
+	login, named := targetingAlice(), copying("Secret", "cred")
 	login.Spec.Resources, login.Spec.HelmOpOptions = nil, &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
 	login.Spec.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
 	for name, row := range map[string]struct {
@@ -392,7 +392,7 @@ func TestReconcileRecreatesCopies(t *testing.T) {
 
 func TestReconcileDeletesCopies(t *testing.T) {
 	s := newStage(t)
-	changed := toAlice()
+	changed := targetingAlice()
 	changed.Generation = 2
 	s.has(t, clusterNamed("alice"), changed, deployed(t, copying("Secret", "cred")))
 	s.hasSecret(t, copyOf("1 source/5", "one"))

@@ -29,7 +29,7 @@ func TestReconcile_metadataTooLarge(t *testing.T) {
 	s := newStage(t)
 	alice, b := clusterNamed("alice"), everywhere()
 	alice.Spec.MetadataTooLarge = true
-	withdrawn := toAlice()
+	withdrawn := targetingAlice()
 	withdrawn.Name = "withdrawn"
 	s.has(t, alice, b, isReady(deployed(t, withdrawn)))
 	cluster, out := s.reconcile(t, alice)
@@ -49,7 +49,7 @@ func TestReconcile_deploymentsStalled(t *testing.T) {
 	s := newStage(t)
 	alice := clusterNamed("alice")
 	alice.Status.Agent.DeploymentsStalled = "reading the history key on the member: " + strings.Repeat("x", 1000)
-	s.has(t, alice, toAlice(), isReady(deployed(t, toAlice())))
+	s.has(t, alice, targetingAlice(), isReady(deployed(t, targetingAlice())))
 	_, out := s.reconcile(t, alice)
 	assert.True(t, out.IsStalled())
 	assert.Equal(t, fleet.ReasonDeploymentsStalled, out.Reason)
@@ -64,7 +64,7 @@ func TestReconcile_deploymentsStalled(t *testing.T) {
 func TestReconcile(t *testing.T) {
 	s := newStage(t)
 	alice := clusterNamed("alice")
-	s.has(t, alice, toAlice())
+	s.has(t, alice, targetingAlice())
 	cluster, out := s.reconcile(t, alice)
 	log := s.log
 	require.Len(t, s.taken(), 2)
@@ -77,12 +77,12 @@ func TestReconcile(t *testing.T) {
 	assert.Empty(t, s.taken(), "it was created and is not in the cache yet")
 	assert.Equal(t, expectations.Timeout, out.After, "in case its event is lost")
 
-	s.has(t, deployed(t, toAlice()))
+	s.has(t, deployed(t, targetingAlice()))
 	_, out = s.reconcile(t, alice)
 	assert.Empty(t, s.taken(), "settled")
 	assert.Zero(t, out.After)
 
-	s.lost(t, toAlice())
+	s.lost(t, targetingAlice())
 	cluster, out = s.reconcile(t, alice)
 	assert.Equal(t, []string{"confirm app", "delete " + atHome + " uid-of-app", "kind bundles"}, s.taken())
 	assert.Equal(t, "0/0", cluster.Status.Display.ReadyBundles)
@@ -93,9 +93,9 @@ func TestReconcile(t *testing.T) {
 
 func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
 	s := newStage(t)
-	changed := toAlice()
+	changed := targetingAlice()
 	changed.Generation, changed.Spec.TargetNamespace = 2, "other"
-	s.has(t, clusterNamed("alice"), changed, deployed(t, toAlice()))
+	s.has(t, clusterNamed("alice"), changed, deployed(t, targetingAlice()))
 	s.reconcile(t, clusterNamed("alice"))
 	log := slices.DeleteFunc(s.taken(), func(line string) bool { return strings.HasPrefix(line, "create Content") })
 	require.Len(t, log, 1)
@@ -105,9 +105,9 @@ func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
 }
 
 func TestReconcileWithoutChanges(t *testing.T) {
-	broken := toAlice()
+	broken := targetingAlice()
 	broken.Generation, broken.Spec.TargetCustomizationMode = 2, "x"
-	fromElsewhere, deleted := deployed(t, toAlice()), deployed(t, toAlice())
+	fromElsewhere, deleted := deployed(t, targetingAlice()), deployed(t, targetingAlice())
 	fromElsewhere.Labels[fleet.BundleNamespaceLabel] = "another-workspace"
 	deleted.Name, deleted.Labels[fleet.BundleNameLabel], deleted.DeletionTimestamp = "deleted", "deleted", &metav1.Time{Time: noon}
 	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "foreign"}}
@@ -115,7 +115,7 @@ func TestReconcileWithoutChanges(t *testing.T) {
 		has   []metav1.Object
 		ready string
 	}{
-		"a Bundle that cannot be deployed: what is deployed stays": {[]metav1.Object{broken, isReady(deployed(t, toAlice()))}, "1/1"},
+		"a Bundle that cannot be deployed: what is deployed stays": {[]metav1.Object{broken, isReady(deployed(t, targetingAlice()))}, "1/1"},
 		"BundleDeployments of others: never deleted":               {[]metav1.Object{fromElsewhere, deleted, foreign}, "0/0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestReconcileWithoutChanges(t *testing.T) {
 }
 
 func TestReconcileErrors(t *testing.T) {
-	outdated := deployed(t, toAlice())
+	outdated := deployed(t, targetingAlice())
 	outdated.Spec.DeploymentID = "other:1"
 	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "app"}}
 	for name, row := range map[string]struct {
@@ -156,7 +156,7 @@ func TestReconcileErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.has(t, clusterNamed("alice"), toAlice())
+			s.has(t, clusterNamed("alice"), targetingAlice())
 			if row.existing != nil {
 				s.has(t, row.existing)
 			}
@@ -176,9 +176,9 @@ func TestReconcileErrors(t *testing.T) {
 
 func TestReconcileStopsAtItsDeadline(t *testing.T) {
 	s := newStage(t)
-	other := deployed(t, toAlice())
+	other := deployed(t, targetingAlice())
 	other.Name, other.Labels[fleet.BundleNameLabel] = "left", "left"
-	s.has(t, clusterNamed("alice"), toAlice(), other)
+	s.has(t, clusterNamed("alice"), targetingAlice(), other)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cluster := clusterNamed("alice")
@@ -200,7 +200,7 @@ func TestReconcileDeletes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
+			s.has(t, clusterNamed("alice"), deployed(t, targetingAlice()))
 			s.errors = map[string]error{"delete": row.err}
 			_, out := s.reconcile(t, clusterNamed("alice"))
 			assert.Equal(t, row.done, out.IsDone())
@@ -220,7 +220,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	labelled, again := clusterNamed("alice"), clusterNamed("alice")
 	labelled.Labels = map[string]string{"env": "prod"}
 	again.UID = "another"
-	newer, deleting := toAlice(), toAlice()
+	newer, deleting := targetingAlice(), targetingAlice()
 	newer.Generation, deleting.DeletionTimestamp = 2, &metav1.Time{Time: noon}
 	finalized := deleting.DeepCopy()
 	deleting.Finalizers, finalized.Finalizers = []string{fleet.BundleFinalizer}, []string{"other"}
@@ -234,7 +234,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 		requests         []string
 		deletes          bool
 	}{
-		"the Bundle is not in the cache yet":     {nil, []metav1.Object{toAlice()}, nil, []string{"confirm app"}, false},
+		"the Bundle is not in the cache yet":     {nil, []metav1.Object{targetingAlice()}, nil, []string{"confirm app"}, false},
 		"the Bundle targets the Cluster now":     {[]metav1.Object{elsewhere}, []metav1.Object{newer}, nil, []string{"confirm app"}, false},
 		"a proxy says that nothing is there":     {nil, nil, map[string]error{"confirm": errNoKind}, []string{"confirm app", "kind bundles"}, false},
 		"the API server does not answer":         {nil, nil, map[string]error{"confirm": errInternal}, []string{"confirm app"}, false},
@@ -266,7 +266,7 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.has(t, append(row.cached, clusterNamed("alice"), isReady(deployed(t, toAlice())))...)
+			s.has(t, append(row.cached, clusterNamed("alice"), isReady(deployed(t, targetingAlice())))...)
 			s.uncached, s.errors = row.uncached, row.errors
 			cluster, out := s.reconcile(t, clusterNamed("alice"))
 			if row.deletes {
@@ -292,7 +292,7 @@ func TestReconcile_groupWithTooManyLabels(t *testing.T) {
 	})
 	group := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edges"}}
 	group.Spec.MetadataTooLarge = true
-	s.has(t, selecting, group, clusterNamed("alice"), deployed(t, toAlice()))
+	s.has(t, selecting, group, clusterNamed("alice"), deployed(t, targetingAlice()))
 	_, out := s.reconcile(t, clusterNamed("alice"))
 	assert.Empty(t, s.taken(), "neither a deletion nor a request")
 	assert.Equal(t, s.RecheckDelay(), out.After)
@@ -303,7 +303,7 @@ func TestReconcile_groupWithTooManyLabels(t *testing.T) {
 func TestReconcile_offSchedule(t *testing.T) {
 	s := newStage(t)
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
-	deployment := deployed(t, toAlice())
+	deployment := deployed(t, targetingAlice())
 	deployment.Spec.OffSchedule = true
 	s.has(t, elsewhere, clusterNamed("alice"), deployment)
 	s.reconcile(t, clusterNamed("alice"))
@@ -361,7 +361,7 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 			if row.definition == nil { // the API server does not serve the kind
 				s.errors = map[string]error{map[string]string{"bundles": "confirm app", "clustergroups": "confirm groups"}[row.kind]: errNoKind}
 			}
-			deployment := isReady(deployed(t, toAlice()))
+			deployment := isReady(deployed(t, targetingAlice()))
 			deployment.CreationTimestamp = created
 			s.has(t, append(row.cached, clusterNamed("alice"), deployment)...)
 			_, out := s.reconcile(t, clusterNamed("alice"))
@@ -381,11 +381,11 @@ func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
 	s := newStage(t)
 	s.kinds = map[string]*metav1.PartialObjectMetadata{"bundles.fleet.cattle.io": nil}
 	s.errors = map[string]error{"confirm abandoned": errNoKind}
-	abandoned := deployed(t, toAlice())
+	abandoned := deployed(t, targetingAlice())
 	abandoned.Name, abandoned.UID, abandoned.Labels[fleet.BundleNameLabel] = "abandoned", "uid-of-abandoned", "abandoned"
-	foreign := deployed(t, toAlice())
+	foreign := deployed(t, targetingAlice())
 	foreign.Labels = nil
-	s.has(t, clusterNamed("alice"), toAlice(), foreign, abandoned)
+	s.has(t, clusterNamed("alice"), targetingAlice(), foreign, abandoned)
 	asked := []string{"confirm abandoned", "kind bundles"}
 	_, out := s.reconcile(t, clusterNamed("alice"))
 	assert.Equal(t, asked, s.taken())
@@ -418,12 +418,12 @@ func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
 // A cache that gets the current Bundle after the pass has decided on an earlier one must not count as confirmation of the decision.
 func TestReconcileDecidesOnDeletionWithWhatIsConfirmed(t *testing.T) {
 	elsewhere := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "bob"}} })
-	newer := toAlice()
+	newer := targetingAlice()
 	newer.Generation = 2
-	removed := toAlice()
+	removed := targetingAlice()
 	removed.Name, removed.UID = "abandoned", "uid-of-abandoned"
 	s := newStage(t)
-	s.has(t, clusterNamed("alice"), elsewhere, deployed(t, toAlice()), deployed(t, removed))
+	s.has(t, clusterNamed("alice"), elsewhere, deployed(t, targetingAlice()), deployed(t, removed))
 	s.after = map[string]func(){"confirm abandoned": func() { s.has(t, newer) }}
 	_, out := s.reconcile(t, clusterNamed("alice"))
 	log := s.taken()
@@ -440,7 +440,7 @@ func TestReconcileKeepsWhatADeletedGroupExcludes(t *testing.T) {
 		s.Targets = []fleet.BundleTarget{{ClusterGroup: "edge", DoNotDeploy: true}, {ClusterSelector: &metav1.LabelSelector{}}}
 	})
 	s := newStage(t)
-	s.has(t, clusterNamed("alice"), group, butEdge, isReady(deployed(t, toAlice())))
+	s.has(t, clusterNamed("alice"), group, butEdge, isReady(deployed(t, targetingAlice())))
 	s.after = map[string]func(){"confirm alice": func() { s.lost(t, group) }}
 	s.reconcile(t, clusterNamed("alice"))
 	assert.Equal(t, []string{"confirm alice", "confirm app", "confirm groups"}, s.taken())
@@ -449,12 +449,12 @@ func TestReconcileKeepsWhatADeletedGroupExcludes(t *testing.T) {
 func TestReconcileQuarantinedCluster(t *testing.T) {
 	quarantined := clusterNamed("alice")
 	quarantined.Spec.Quarantined = true
-	changed := toAlice()
+	changed := targetingAlice()
 	changed.Generation, changed.Spec.TargetNamespace = 2, "other"
 	for name, bundles := range map[string][]metav1.Object{"the Bundle changes": {changed}, "the Bundle is deleted": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.has(t, append(bundles, quarantined, isReady(deployed(t, toAlice())))...)
+			s.has(t, append(bundles, quarantined, isReady(deployed(t, targetingAlice())))...)
 			after, out := s.reconcile(t, quarantined)
 			assert.Empty(t, s.taken(), "nothing is sent to the agent")
 			assert.Equal(t, "1/1", after.Status.Display.ReadyBundles)
@@ -477,7 +477,7 @@ func BenchmarkSettledReconcile(b *testing.B) {
 				s.has(b, other)
 			}
 			for i := range 20 {
-				bundle := toAlice()
+				bundle := targetingAlice()
 				bundle.Name = fmt.Sprint("app", i)
 				s.has(b, bundle, deployed(b, bundle))
 			}
@@ -619,8 +619,8 @@ func TestDesired(t *testing.T) {
 }
 
 func TestIsFromWorkspace(t *testing.T) {
-	assert.True(t, isFromWorkspace(deployed(t, toAlice()), "ws"))
-	assert.False(t, isFromWorkspace(deployed(t, toAlice()), "other"))
+	assert.True(t, isFromWorkspace(deployed(t, targetingAlice()), "ws"))
+	assert.False(t, isFromWorkspace(deployed(t, targetingAlice()), "other"))
 	for name, change := range map[string]func(*fleet.BundleDeployment){
 		"not managed":        func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.ManagedLabel) },
 		"without namespace":  func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.BundleNamespaceLabel) },
@@ -628,7 +628,7 @@ func TestIsFromWorkspace(t *testing.T) {
 		"without any labels": func(d *fleet.BundleDeployment) { d.Labels = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := deployed(t, toAlice())
+			d := deployed(t, targetingAlice())
 			change(d)
 			assert.False(t, isFromWorkspace(d, "ws"))
 			assert.False(t, isFromWorkspace(d, ""))
@@ -703,12 +703,12 @@ func TestReconcile_display(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newStage(t)
-			d := deployed(t, toAlice())
+			d := deployed(t, targetingAlice())
 			if row.ready {
 				d = isReady(d)
 			}
 			d.Status.Conditions, d.Status.Display = row.conditions, row.display
-			s.has(t, clusterNamed("alice"), toAlice(), d)
+			s.has(t, clusterNamed("alice"), targetingAlice(), d)
 			s.contents.made.Expect(contentOf(d.Spec.DeploymentID))
 			_, out := s.reconcile(t, clusterNamed("alice"))
 			require.NoError(t, out.Err)
@@ -739,7 +739,7 @@ func TestReconcile_displayWhilePaused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			b, alice := toAlice(), clusterNamed("alice")
+			b, alice := targetingAlice(), clusterNamed("alice")
 			b.Spec.Paused = true
 			row.change(alice)
 			v, err := planOf(b).variant(t.Context(), []int{0}, alice)
@@ -777,7 +777,7 @@ func TestOnBundle_tooLarge(t *testing.T) {
 // The cache has the spec of a Bundle again, in the same generation, when there is room for it.
 func TestOnBundle_restored(t *testing.T) {
 	s := newStage(t)
-	whole := toAlice()
+	whole := targetingAlice()
 	dropped := whole.DeepCopy()
 	dropped.Spec = fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true, Excess: fleet.MemoryExcess{Size: 99 << 10, Limit: 16 << 20}}
 	s.has(t, clusterNamed("alice"), dropped)
@@ -795,10 +795,10 @@ func TestOnBundle_restored(t *testing.T) {
 // The cache drops the spec of a Bundle that has become too large. Nothing that the Bundle deployed is removed by that.
 func TestReconcile_tooLarge(t *testing.T) {
 	s := newStage(t)
-	large := toAlice()
+	large := targetingAlice()
 	large.Generation, large.Spec = 2, fleet.BundleSpec{Targets: []fleet.BundleTarget{{}}, TooLarge: true}
 	alice := clusterNamed("alice")
-	s.has(t, alice, large, isReady(deployed(t, toAlice())))
+	s.has(t, alice, large, isReady(deployed(t, targetingAlice())))
 	cluster, out := s.reconcile(t, alice)
 	require.NoError(t, out.Err)
 	assert.Empty(t, s.taken())
@@ -808,12 +808,12 @@ func TestReconcile_tooLarge(t *testing.T) {
 // A Bundle that is invalid and targets another Cluster removes nothing, and the Cluster does not wait for it with passes and requests.
 func TestReconcile_invalidElsewhere(t *testing.T) {
 	s := newStage(t)
-	invalid := toAlice()
+	invalid := targetingAlice()
 	invalid.Generation, invalid.Spec.TargetCustomizationMode = 2, "x"
 	invalid.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}}
 	require.NotNil(t, s.plans.of(t.Context(), invalid).problem)
 	alice := clusterNamed("alice")
-	s.has(t, alice, invalid, isReady(deployed(t, toAlice())))
+	s.has(t, alice, invalid, isReady(deployed(t, targetingAlice())))
 	cluster, out := s.reconcile(t, alice)
 	assert.True(t, out.IsDone())
 	assert.Zero(t, out.After)

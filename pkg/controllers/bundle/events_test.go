@@ -29,7 +29,7 @@ func TestDeploymentEvents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			before := deployed(t, toAlice())
+			before := deployed(t, targetingAlice())
 			s.has(t, clusterNamed("alice"), settled(), before)
 			after := before.DeepCopy()
 			after.ResourceVersion = "6"
@@ -41,7 +41,7 @@ func TestDeploymentEvents(t *testing.T) {
 	t.Run("added", func(t *testing.T) {
 		s := newStage(t)
 		s.has(t, clusterNamed("alice"), settled())
-		d := deployed(t, toAlice())
+		d := deployed(t, targetingAlice())
 		s.deploymentEvents().OnAdd(d, true)
 		assert.Empty(t, s.taken(), "at its start the hub enqueues all Bundles and Clusters")
 		s.deploymentEvents().OnAdd(d, false)
@@ -112,7 +112,7 @@ func TestClusterEvents(t *testing.T) {
 
 func TestContentEvents(t *testing.T) {
 	s := newStage(t)
-	d := deployed(t, toAlice())
+	d := deployed(t, targetingAlice())
 	s.has(t, clusterNamed("alice"), d)
 	name := contentsOf(d)[0]
 	s.contents.made.Expect(name)

@@ -340,8 +340,8 @@ func bundleWith(change func(*fleet.BundleSpec)) *fleet.Bundle {
 	return b
 }
 
-// toAlice returns a Bundle that targets the Cluster alice.
-func toAlice() *fleet.Bundle {
+// targetingAlice returns a Bundle that targets the Cluster alice.
+func targetingAlice() *fleet.Bundle {
 	return bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}} })
 }
 

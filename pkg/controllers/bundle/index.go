@@ -27,7 +27,7 @@ var (
 )
 
 const (
-	// byBundle finds the other BundleDeployments by the index.Key of their Bundle.
+	// byBundle finds the BundleDeployments for which isOfAgent is false by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
 	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey and unknownSourcesKey.
 	bySource = "muster.fleet.cattle.io/bundles-by-source"
@@ -143,7 +143,8 @@ func anyKey(namespace string) string { return index.Key(namespace, "*") }
 // sourceKey returns the key of the Bundles that name a Secret or ConfigMap of their namespace.
 func sourceKey(namespace string, s copySource) string { return index.Key(namespace, s.kind+"/"+s.name) }
 
-// unknownSourcesKey returns the key of the Bundles of a namespace that are not deployed, and whose BundleDeployments may name any source.
+// unknownSourcesKey returns the key of the Bundles of a namespace of which nothing new is deployed, because the cache has dropped their spec or they
+// name too many sources. The BundleDeployments of an earlier version may name any source.
 func unknownSourcesKey(namespace string) string { return index.Key(namespace, "*") }
 
 // key is the namespace and name of an object.

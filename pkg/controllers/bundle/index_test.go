@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -18,7 +19,7 @@ func TestDeploymentsOfBundle(t *testing.T) {
 	var ofApp []*fleet.BundleDeployment
 	for n := range clusters {
 		cluster := clusterNamed(fmt.Sprint("cluster-", n))
-		agent := toAlice()
+		agent := targetingAlice()
 		agent.Name = registration.AgentBundleName(cluster.Name)
 		ofAgent := deployed(t, agent, cluster)
 		s.has(t, ofAgent)
@@ -36,7 +37,7 @@ func TestDeploymentsOfBundle(t *testing.T) {
 	assert.ElementsMatch(t, ofApp, found)
 
 	indexer := s.indexers[fmt.Sprintf("%T", found[0])]
-	assert.LessOrEqual(t, len(indexer.ListIndexFuncValues(byAgentBundle.Name)), 256, "each value takes 300 bytes")
+	assert.LessOrEqual(t, len(indexer.ListIndexFuncValues(byAgentBundle.Name)), index.Buckets)
 	assert.Equal(t, []string{"ws/app"}, indexer.ListIndexFuncValues(byBundle))
 
 	// A Bundle of a user may have the name of an agent's Bundle, and be for other Clusters too.

@@ -44,7 +44,7 @@ func TestMemoryOfAWorkspace(t *testing.T) {
 	sample.Long(t)
 	const bundles, targets, size, limit = 6, 6, 128 << 10, 24 << 20
 	s := newStage(t)
-	other := toAlice()
+	other := targetingAlice()
 	other.Namespace, other.Spec.DownstreamResources = "other", []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
 	first, err := s.plans.of(t.Context(), other).variant(t.Context(), []int{0}, clusterNamed("alice"))
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestMemoryOfABundle(t *testing.T) {
 			s := newStage(t)
 			cached := make([]*fleet.Bundle, bundles) // the plans share their specs
 			for i := range cached {
-				b, cluster := toAlice(), fmt.Sprint("cluster-", i)
+				b, cluster := targetingAlice(), fmt.Sprint("cluster-", i)
 				b.Name, b.Annotations, b.Spec.Targets[0].ClusterName = registration.AgentBundleName(cluster), test.annotations, cluster
 				cached[i] = b
 			}

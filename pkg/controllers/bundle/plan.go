@@ -50,7 +50,7 @@ type plan struct {
 	rendering *matching.Limiter
 	cache     planCache
 
-	mu     sync.Mutex // guards isRead; read locks it
+	mu     sync.Mutex // read holds it until isRead; afterwards only cache changes
 	isRead bool
 }
 
@@ -64,7 +64,7 @@ type planCache struct {
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
 	rendered map[key]renderedVariant  // by Cluster, if the values have templates
 	size     int                      // in bytes
-	isClosed bool                     // nothing is added any more
+	isClosed bool                     // nothing is added: the plan was replaced, or is never kept
 }
 
 // variantSize is the memory of a variant without its values and without the part that it shares with its mergedOptions. The shared part is
@@ -563,7 +563,7 @@ func newPlans(c *app.Context) *plans {
 // needs it, and it would take as much memory as three objects in a cache, for each Cluster.
 func (p *plans) of(ctx context.Context, b *fleet.Bundle) *plan {
 	if agentspec.ClusterOfBundle(b) != "" {
-		p.forget(keyOf(b)) // it may have been another Bundle
+		p.forget(keyOf(b)) // there may be a plan from before it was the Bundle of an agent
 		once := newPlan(b, p.memory, p.rendering)
 		once.cache.isClosed = true
 		once.read(ctx, b, p.values)

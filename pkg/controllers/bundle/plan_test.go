@@ -323,10 +323,10 @@ func TestTargetKeys(t *testing.T) {
 // Reading a large Bundle takes long. The plans of other Bundles do not wait for it.
 func TestPlansOfOthers(t *testing.T) {
 	s := newStage(t)
-	large := toAlice()
+	large := targetingAlice()
 	large.Name = "large"
 	reading := s.plans.find(large)
 	reading.mu.Lock()
 	defer reading.mu.Unlock()
-	assert.NotEmpty(t, s.plans.of(t.Context(), toAlice()).targets)
+	assert.NotEmpty(t, s.plans.of(t.Context(), targetingAlice()).targets)
 }

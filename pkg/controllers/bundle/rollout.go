@@ -84,12 +84,12 @@ type rolloutTarget struct {
 	isSkipped    bool // this step does not update it, and it still counts: it has that deployment ID, is paused, is not processed, or isInvalid
 	isInvalid    bool // the new version cannot be rendered for it
 	exists       bool // it has a BundleDeployment
-	unavailable  bool // it is without a deployment, or what is deployed is not ready
+	unavailable  bool // it is without a deployment, or what is deployed is not ready; never if it is paused or not processed
 	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
 }
 
-// hasBegun reports whether the Cluster has the new version, or was allowed to get it.
+// hasBegun reports whether the Cluster has the new version, was allowed to get it, or is paused or not processed.
 func (t *rolloutTarget) hasBegun() bool { return t.isUnderWay || t.isSkipped && !t.isInvalid }
 
 // partitioned is a partition with its Clusters.
@@ -133,10 +133,10 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 // partition begins at once. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
-// in its partition and in all, or if none is unavailable, so that a rollout progresses. In all, only Clusters count that have the new
-// version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them, nor must those for
-// which the new version cannot be rendered. A Cluster that is unavailable anyway has nothing to lose: it is updated when its partition begins. So a correction reaches all Clusters that a bad
-// version has broken.
+// in its partition and in the whole rollout, or if none is unavailable, so that a rollout progresses. In the whole rollout, only Clusters count that
+// have the new version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them, nor
+// must those for which the new version cannot be rendered. A Cluster that is unavailable anyway is updated when its partition begins. So a correction
+// reaches all Clusters that a bad version has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	all := s.divide(targets)
 	room := len(targets)
@@ -227,11 +227,11 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 	return deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
 }
 
-// rollOut decides which Clusters of a Bundle are updated now. If the decision about a Cluster has changed, it enqueues the Cluster if it may be updated, or
-// if it has no BundleDeployment: it then gets one without a deployment ID. The
-// queue calls it for one Bundle at a time. A decision that the cache does not show yet counts as carried out, so that no more Clusters are unavailable
-// than allowed. A Cluster that is paused or has no namespace yet delays no other, whatever its state; one for which the new version cannot be rendered
-// counts as unavailable in its partition and, when that begins, in all.
+// rollOut decides which Clusters of a Bundle are updated now. If the decision about a Cluster has changed, it enqueues the Cluster if it may be updated,
+// or if it has no BundleDeployment: it then gets one without a deployment ID. The queue calls it for one Bundle at a time. A decision that the cache does
+// not show yet counts as carried out, so that no more Clusters are unavailable than allowed. A Cluster that is paused or has no namespace yet delays no
+// other, whatever its state; one for which the new version cannot be rendered counts as unavailable in its partition and, when that begins, in the whole
+// rollout.
 func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -280,7 +280,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
-	if status, err = d.decide(ctx, b, p, targets); err != nil {
+	if status, err = d.decideRollout(ctx, b, p, targets); err != nil {
 		return status, err
 	}
 
@@ -301,7 +301,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	return status, nil
 }
 
-func (d *Deployer) decide(ctx context.Context, b *fleet.Bundle, p *plan, targets []*rolloutTarget) (rolloutStatus, error) {
+func (d *Deployer) decideRollout(ctx context.Context, b *fleet.Bundle, p *plan, targets []*rolloutTarget) (rolloutStatus, error) {
 	end, err := d.Matching.Begin(ctx, b.Namespace)
 	if err != nil {
 		return rolloutStatus{}, err

@@ -20,9 +20,9 @@ import (
 const (
 	// unlabelledSize is the size of options and Helm values up to which a BundleDeployment has no SizeLabel. Most are not larger.
 	unlabelledSize = 1 << 10
-	// freeSize is the size up to which a BundleDeployment is small. A large workspace has many thousands of small ones. They are counted together: see
+	// maxSmall is the size up to which a BundleDeployment is small. A large workspace has many thousands of small ones. They are counted together: see
 	// smallCount.
-	freeSize = 16 << 10
+	maxSmall = 16 << 10
 	// deploymentOverhead is what a small BundleDeployment takes beside its options and Helm values.
 	deploymentOverhead = 2 << 10
 	// freeBytes is what the small BundleDeployments of a workspace take before they count: 100,000 without a SizeLabel.
@@ -43,7 +43,7 @@ type storedBytes struct {
 type workspaceCounts struct {
 	small    smallCount
 	earlier  earlierContents
-	clusters int // after the deletion of so many of its Clusters none may be left; storedBytes guards it
+	clusters int // at least so many of its Clusters are left; at 0 they are counted again; storedBytes guards it
 }
 
 // smallCount is what the small BundleDeployments of a workspace take. It is counted from the cache when it matters. Between, it only grows with what
@@ -67,8 +67,8 @@ func (s *storedBytes) countsOf(workspace string) *workspaceCounts {
 // smallOf returns what the small BundleDeployments of a workspace take.
 func (s *storedBytes) smallOf(workspace string) *smallCount { return &s.countsOf(workspace).small }
 
-// reserve counts bytes that are about to be written. It returns false if what is not free would take more than the rest of the limit, which it asks for
-// only then. count counts those in the cache, which is exact enough: what the cache does not show yet is written only once.
+// reserve counts bytes that are about to be written. It returns false if what is not free would take more than the rest of the limit. It
+// calls rest only if the free bytes are exceeded. count counts those in the cache, which is exact enough: what the cache does not show yet is written only once.
 func (c *smallCount) reserve(size int64, rest func() int64, now time.Time, count func() int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,6 +265,7 @@ func noteStorageExcess(overStorage map[key]storageExcess, err error, dependents 
 // reserveStorage counts what the hub is about to store in the namespace of a Cluster in place of something of which it has counted so many bytes. Nothing
 // that is stored already is refused, so that a smaller limit, or a larger one that was lowered again, stops no update that needs no more. stored
 // returns the size of what Fleet's hub has stored there, which this hub has not counted. It is called only at the limit, because it sends requests.
+// wanted becomes the excess in the error if it is refused.
 func (d *Deployer) reserveStorage(cluster *fleet.Cluster, bundle key, wanted storageExcess, counted int64, stored func() (int64, error)) error {
 	if wanted.size <= counted {
 		return nil
@@ -314,10 +315,10 @@ func (d *Deployer) reserveDeploymentStorage(ctx context.Context, cluster *fleet.
 		return d.readSize(ctx, existing)
 	}
 	counted := countedSize(existing)
-	if size <= freeSize {
+	if size <= maxSmall {
 		return d.reserveSmallDeployment(cluster, size, existing, wanted, stored)
 	}
-	if counted <= freeSize { // it is not among the large ones yet
+	if counted <= maxSmall { // it is not among the large ones yet
 		counted = 0
 	}
 	return d.reserveStorage(cluster, bundleOf(wanted), storageExcess{size: size}, counted, stored)
@@ -337,7 +338,7 @@ func (d *Deployer) reserveSmallDeployment(
 			return nil
 		}
 	} else {
-		if counted <= freeSize {
+		if counted <= maxSmall {
 			grown -= smallBytes(counted)
 		}
 		if grown <= 0 || d.isOutdated(existing) || isAsWanted(existing, wanted) { // as in most passes: nothing larger is written
@@ -349,7 +350,7 @@ func (d *Deployer) reserveSmallDeployment(
 	small, count := d.sizes.smallOf(cluster.Namespace), func() int64 { return d.countSmallDeployments(cluster.Namespace) }
 	noLimit := func() int64 { return math.MaxInt64 }
 	rest := func() int64 { return limit - d.countedSizes(cluster.Namespace).sum() }
-	if counted > freeSize { // it was large
+	if counted > maxSmall { // it was large
 		rest = noLimit
 	}
 	if small.reserve(grown, rest, now, count) {
@@ -373,7 +374,7 @@ func (d *Deployer) countSmallDeployments(workspace string) (bytes int64) {
 		deployments, _ := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
 		for _, deployment := range deployments {
 			size := countedSize(deployment)
-			if isFromWorkspace(deployment, workspace) && size <= freeSize && deployment.Name != registration.AgentBundleName(cluster.Name) {
+			if isFromWorkspace(deployment, workspace) && size <= maxSmall && deployment.Name != registration.AgentBundleName(cluster.Name) {
 				bytes += smallBytes(size)
 			}
 		}
@@ -430,7 +431,7 @@ func (d *Deployer) storedIn(cluster *fleet.Cluster, deployments []*fleet.BundleD
 		if !isFromWorkspace(deployment, cluster.Namespace) {
 			continue
 		}
-		if size := countedSize(deployment); size > freeSize {
+		if size := countedSize(deployment); size > maxSmall {
 			note(itemOf(bundleOf(deployment)), size)
 		}
 		for _, s := range sourcesOf(deployment) {

@@ -197,7 +197,7 @@ func TestWorkspaceLimitDoesNotCount(t *testing.T) {
 
 // Each BundleDeployment in the caches of the hub has the labels of its Bundle.
 func TestTooManyLabels(t *testing.T) {
-	s, b := newStage(t), toAlice()
+	s, b := newStage(t), targetingAlice()
 	require.Nil(t, s.plans.of(t.Context(), b).problem)
 	b = b.DeepCopy() // of the same generation
 	b.Labels = map[string]string{}
@@ -659,7 +659,7 @@ func (s *stage) hasLarge(t *testing.T, size int64) {
 	s.has(t, clusterNamed("large"), withSize(deployed(t, b, clusterNamed("large")), size))
 }
 
-// Of the BundleDeployments up to freeSize the larger ones count their bytes.
+// Of the BundleDeployments up to maxSmall the larger ones count their bytes.
 func TestSmallDeployments_bytes(t *testing.T) {
 	const size = 2 * 7 << 10 // as it is stored, without the rest of the options
 	fill := func(s *stage, room int64) *smallCount {

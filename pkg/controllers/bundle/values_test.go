@@ -27,7 +27,7 @@ func TestHelmValuesHash(t *testing.T) {
 
 // withValues returns a Bundle with one Helm value, to the Cluster alice.
 func withValues(value any) *fleet.Bundle {
-	b := toAlice()
+	b := targetingAlice()
 	b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"v": value}}}
 	return b
 }
@@ -118,7 +118,7 @@ func TestReconcileValues(t *testing.T) {
 	s.reconcile(t, alice)
 	assert.Empty(t, s.requests(), "the cache may show the version before")
 
-	removed := toAlice()
+	removed := targetingAlice()
 	removed.Generation = 3
 	s.has(t, removed)
 	s.reconcile(t, alice)
@@ -334,7 +334,7 @@ func TestReconcileValuesBeforeTheCacheShowsThem(t *testing.T) {
 
 func TestSecretEventsOfOthers(t *testing.T) {
 	s := newStage(t)
-	s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
+	s.has(t, clusterNamed("alice"), deployed(t, targetingAlice()))
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: valuesSecret("", "").ObjectMeta}
 	after := secret.DeepCopy()
 	after.ResourceVersion = "4"

@@ -179,7 +179,7 @@ func TestReconcile_longTemplateError(t *testing.T) {
 
 func TestReconcileTemplateError(t *testing.T) {
 	s := newStage(t)
-	before, broken := toAlice(), withValues("${ .ClusterLabels.env }")
+	before, broken := targetingAlice(), withValues("${ .ClusterLabels.env }")
 	broken.Generation = 2
 	alice := clusterNamed("alice")
 	s.has(t, alice, broken, isReady(deployed(t, before)))

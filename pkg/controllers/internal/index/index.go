@@ -219,5 +219,8 @@ func (b Bucketed[T]) Find(cache indexed[T], key string) (found []T, err error) {
 // seed is not known outside of the process, so nobody can choose keys that all have the same bucket.
 var seed = maphash.MakeSeed()
 
+// Buckets is the number of values that a Bucketed index has at most. Each takes 300 bytes.
+const Buckets = 256
+
 // Bucket returns the value of an index under which an object with the key is found.
-func Bucket(key string) string { return strconv.Itoa(int(maphash.String(seed, key) % 256)) }
+func Bucket(key string) string { return strconv.Itoa(int(maphash.String(seed, key) % Buckets)) }
