@@ -18,19 +18,19 @@ type serverClock struct {
 	ahead time.Duration
 }
 
-// serverClockFor is how long a measured difference is used.
-const serverClockFor = time.Minute
+// skewMaxAge is how long a measured difference between the clocks is used.
+const skewMaxAge = time.Minute
 
-// IsOver reports whether isOver returns true for the time of the API server's clock. It asks the API server only if isOver returns true for the time of
-// the hub's clock, which may be ahead. now is the last time that it passed to isOver.
-func (c *Context) IsOver(ctx context.Context, isOver func(now time.Time) bool) (over bool, now time.Time, err error) {
-	if now = c.Clock.Now(); !isOver(now) {
+// HasPassedOnServer reports whether hasPassed returns true for the time of the API server's clock. It asks the API server only if hasPassed returns true
+// for the time of the hub's clock, which may be ahead. now is the last time that was passed to hasPassed.
+func (c *Context) HasPassedOnServer(ctx context.Context, hasPassed func(now time.Time) bool) (result bool, now time.Time, err error) {
+	if now = c.Clock.Now(); !hasPassed(now) {
 		return false, now, nil
 	}
 	if now, err = c.ServerNow(ctx); err != nil {
 		return false, now, err
 	}
-	return isOver(now), now, nil
+	return hasPassed(now), now, nil
 }
 
 // ServerNow returns the time of the API server's clock, by which objects are created and tokens expire. Before the hub deletes an object because of
@@ -40,7 +40,7 @@ func (c *Context) ServerNow(ctx context.Context) (time.Time, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	now := c.Clock.Now()
-	if since := now.Sub(s.asked); since >= 0 && since < serverClockFor {
+	if since := now.Sub(s.asked); since >= 0 && since < skewMaxAge {
 		return now.Add(s.ahead), nil
 	}
 	// The API server answers with an object that it has created, and stores nothing.

@@ -33,14 +33,14 @@ func TestServerNow(t *testing.T) {
 	}
 	assert.Equal(t, clock.Now(), now(), "an API server that does not say it")
 
-	clock.Step(serverClockFor)
+	clock.Step(skewMaxAge)
 	review.CreationTimestamp = metav1.NewTime(noon)
 	assert.Equal(t, noon, now())
-	clock.Step(serverClockFor / 2)
-	assert.Equal(t, noon.Add(serverClockFor/2), now())
+	clock.Step(skewMaxAge / 2)
+	assert.Equal(t, noon.Add(skewMaxAge/2), now())
 	assert.Equal(t, 2, asked, "asked once a minute at most")
 
-	clock.Step(serverClockFor)
+	clock.Step(skewMaxAge)
 	failure = apierrors.NewInternalError(assert.AnError)
 	_, err := c.ServerNow(t.Context())
 	require.ErrorIs(t, err, failure)

@@ -73,7 +73,7 @@ func (h *handler) ensureCredential(
 	if h.Issuer.Keys.IsOutdated(claims) {
 		return h.reissueCredential(ctx, request, cluster, existing)
 	}
-	isUseless, _, err := h.IsOver(ctx, func(now time.Time) bool { return !claims.ServesUntil(string(account.UID), now) })
+	isUseless, _, err := h.HasPassedOnServer(ctx, func(now time.Time) bool { return !claims.ServesUntil(string(account.UID), now) })
 	switch {
 	case err != nil:
 		return failed(err)
@@ -129,7 +129,7 @@ func (h *handler) maintainCredential(
 		return done
 	}
 	left := func(now time.Time) time.Duration { return claims.Expires.Add(-claims.Lifetime() / 2).Sub(now) }
-	isHalfOver, now, err := h.IsOver(ctx, func(now time.Time) bool { return left(now) <= 0 })
+	isHalfOver, now, err := h.HasPassedOnServer(ctx, func(now time.Time) bool { return left(now) <= 0 })
 	if err != nil {
 		return failed(err)
 	}
@@ -264,7 +264,7 @@ func (h *handler) deleteOldAnswer(_ string, secret *corev1.Secret) (*corev1.Secr
 		return secret, h.deleteAnswerOnly(ctx, secret)
 	}
 	left := func(now time.Time) time.Duration { return secret.CreationTimestamp.Add(answerLifetime).Sub(now) }
-	isOld, now, err := h.IsOver(ctx, func(now time.Time) bool { return left(now) <= 0 })
+	isOld, now, err := h.HasPassedOnServer(ctx, func(now time.Time) bool { return left(now) <= 0 })
 	if err != nil {
 		return secret, err
 	}

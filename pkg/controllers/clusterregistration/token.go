@@ -43,7 +43,7 @@ func (h *handler) findToken(
 		if !registration.Usable(token, time.Time{}) {
 			continue // unusable, whatever the time is
 		}
-		switch isUnusable, _, err := h.IsOver(ctx, func(now time.Time) bool { return !registration.Usable(token, now) }); {
+		switch isUnusable, _, err := h.HasPassedOnServer(ctx, func(now time.Time) bool { return !registration.Usable(token, now) }); {
 		case err != nil:
 			clockErr = err
 		case !isUnusable:

@@ -138,7 +138,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 
 // isExpired reports whether a token has expired by the clock of the API server. now is the time that it has compared.
 func (h *handler) isExpired(ctx context.Context, token *fleet.ClusterRegistrationToken) (expired bool, now time.Time, err error) {
-	return h.IsOver(ctx, func(now time.Time) bool { return registration.Expired(token, now) })
+	return h.HasPassedOnServer(ctx, func(now time.Time) bool { return registration.Expired(token, now) })
 }
 
 // isUnusedImportToken reports whether the token is ready for an import and has no other status to report. The import finds the Secret by
