@@ -40,7 +40,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 
 	after := cluster.DeepCopy()
 	if !managedElsewhere(after) {
-		h.subReconcilers.Liveness.Observe(after)
+		h.subReconcilers.Liveness.RecordAndCopy(after)
 	}
 	if h.proofIsVoid(after) { // a thief of the credential may have written the proof
 		after.Status.Agent.PossessionProof = ""

@@ -60,7 +60,7 @@ type liveness struct {
 	names  []string // of the instances
 }
 
-func (l *liveness) Observe(*fleet.Cluster) {}
+func (l *liveness) RecordAndCopy(*fleet.Cluster) {}
 
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 

@@ -187,9 +187,9 @@ type AgentInstaller interface {
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
-	// Observe notes a heartbeat that the agent has written to the status, or copies what it has written to its Lease to the status, before the
+	// RecordAndCopy notes a heartbeat that the agent has written to the status, or copies what it has written to its Lease to the status, before the
 	// SubReconcilers are called.
-	Observe(cluster *fleet.Cluster)
+	RecordAndCopy(cluster *fleet.Cluster)
 	// HasClones reports whether two agents send heartbeats with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 	// Instances names the agent processes that have recently sent heartbeats, sorted, with their credentials if they differ in nothing else.

@@ -55,7 +55,7 @@ func newDetectorTest(t *testing.T, hub config.Hub) *detectorTest {
 
 // pass observes and reconciles the Cluster once, and writes the condition to its status.
 func (d *detectorTest) pass() (corev1.ConditionStatus, *result.Transition) {
-	d.Observe(d.cluster)
+	d.RecordAndCopy(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
 	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
 	return fleetstatus.Condition(d.cluster.Status.Conditions, d.Condition()).Status, transition
@@ -155,7 +155,7 @@ func TestDetector_reinstalledAgent(t *testing.T) {
 	d.beat()
 	assert.Equal(t, yes, d.status())
 	d.cluster.Status.Agent = fleet.AgentStatus{}
-	d.Observe(d.cluster)
+	d.RecordAndCopy(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
 	assert.True(t, out.IsWait())
 	assert.Equal(t, fleet.ReasonWaitingForAgent, out.Reason)

@@ -274,7 +274,7 @@ func TestDetector_clockOfAnotherIdentity(t *testing.T) {
 
 			d.clock.Step(time.Second)
 			d.onRenewal(d.renewedLease("b-uid", oneReport), false)
-			d.Observe(d.cluster.DeepCopy()) // a write that fails
+			d.RecordAndCopy(d.cluster.DeepCopy()) // a write that fails
 			d.clock.Step(time.Second)
 			status, agent := d.leasePass()
 			assert.Equal(t, yes, status)
@@ -464,7 +464,7 @@ func (d delays) EnqueueAfter(_, _ string, after time.Duration) { d <- after }
 func TestDetector_failedWrite(t *testing.T) {
 	d := newLeaseTest(t)
 	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
-	d.Observe(d.cluster.DeepCopy())
+	d.RecordAndCopy(d.cluster.DeepCopy())
 	_, agent := d.leasePass()
 	assert.Equal(t, "v1", agent.Version, "the next pass writes it")
 }

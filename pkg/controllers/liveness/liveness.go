@@ -5,7 +5,7 @@
 // It also copies the report in a Lease to status.agent (lease.go), and recognizes two agents with one identity (holders in record.go).
 //
 // The flow of a heartbeat is in this file. An agent that renews its Lease arrives at Detector.onRenewal, and an agent that writes the status of its
-// Cluster at Detector.Observe. Detector.Reconcile decides, and Detector.expire enqueues the Cluster at the end of a grace period.
+// Cluster at Detector.RecordAndCopy. Detector.Reconcile decides, and Detector.expire enqueues the Cluster at the end of a grace period.
 package liveness
 
 import (
@@ -153,7 +153,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	} else if holderOf(before) != holderOf(lease) { // not a heartbeat, but somebody has written it
 		r.holders.add(holderOf(lease), now)
 	}
-	// Most renewals repeat the report: it is not decoded again. Observe decodes it when it copies it, because 10,000 decoded reports would take 20 MB.
+	// Most renewals repeat the report: it is not decoded again. RecordAndCopy decodes it when it copies it, because 10,000 decoded reports would take 20 MB.
 	isNew := before == nil || before.Annotations[registration.LeaseReport] != lease.Annotations[registration.LeaseReport]
 	if isNew || r.byLease.interval == 0 {
 		report, invalid := reportOf(lease)
@@ -194,10 +194,10 @@ func (d *Detector) forgetLease(lease *coordinationv1.Lease) {
 	}
 }
 
-// Observe records a heartbeat that an agent has written to the status. If the agent renews a Lease instead, Observe copies its report to the
+// RecordAndCopy records a heartbeat that an agent has written to the status. If the agent renews a Lease instead, it copies its report to the
 // status if the report has changed, or if lastSeen was not written for a while. It copies the first report of an identity at once, and another
 // one after reportInterval: it enqueues the Cluster for that. cluster is a copy, which the caller writes.
-func (d *Detector) Observe(cluster *fleet.Cluster) {
+func (d *Detector) RecordAndCopy(cluster *fleet.Cluster) {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	hub, now := d.Config.Get(), d.Clock.Now()
 	d.mu.Lock()
@@ -258,7 +258,7 @@ func (d *Detector) Observe(cluster *fleet.Cluster) {
 }
 
 // Reconcile decides whether the agent is connected, and enqueues the Cluster for the time at which it is disconnected without another
-// heartbeat. Observe was called before.
+// heartbeat. RecordAndCopy was called before.
 func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	agent := &cluster.Status.Agent

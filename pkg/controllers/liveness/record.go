@@ -25,11 +25,12 @@ import (
 //	field                   is set by                                              meaning
 //	observed, isObserved    each pass (observe)                                    another heartbeat in the status is new
 //	copied                  a copy of lastSeen (copyLastSeen)                      an equal heartbeat in the status is from the hub, not from an agent
-//	lastCopied              a copy of a report (Detector.Observe)                  another report waits until reportInterval has passed
+//	lastCopied              a copy of a report (Detector.RecordAndCopy)            another report waits until reportInterval has passed
 //	lastCopiedOfNewRequest  one that names another ClusterRegistration than the    the same for such reports: the first one does not wait
 //	                        report before it
 //	stalledCleared          clearStalled, when it clears deploymentsStalled        the hub has cleared the field since the last copy of a report
-//	stalledGone             clearStalled, in a later pass without the field        that was written: an agent has set a field that appears again
+//	stalledGone             clearStalled, when a later pass finds it empty         the write was successful: if the field is set again, an agent has
+//	                                                                               set it, and it stays
 //	writeLastSeen           recordOf, and each copy of a report                    from this time on, lastSeen is written even if nothing else has changed
 type agentRecord struct {
 	lease    *coordinationv1.Lease // renewed last; nil if there is none, or if it was deleted
