@@ -53,7 +53,7 @@ const (
 type memberCall struct {
 	inputs       string // a digest of everything that determines the call; other inputs are another call
 	state        callState
-	wanted       bool                                // by the current pass, or by the last one
+	wanted       bool                                // the current pass, or the last one, asked for the call; otherwise endPass withdraws it
 	prepareTimer clock.Timer                         // fires if no pass begins the call that has a slot
 	start        chan func(context.Context) *failure // takes the function to run in the slot
 	failure      *failure                            // while a failed call is retried, the failure of the previous try
@@ -72,7 +72,7 @@ const (
 	offered             // it has a slot, and the Cluster is enqueued: the next pass prepares the call
 	preparing           // a pass prepares the call
 	running             // it sends requests
-	ended               // it succeeded or failed; or it is a retry that was withdrawn before it began
+	ended               // failure is nil if it succeeded; a retry that was withdrawn before it began keeps the failure of the earlier attempt
 )
 
 // isPending reports whether the call has not ended.
@@ -136,8 +136,8 @@ func (c *memberCalls) state(key callKey) callState {
 	return absent
 }
 
-// claimState returns the state of the last call with this key; absent if its last try has failed, unless a retry runs or a pass prepares it.
-func (c *memberCalls) claimState(key callKey) callState {
+// stateUnlessFailed returns the state of the last call with this key; absent if its last try has failed, unless a retry runs or a pass prepares it.
+func (c *memberCalls) stateUnlessFailed(key callKey) callState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if call := c.byKey[key]; call != nil && (call.failure == nil || call.state == preparing || call.state == running) {
@@ -378,14 +378,15 @@ func (c *memberCalls) onMember(
 // lockMember is memberLocks.shared, or what memberLocks.alone returns.
 type lockMember = func(ctx context.Context, member, workspace string, do func(context.Context) *failure) *failure
 
-// memberLocks are read-write locks, one for each member. The UID of the Namespace kube-system identifies a member. The address of the server does
+// memberLocks are read-write locks, one for each member, that a removal passes after a while. The UID of the Namespace kube-system identifies a member. The address of the server does
 // not: a member has several addresses, and a user of one workspace could hold the lock of another workspace's member by writing its address
 // into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then
 // removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The removal of
 // agents from earlier namespaces shares it too, because it deletes objects by namespace and name only. The zero memberLocks are ready to use.
 //
-// A call waits for those that came before it. A server can report the UID of another member and hold its calls for a minute, so a removal, which has
-// half that time, waits only for a part of it for the calls of other workspaces. Then it runs beside them, and later calls wait for it.
+// A call waits for those that came before it. A removal waits for calls of other workspaces only for the time that alone is given, and then runs
+// beside them; later calls wait for it. Otherwise a server that reports the UID of another member, and holds its calls for a minute, would prevent
+// the removal, which has half that time.
 type memberLocks struct {
 	mu       sync.Mutex
 	byMember map[string]*memberLock

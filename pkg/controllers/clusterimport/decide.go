@@ -177,19 +177,20 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 // withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of Fleet: it uses a new endpoint only if it
 // registers again. It returns that other ID as well for the agent of Muster that this import has installed in its place, if the hub was killed
 // before it recorded the import: with registrationID, that agent would register twice. Its GENERATION, which is the key of this ID, identifies that agent.
-//
-// The cause is stored in the status of the Cluster, so its prefix "way-" must not change: these agents would register again.
 func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
 	if agent.LastSeen.IsZero() || sameEndpoint(cluster.Status, info) {
 		return registrationID
 	}
-	id := withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
+	id := withCause(cluster.UID, endpointCause+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
 	if agentspec.IsOfFleet(agent) || agent.Generation == registrationKey(cluster, id) {
 		return id
 	}
 	return registrationID
 }
+
+// endpointCause must not change: it is stored in the status of Clusters, whose agents would register again.
+const endpointCause = "way-"
 
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
 

@@ -53,9 +53,9 @@ func (i *Importer) clientForHub(
 // isHubCluster reports whether the Cluster is the hub's own, which only the hub's configuration decides: otherwise any user who may
 // write Secrets and Clusters in a namespace could have the hub install an agent of theirs on the hub's cluster.
 func isHubCluster(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	own := hub.Bootstrap
-	return own.Enabled() && cluster.Namespace == own.Namespace && cluster.Name == registration.LocalCluster &&
-		secret.Namespace == own.Namespace && secret.Name == registration.LocalSecret
+	bootstrap := hub.Bootstrap
+	return bootstrap.Enabled() && cluster.Namespace == bootstrap.Namespace && cluster.Name == registration.LocalCluster &&
+		secret.Namespace == bootstrap.Namespace && secret.Name == registration.LocalSecret
 }
 
 // clientAs returns a client for the hub's own cluster with the identity of a ServiceAccount.
@@ -71,14 +71,14 @@ func (i *Importer) clientAs(account credential.Account) (*memberClient, error) {
 		if err != nil {
 			return nil, err
 		}
-		identity = &serviceAccountTransport{issuer: i.Issuer, account: account, clock: i.Clock, anonymous: anonymous, hub: identity}
+		identity = &serviceAccountTransport{issuer: i.Issuer, account: account, clock: i.Clock, anonymous: anonymous, asHub: identity}
 	}
 	plain := &rest.Config{Host: cfg.Host, APIPath: cfg.APIPath, ContentConfig: cfg.ContentConfig, UserAgent: userAgent, QPS: cfg.QPS}
 	return newClients(plain, &http.Client{Transport: transport.NoRedirects(identity), Timeout: cfg.Timeout})
 }
 
 const (
-	// issuedLifetime is the lifetime of the tokens with which the hub calls its own cluster. A call takes a minute or two.
+	// issuedLifetime is the lifetime of the tokens with which the hub calls its own cluster. A call takes a minute at most.
 	issuedLifetime = credential.MinLifetime
 	// minRemaining is the remaining lifetime below which a new token is issued.
 	minRemaining = time.Minute
@@ -87,10 +87,10 @@ const (
 // serviceAccountTransport sends requests as a ServiceAccount. It requests a token before the first request and keeps it in
 // memory. If the ServiceAccount does not exist, as in a program that embeds the hub, it uses the hub's identity.
 type serviceAccountTransport struct {
-	issuer         credential.Issuer
-	account        credential.Account
-	clock          clock.PassiveClock
-	anonymous, hub http.RoundTripper
+	issuer           credential.Issuer
+	account          credential.Account
+	clock            clock.PassiveClock
+	anonymous, asHub http.RoundTripper
 
 	mu     sync.Mutex
 	issued credential.Issued
@@ -104,7 +104,7 @@ func (t *serviceAccountTransport) RoundTrip(req *http.Request) (*http.Response, 
 	case err != nil:
 		return nil, err
 	case token == "":
-		return t.hub.RoundTrip(req)
+		return t.asHub.RoundTrip(req)
 	}
 	req = req.Clone(req.Context())
 	req.Header.Set("Authorization", "Bearer "+token.Reveal())

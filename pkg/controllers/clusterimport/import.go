@@ -149,7 +149,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	// Render the objects and install them on the member, unless a call with the same inputs has done so. While there is no slot for the call,
 	// nothing is rendered.
 	key := callKey{nameOf(cluster), installing}
-	call, out := i.claim(cluster, secret, key, inputs)
+	call, out := i.reserveUnclaimed(cluster, secret, key, inputs)
 	if !out.IsDone() {
 		i.calls.drop(key)
 		return out
@@ -181,9 +181,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return imported()
 }
 
-// claim reserves the call that installs the agent, unless another Cluster has claimed the agent since checkUnclaimed: of two passes over Clusters
+// reserveUnclaimed reserves the call that installs the agent, unless another Cluster has claimed the agent since checkUnclaimed: of two passes over Clusters
 // with one kubeconfig Secret only one gets a call.
-func (i *Importer) claim(cluster *fleet.Cluster, secret *corev1.Secret, key callKey, inputs string) (memberCall, result.Result) {
+func (i *Importer) reserveUnclaimed(cluster *fleet.Cluster, secret *corev1.Secret, key callKey, inputs string) (memberCall, result.Result) {
 	i.claiming.Lock()
 	defer i.claiming.Unlock()
 	if out := i.checkUnclaimed(cluster, secret); !out.IsDone() {
@@ -232,16 +232,16 @@ type agentClaim int
 const (
 	noAgent agentClaim = iota
 	installsAgent
-	hasAgent
+	importedAgent // according to the status; an import for another Cluster may have taken the agent since
 )
 
 // claimOf returns the claim to the agent in the namespace that the Cluster names now; its last import may have used another one.
 func (i *Importer) claimOf(cluster *fleet.Cluster) agentClaim {
-	status, call := cluster.Status, i.calls.claimState(callKey{nameOf(cluster), installing})
+	status, call := cluster.Status, i.calls.stateUnlessFailed(callKey{nameOf(cluster), installing})
 	isImported := status.AgentDeployedGeneration != nil
 	switch {
 	case isImported && (status.Import == nil || status.Import.AgentNamespace == agentspec.Namespace(i.Context, cluster)):
-		return hasAgent
+		return importedAgent
 	case call.isPending() || call == ended && !isImported: // the status does not record the call yet
 		return installsAgent
 	}

@@ -307,7 +307,7 @@ func agentIn(cluster *fleet.Cluster, namespace, systemNamespace string) agentID 
 }
 
 // removeAll deletes objects of the agent.
-func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, doing string) *failure {
+func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, messagePrefix string) *failure {
 	for _, o := range objects {
 		var err error
 		if o.Kind == "PriorityClass" {
@@ -316,7 +316,7 @@ func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []a
 			err = m.remove(ctx, o.Kind, o.Namespace, o.Name)
 		}
 		if err != nil {
-			return diagnose(m.server, doing+" "+o.Kind+" "+o.Name, err)
+			return diagnose(m.server, messagePrefix+" "+o.Kind+" "+o.Name, err)
 		}
 	}
 	return nil

@@ -329,15 +329,15 @@ func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure 
 // A Pod on a dead node never ends, and is not running either.
 const stopTimeout = 35 * time.Second
 
-// removeStopped deletes the objects of an agent for which stopAgent waited for the time of timeout. An agent that had not ended by then can create
+// removeStopped deletes the objects of an agent after stopAgent, whose result is ended, has waited for timeout. An agent that had not ended can create
 // some of the objects again until it has lost its rights. So the hub then deletes all but those by which it recognizes the agent, waits again, for a
 // quarter of the time, and deletes all of them. It stops if a bootstrap Secret shows that an import has installed an agent meanwhile.
 func (m *memberClient) removeStopped(
-	ctx context.Context, agent agentID, ended bool, timeout time.Duration, objects []agentmanifest.OwnedObject, doing string,
+	ctx context.Context, agent agentID, ended bool, timeout time.Duration, objects []agentmanifest.OwnedObject, messagePrefix string,
 ) *failure {
 	if !ended {
 		others := slices.DeleteFunc(slices.Clone(objects), agentmanifest.OwnedObject.ShowsCluster)
-		if problem := m.removeAll(ctx, agent, others, doing); problem != nil {
+		if problem := m.removeAll(ctx, agent, others, messagePrefix); problem != nil {
 			return problem
 		}
 		if _, problem := m.stopAgent(ctx, agent.namespace, timeout/4); problem != nil {
@@ -345,13 +345,13 @@ func (m *memberClient) removeStopped(
 		}
 		installed, err := m.installedAgent(ctx, agent.namespace)
 		if err != nil {
-			return diagnose(m.server, doing+" objects: checking whether another agent is installed", err)
+			return diagnose(m.server, messagePrefix+" objects: checking whether another agent is installed", err)
 		}
 		if installed.bootstrap != nil {
 			return nil
 		}
 	}
-	return m.removeAll(ctx, agent, objects, doing)
+	return m.removeAll(ctx, agent, objects, messagePrefix)
 }
 
 // stopAgent deletes the agent's Deployment and waits until its Pods have ended, or timeout has passed. An agent that is deploying its own Bundle
