@@ -148,10 +148,10 @@ func (s stoppable) IsHealthy(ctx context.Context) bool {
 type caches struct {
 	lifetime                      context.Context // the caches stop when it ends
 	own                           *fairFactory
-	fleet                         controller.SharedControllerFactory
-	ownKinds                      []schema.GroupVersionKind // of the factory own
-	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
-	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
+	fleet                         controller.SharedControllerFactory // own, unless the program that embeds the hub passes one
+	ownKinds                      []schema.GroupVersionKind          // of the factory own
+	fleetKinds                    []schema.GroupVersionKind          // of the factory fleet
+	secrets, contents, configMaps cache.SharedIndexInformer          // by metadata; the last two are nil with disableBundles
 	interner                      *interner
 	large                         *largeObjects
 	readLimit                     func()              // of large

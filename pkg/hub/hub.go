@@ -205,9 +205,9 @@ func (h *hub) work(ctx context.Context) error {
 	if err := h.caches.startWorkers(ctx, h.options.Workers); err != nil {
 		return err
 	}
-	var restoring sync.WaitGroup
-	restoring.Go(func() { h.caches.large.follow(ctx, c) })
-	defer restoring.Wait()
+	var reloading sync.WaitGroup // of large objects, for which the caches had no room
+	reloading.Go(func() { h.caches.large.follow(ctx, c) })
+	defer reloading.Wait()
 	if ctx.Err() == nil {
 		logrus.Infof("The hub is at work, with its configuration in namespace %s", c.SystemNamespace)
 		h.options.OnReady()

@@ -11,8 +11,8 @@ import (
 )
 
 // sharedNamespace is the namespace in which management servers keep the kubeconfig Secrets of the clusters they created, including
-// clusters they show in another namespace. The namespaces of the hub are not shared: one of them has the kubeconfig of the hub's own cluster, for
-// which the hub issues a credential, and everybody who may create a Cluster could use it.
+// clusters they show in another namespace. The namespaces of the hub are not shared: fleet-local, for example, has the kubeconfig of the hub's own
+// cluster, for which the hub issues a credential, and everybody who may create a Cluster could use it.
 const sharedNamespace = "fleet-default"
 
 // NeedsNoPermission reports whether a Cluster may use every Secret in the namespace of its kubeconfig, without an annotation on the Secret. Otherwise,

@@ -173,15 +173,15 @@ func Disconnected(cluster *fleet.Cluster) bool {
 // GENERATION of the Bundle: with another one it would restart twice, now and when it deploys its Bundle again. Otherwise
 // it is the registration key.
 func InstalledGeneration(hub config.Hub, cluster *fleet.Cluster, registrationKey string) string {
-	if reason, _ := WhyUnmanaged(hub, cluster); reason == "" && hasAdopted(cluster.Status) {
+	if reason, _ := WhyUnmanaged(hub, cluster); reason == "" && runsFromBundle(cluster.Status) {
 		return registration.ManagedGeneration(cluster.Spec.RedeployAgentGeneration)
 	}
 	return registrationKey
 }
 
-// hasAdopted reports whether the agent has deployed its Bundle. Until the first heartbeat after an import, the GENERATION that was
+// runsFromBundle reports whether the agent has deployed its Bundle. Until the first heartbeat after an import, the GENERATION that was
 // installed decides.
-func hasAdopted(status fleet.ClusterStatus) bool {
+func runsFromBundle(status fleet.ClusterStatus) bool {
 	if status.Agent.LastSeen.IsZero() && status.Import != nil {
 		return registration.IsManagedGeneration(status.Import.Generation)
 	}

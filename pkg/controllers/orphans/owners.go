@@ -23,7 +23,7 @@ const (
 	kindToken   = "ClusterRegistrationToken"
 )
 
-// sets has, for each kind of owner, the prefix of the IDs of its object sets. Fleet's own controllers use the same prefixes.
+// sets has, for each kind of owner, the prefix of the IDs of its sets of package apply. Fleet's own controllers use the same prefixes.
 var sets = map[string]string{
 	kindRequest: "cluster-registration",
 	kindToken:   "cluster-group-token",
@@ -69,7 +69,7 @@ func ownerByRequest(object metav1.Object) ownerKey {
 	return o
 }
 
-// ownerBySet returns the owner in the annotations of an object of an object set. The label of the set, a digest of these annotations, must match.
+// ownerBySet returns the owner in the annotations of an object of such a set. The label of the set, a digest of these annotations, must match.
 func ownerBySet(object metav1.Object) ownerKey {
 	a := object.GetAnnotations()
 	for kind, set := range sets {
@@ -91,7 +91,7 @@ func ownerBySet(object metav1.Object) ownerKey {
 	return none
 }
 
-// ownerOfCredential returns a function for the Cluster whose agent fetches a credential.
+// ownerOfCredential returns a function that returns the Cluster of an answer Secret.
 func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerKey {
 	return func(secret *corev1.Secret) ownerKey {
 		o := ownerKey{
