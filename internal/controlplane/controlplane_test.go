@@ -128,14 +128,14 @@ func TestStartAndStop(t *testing.T) {
 		require.NoError(t, c.Snapshot(t.Context(), snapshot))
 		require.ErrorContains(t, c.Snapshot(t.Context(), snapshot), "exists", "a backup is not overwritten")
 		createConfigMap(t, client, "later")
-		version := versionOf(t, client)
+		revision := revisionOf(t, client)
 		require.NoError(t, c.Restore(t.Context(), snapshot))
 		names, err := configMaps(t.Context(), client)
 		require.NoError(t, err)
 		require.Contains(t, names, "before")
 		require.NotContains(t, names, "later")
 		require.NoError(t, c.Restore(t.Context(), snapshot, RestoreFlags...))
-		require.Greater(t, versionOf(t, client), version+999_999_999)
+		require.Greater(t, revisionOf(t, client), revision+999_999_999, "RestoreFlags raise it by a billion")
 	})
 
 	pids := pidsOf(c)
@@ -296,8 +296,8 @@ func configMaps(ctx context.Context, client kubernetes.Interface) (names []strin
 	return names, nil
 }
 
-// versionOf returns the resourceVersion of the API server.
-func versionOf(t *testing.T, client kubernetes.Interface) int {
+// revisionOf returns the resourceVersion of the API server.
+func revisionOf(t *testing.T, client kubernetes.Interface) int {
 	t.Helper()
 	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{Limit: 1})
 	require.NoError(t, err)

@@ -85,14 +85,14 @@ func (c Series) Predicted() (value float64, known bool) {
 	return Fit(c.Points[:len(c.Points)-1]).At(c.Largest().Clusters), true
 }
 
-// Fleet has the costs of a hub with one kind of agents, by the last segments of the rows, such as heartbeat/cpu.
-type Fleet struct {
+// CostModel has the costs of a hub with one kind of agents, by the last segments of the rows, such as heartbeat/cpu.
+type CostModel struct {
 	Costs map[string]Series
 }
 
-// FleetOf reads the rows fleet/KIND/NUMBER/COST of one kind: lease or status, where the agents send their heartbeats.
-func FleetOf(all []figures.Figure, kind string) Fleet {
-	f := Fleet{Costs: map[string]Series{}}
+// CostModelOf reads the rows fleet/KIND/NUMBER/COST of one kind: lease or status, where the agents send their heartbeats.
+func CostModelOf(all []figures.Figure, kind string) CostModel {
+	f := CostModel{Costs: map[string]Series{}}
 	for _, figure := range all {
 		rest, isOfKind := strings.CutPrefix(figure.Row, "fleet/"+kind+"/")
 		number, name, isCost := strings.Cut(rest, "/")
@@ -113,7 +113,7 @@ func FleetOf(all []figures.Figure, kind string) Fleet {
 }
 
 // Sizes are the numbers of clusters that were measured.
-func (f Fleet) Sizes() (sizes []int) {
+func (f CostModel) Sizes() (sizes []int) {
 	for _, p := range f.Costs["memory"].Points {
 		sizes = append(sizes, int(p.Clusters))
 	}
@@ -121,10 +121,10 @@ func (f Fleet) Sizes() (sizes []int) {
 }
 
 // at is a cost with a number of clusters.
-func (f Fleet) at(name string, clusters float64) float64 { return f.Costs[name].Trend.At(clusters) }
+func (f CostModel) at(name string, clusters float64) float64 { return f.Costs[name].Trend.At(clusters) }
 
 // cpu is the CPU time of some processes for one unit of work, in milliseconds.
-func (f Fleet) cpu(work string, clusters float64, processes ...string) (sum float64) {
+func (f CostModel) cpu(work string, clusters float64, processes ...string) (sum float64) {
 	for _, p := range processes {
 		sum += f.at(work+"/"+p, clusters)
 	}
@@ -144,7 +144,7 @@ const (
 const lastSeenInterval = 900
 
 // HeartbeatCores is the number of CPUs that the heartbeats of a fleet keep busy, of the hub and of the API server with etcd.
-func (f Fleet) HeartbeatCores(clusters, interval float64) (hub, apiServer float64) {
+func (f CostModel) HeartbeatCores(clusters, interval float64) (hub, apiServer float64) {
 	cores := func(processes ...string) float64 {
 		const millisecond = 1e-3
 		busy := clusters / interval * f.cpu("heartbeat", clusters, processes...)
@@ -157,7 +157,7 @@ func (f Fleet) HeartbeatCores(clusters, interval float64) (hub, apiServer float6
 }
 
 // RegistrationsPerSecond is how many registrations a number of CPUs can process if all programs of the hub's cluster share them.
-func (f Fleet) RegistrationsPerSecond(clusters, cpus float64) float64 {
+func (f CostModel) RegistrationsPerSecond(clusters, cpus float64) float64 {
 	const perSecond = 1000 // milliseconds of a CPU
 	return cpus * perSecond / f.cpu("registration", clusters, hubCPU, apiServerCPU, etcdCPU, controllerManagerCPU)
 }
@@ -166,7 +166,7 @@ func (f Fleet) RegistrationsPerSecond(clusters, cpus float64) float64 {
 const history = 600
 
 // EtcdMiB is the size of etcd, with the old versions of heartbeats.
-func (f Fleet) EtcdMiB(clusters, interval float64) float64 {
+func (f CostModel) EtcdMiB(clusters, interval float64) float64 {
 	return f.at("etcd", clusters) + clusters/interval*history*f.at("heartbeat/etcd-bytes", clusters)/(1<<20)
 }
 
@@ -185,7 +185,7 @@ type End struct {
 }
 
 // Ends returns where each limit ends the fleet, the first one first.
-func (f Fleet) Ends(l Bounds) []End {
+func (f CostModel) Ends(l Bounds) []End {
 	cores := func(clusters float64) float64 {
 		_, apiServer := f.HeartbeatCores(clusters, l.Interval)
 		return apiServer

@@ -65,7 +65,7 @@ func measured(kind string) (all []figures.Figure) {
 }
 
 func TestFleet(t *testing.T) {
-	f := FleetOf(measured("lease"), "lease")
+	f := CostModelOf(measured("lease"), "lease")
 	assert.Equal(t, []int{1000, 10000, 30000}, f.Sizes())
 	assert.Equal(t, Point{30000, 400}, f.Costs["memory"].Largest())
 	predicted, _ := f.Costs["memory"].Predicted()
@@ -78,14 +78,14 @@ func TestFleet(t *testing.T) {
 	assert.InDelta(t, 20, f.RegistrationsPerSecond(90000, 2), 1e-6, "100 ms of CPU for each")
 	assert.InDelta(t, 506+10*10000, f.EtcdMiB(10000, 60), 1e-3, "ten heartbeats of 1 MiB for each cluster")
 
-	status := FleetOf(measured("status"), "status")
+	status := CostModelOf(measured("status"), "status")
 	delete(status.Costs, "report/cpu") // agents that write the status of their Cluster
 	hub, _ = status.HeartbeatCores(90000, 60)
 	assert.InDelta(t, 1.5, hub, 1e-6)
 }
 
 func TestFleetEnds(t *testing.T) {
-	f := FleetOf(measured("lease"), "lease")
+	f := CostModelOf(measured("lease"), "lease")
 	delete(f.Costs, "heartbeat/etcd-bytes")
 	limits := Bounds{EtcdMiB: 506, HubMiB: 1100, APIServerMiB: 10400, APIServerCores: 4.6, Interval: 60}
 	ends := f.Ends(limits)
@@ -108,7 +108,7 @@ func TestFleetEnds(t *testing.T) {
 
 func TestWriteCosts(t *testing.T) {
 	var text strings.Builder
-	require.NoError(t, FleetOf(measured("lease"), "lease").WriteCosts(&text, 100000))
+	require.NoError(t, CostModelOf(measured("lease"), "lease").WriteCosts(&text, 100000))
 	lines := strings.Split(text.String(), "\n")
 	assert.Equal(t, "| one unit of work | 1,000 | 10,000 | 30,000 | 30,000, predicted (error) | 100,000, predicted |", lines[0])
 	assert.Contains(t, lines, "| memory of the hub, peak | 110 MiB | 200 MiB | 400 MiB | 400 MiB (+0 %) | 1,100 MiB |")
@@ -118,13 +118,13 @@ func TestWriteCosts(t *testing.T) {
 
 	partial := append(measured("lease"), figures.Counted("fleet/lease/1000/bundle/requests", "", 4))
 	text.Reset()
-	require.NoError(t, FleetOf(partial, "lease").WriteCosts(&text, 100000))
+	require.NoError(t, CostModelOf(partial, "lease").WriteCosts(&text, 100000))
 	assert.NotContains(t, text.String(), "Bundle", "it was not measured at every size")
 }
 
 func TestWriteNeeds(t *testing.T) {
 	var text strings.Builder
-	require.NoError(t, FleetOf(measured("lease"), "lease").WriteNeeds(&text, []float64{60}, 9000, 90000))
+	require.NoError(t, CostModelOf(measured("lease"), "lease").WriteNeeds(&text, []float64{60}, 9000, 90000))
 	lines := strings.Split(text.String(), "\n")
 	assert.Equal(t, "| needed for | 9,000 clusters | 90,000 clusters |", lines[0])
 	assert.Contains(t, lines, "| CPUs of API server and etcd, a heartbeat every 60 s | 0.69 | 6.9 |")

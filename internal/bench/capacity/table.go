@@ -17,38 +17,38 @@ type quantity struct {
 }
 
 const (
-	kilobyte    = 1000
-	milliSecond = 1000
-	mebibytes   = 1 // in a figure
+	perKilobyte = 1000 // bytes
+	perSecond   = 1000 // milliseconds
+	unscaled    = 1
 )
 
 var quantities = []quantity{
-	{"memory of the hub, peak", []string{"memory"}, "MiB", mebibytes},
-	{"memory of the API server, peak", []string{"apiserver-memory"}, "MiB", mebibytes},
-	{"memory of the controller manager, peak", []string{"controller-manager-memory"}, "MiB", mebibytes},
-	{"size of etcd", []string{"etcd"}, "MiB", mebibytes},
-	{"heartbeat: CPU of the hub", []string{"heartbeat/cpu"}, "ms", 1},
-	{"heartbeat: CPU of API server and etcd", []string{"heartbeat/apiserver-cpu", "heartbeat/etcd-cpu"}, "ms", 1},
-	{"heartbeat: requests of the hub", []string{"heartbeat/requests"}, "", 1},
-	{"heartbeat: written to etcd", []string{"heartbeat/etcd-bytes"}, "kB", kilobyte},
-	{"heartbeat: sent to all watches", []string{"heartbeat/watch-bytes"}, "kB", kilobyte},
-	{"changed report: CPU of the hub", []string{"report/cpu"}, "ms", 1},
-	{"changed report: CPU of API server and etcd", []string{"report/apiserver-cpu", "report/etcd-cpu"}, "ms", 1},
-	{"registration: CPU of the hub", []string{"registration/cpu"}, "ms", 1},
-	{"registration: CPU of API server and etcd", []string{"registration/apiserver-cpu", "registration/etcd-cpu"}, "ms", 1},
-	{"registration: CPU of the controller manager", []string{"registration/controller-manager-cpu"}, "ms", 1},
-	{"registration: requests of the hub", []string{"registration/requests"}, "", 1},
-	{"registration: written to etcd", []string{"registration/etcd-bytes"}, "kB", kilobyte},
-	{"Bundle changed for one cluster: CPU of the hub", []string{"bundle/cpu"}, "ms", 1},
-	{"Bundle changed for one cluster: CPU of API server and etcd", []string{"bundle/apiserver-cpu", "bundle/etcd-cpu"}, "ms", 1},
-	{"Bundle changed for one cluster: requests of the hub", []string{"bundle/requests"}, "", 1},
-	{"start of the hub: CPU of the hub", []string{"restart/cpu"}, "s", milliSecond},
-	{"start of the hub: CPU of the API server", []string{"restart/apiserver-cpu"}, "s", milliSecond},
-	{"start of the hub: writes", []string{"restart/writes"}, "", 1},
+	{"memory of the hub, peak", []string{"memory"}, "MiB", unscaled},
+	{"memory of the API server, peak", []string{"apiserver-memory"}, "MiB", unscaled},
+	{"memory of the controller manager, peak", []string{"controller-manager-memory"}, "MiB", unscaled},
+	{"size of etcd", []string{"etcd"}, "MiB", unscaled},
+	{"heartbeat: CPU of the hub", []string{"heartbeat/cpu"}, "ms", unscaled},
+	{"heartbeat: CPU of API server and etcd", []string{"heartbeat/apiserver-cpu", "heartbeat/etcd-cpu"}, "ms", unscaled},
+	{"heartbeat: requests of the hub", []string{"heartbeat/requests"}, "", unscaled},
+	{"heartbeat: written to etcd", []string{"heartbeat/etcd-bytes"}, "kB", perKilobyte},
+	{"heartbeat: sent to all watches", []string{"heartbeat/watch-bytes"}, "kB", perKilobyte},
+	{"changed report: CPU of the hub", []string{"report/cpu"}, "ms", unscaled},
+	{"changed report: CPU of API server and etcd", []string{"report/apiserver-cpu", "report/etcd-cpu"}, "ms", unscaled},
+	{"registration: CPU of the hub", []string{"registration/cpu"}, "ms", unscaled},
+	{"registration: CPU of API server and etcd", []string{"registration/apiserver-cpu", "registration/etcd-cpu"}, "ms", unscaled},
+	{"registration: CPU of the controller manager", []string{"registration/controller-manager-cpu"}, "ms", unscaled},
+	{"registration: requests of the hub", []string{"registration/requests"}, "", unscaled},
+	{"registration: written to etcd", []string{"registration/etcd-bytes"}, "kB", perKilobyte},
+	{"Bundle changed for one cluster: CPU of the hub", []string{"bundle/cpu"}, "ms", unscaled},
+	{"Bundle changed for one cluster: CPU of API server and etcd", []string{"bundle/apiserver-cpu", "bundle/etcd-cpu"}, "ms", unscaled},
+	{"Bundle changed for one cluster: requests of the hub", []string{"bundle/requests"}, "", unscaled},
+	{"start of the hub: CPU of the hub", []string{"restart/cpu"}, "s", perSecond},
+	{"start of the hub: CPU of the API server", []string{"restart/apiserver-cpu"}, "s", perSecond},
+	{"start of the hub: writes", []string{"restart/writes"}, "", unscaled},
 }
 
 // sum adds up the costs of a quantity. It is not known if one of them was not measured at every size.
-func (f Fleet) sum(q quantity) (sum Series, known bool) {
+func (f CostModel) sum(q quantity) (sum Series, known bool) {
 	for n, name := range q.costs {
 		c, known := f.Costs[name]
 		if !known || len(c.Points) != len(f.Sizes()) {
@@ -67,7 +67,7 @@ func (f Fleet) sum(q quantity) (sum Series, known bool) {
 
 // WriteCosts writes the measured costs, the prediction of the smaller sizes for the largest size, and the prediction of all sizes for a number
 // of clusters.
-func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
+func (f CostModel) WriteCosts(out io.Writer, clusters int) error {
 	header := []string{"one unit of work"}
 	for _, size := range f.Sizes() {
 		header = append(header, grouped(float64(size)))
@@ -96,7 +96,7 @@ func (f Fleet) WriteCosts(out io.Writer, clusters int) error {
 }
 
 // WriteNeeds writes what fleets of several sizes need, by the lines through all measurements.
-func (f Fleet) WriteNeeds(out io.Writer, intervals []float64, sizes ...int) error {
+func (f CostModel) WriteNeeds(out io.Writer, intervals []float64, sizes ...int) error {
 	const cpus = 8
 	header := []string{"needed for"}
 	for _, size := range sizes {
@@ -126,12 +126,12 @@ func (f Fleet) WriteNeeds(out io.Writer, intervals []float64, sizes ...int) erro
 	}
 	add(fmt.Sprintf("registrations per second that %d CPUs can process", cpus), func(n float64) string { return number(f.RegistrationsPerSecond(n, cpus)) })
 	add("all clusters register at that rate", func(n float64) string { return withUnit(n/f.RegistrationsPerSecond(n, cpus)/60, "min") })
-	add("CPU of the hub for a start", func(n float64) string { return withUnit(f.at("restart/cpu", n)/milliSecond, "s") })
+	add("CPU of the hub for a start", func(n float64) string { return withUnit(f.at("restart/cpu", n)/perSecond, "s") })
 	return writeTable(out, rows)
 }
 
 // WriteEnds writes where each limit ends the fleet, the first one first.
-func (f Fleet) WriteEnds(out io.Writer, l Bounds) error {
+func (f CostModel) WriteEnds(out io.Writer, l Bounds) error {
 	rows := [][]string{{"limit", "reached with clusters"}}
 	for _, end := range f.Ends(l) {
 		reached := "never"

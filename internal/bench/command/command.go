@@ -218,27 +218,27 @@ func (p *program) fleetTable(c *cli.Context) error {
 	const gibibyte = 1 << 10 // MiB
 	limits := capacity.Bounds{EtcdMiB: 8 * gibibyte, HubMiB: 2 * gibibyte, APIServerMiB: 16 * gibibyte, APIServerCores: 8}
 	for _, k := range fleetKinds {
-		var fleet capacity.Fleet
+		var model capacity.CostModel
 		var record figures.Record
 		for _, r := range all { // the oldest first
-			if f := capacity.FleetOf(r.Figures, k.kind); len(f.Sizes()) > 0 {
-				fleet, record = f, r
+			if f := capacity.CostModelOf(r.Figures, k.kind); len(f.Sizes()) > 0 {
+				model, record = f, r
 			}
 		}
-		if len(fleet.Sizes()) == 0 {
+		if len(model.Sizes()) == 0 {
 			continue
 		}
 		fmt.Fprintf(p.out, "### %s\n\nRun `%s`.\n\n", k.heading, record.Time.Format("2006-01-02T150405Z"))
-		if err := fleet.WriteCosts(p.out, predicted); err != nil {
+		if err := model.WriteCosts(p.out, predicted); err != nil {
 			return err
 		}
 		fmt.Fprintln(p.out)
-		if err := fleet.WriteNeeds(p.out, intervals, sizes...); err != nil {
+		if err := model.WriteNeeds(p.out, intervals, sizes...); err != nil {
 			return err
 		}
 		for _, limits.Interval = range intervals {
 			fmt.Fprintln(p.out)
-			if err := fleet.WriteEnds(p.out, limits); err != nil {
+			if err := model.WriteEnds(p.out, limits); err != nil {
 				return err
 			}
 		}

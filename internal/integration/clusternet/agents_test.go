@@ -73,7 +73,8 @@ func (p *peer) request() string   { return clusternetagent.RequestName(p.id()) }
 func (p *peer) cluster() string   { return registration.ClusterName(p.id()) }
 func (p *peer) namespace() string { return registration.ClusterNamespace(p.s.Namespace, p.cluster()) }
 
-// repeats waits until the agent has sent this number of further requests that contain a text.
+// repeats waits until the agent has sent this number of further requests whose line contains a text. A line has the client (ded for the dedicated
+// credential, boot for the bootstrap token), the method, the path and the status code. <CRR> and <MC> are the objects of the agent.
 func (p *peer) repeats(text string, times int) {
 	p.Helper()
 	text = strings.NewReplacer("<CRR>", "clusterregistrationrequests/"+p.request(), "<MC>", "managedclusters/"+p.request()).Replace(text)

@@ -30,9 +30,8 @@ var malformedStatuses = []string{
 	`{"readyz":true,"lastObservedTime":"2026-01-01T00:00:00Z","capacity":{"cpu":"1234567890123456789.123456789"}}`,
 }
 
-// testDefectsOfTheOriginal has a test for each way in which agents and holders of a bootstrap token can harm the hub for which these agents
-// were made.
-func testDefectsOfTheOriginal(t *testing.T, s *stage) {
+// testDefectsOfClusternetsHub has a test for each way in which agents and holders of a bootstrap token can harm the hub of Clusternet.
+func testDefectsOfClusternetsHub(t *testing.T, s *stage) {
 	values := s.Token(t, "tok")
 	for name, row := range map[string]func(*testing.T){
 		"a holder of a token does not get the credential of a registered cluster": func(t *testing.T) {
@@ -277,7 +276,7 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 	}
 }
 
-// Three replicas elect a leader. If two replicas lead for a moment, they use the same identity and create no object twice.
+// An agent has several replicas, which elect a leader. If two replicas lead for a moment, they use the same identity and create no object twice.
 func testTwoLeaders(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	q := *p

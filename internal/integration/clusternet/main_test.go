@@ -64,7 +64,7 @@ func TestRegistration(t *testing.T) {
 		"a deleted Cluster":                     testDeletedCluster,
 		"a move to Muster":                      testMoveToMuster,
 		"two leaders":                           testTwoLeaders,
-		"the defects of the original":           testDefectsOfTheOriginal,
+		"the defects of the original":           testDefectsOfClusternetsHub,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
