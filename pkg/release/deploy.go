@@ -174,7 +174,6 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	op.cluster.replace = r.helm().Force
-	op.cluster.manager = op.manager
 	op.cluster.inherits = r.inherits(op.manager, last(revisions))
 	// The upgrade removes objects that the last revision has and the new one lacks, if they have the marks of the release. A forged revision may name any
 	// object, and so may a revision that was deployed with the rights of another ServiceAccount: they must have the marks of the BundleDeployment too.
@@ -266,10 +265,14 @@ func (c *Client) openFor(ctx context.Context, r *Request) (*helmAction, []*helm.
 	}
 	r.Options.ServiceAccount = account.name
 	op, revisions, err := c.open(ctx, r.Namespace, r.Name, account)
-	if err == nil && r.IsAgent {
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.IsAgent {
 		op.manager = registration.FieldManager
 	}
-	return op, revisions, err
+	op.cluster.manager = op.manager
+	return op, revisions, nil
 }
 
 // mayAdopt reports whether the options allow the request to adopt a release of another owner. The history is written with the client's own

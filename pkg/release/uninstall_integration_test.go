@@ -339,7 +339,7 @@ func (m *member) revisions() (names []string) {
 	return names
 }
 
-// With force, a correction replaces an object that cannot be patched.
+// With force, a correction replaces an object that cannot be patched, and only such an object.
 func TestCorrect_force(t *testing.T) {
 	m := onMember(t)
 	r := m.request("d.yaml", agentDeployment(""))
@@ -363,6 +363,11 @@ func TestCorrect_force(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, theirs.UID, corrected.UID)
 	assert.Equal(t, map[string]string{"app": "a"}, corrected.Spec.Selector.MatchLabels)
+	_, err = m.Correct(t.Context(), r)
+	require.NoError(t, err)
+	again, err := deployments.Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, corrected.UID, again.UID)
 }
 
 func TestDeploy_force(t *testing.T) {
