@@ -61,6 +61,9 @@ type cluster struct {
 	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
 	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
+	// onlyCreated makes a removal keep objects that the agent did not create, or has changed since: the deployment that named them has failed, so it may
+	// have adopted them.
+	onlyCreated bool
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
 	// may not read them, at most maxKept.
 	kept   []string
@@ -289,8 +292,20 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
 		c.noteKept(info, "which does not belong to the BundleDeployment")
 		return nil, nil
+	case c.onlyCreated && !isHook(desired) && !isAsCreatedBy(c.manager, accessor):
+		c.noteKept(info, "which a failed deployment has adopted or changed")
+		return nil, nil
 	}
 	return &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}, nil
+}
+
+// isAsCreatedBy reports whether a field manager created an object and has not changed it since. Both times come from the clock of the API server: that of
+// managedFields is the time of the last change by that manager. In a creation, it is determined just before creationTimestamp.
+func isAsCreatedBy(manager string, live metav1.Object) bool {
+	created := live.GetCreationTimestamp()
+	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == manager && f.Subresource == "" && f.Time != nil && !created.Before(f.Time)
+	})
 }
 
 // maxKept is how many objects noteKept describes.
@@ -299,8 +314,9 @@ const maxKept = 20
 func (c *cluster) noteKept(info *resource.Info, why string) {
 	c.keptMu.Lock()
 	defer c.keptMu.Unlock()
-	if len(c.kept) < maxKept {
-		c.kept = append(c.kept, fmt.Sprintf("%s %s, %s", info.Mapping.GroupVersionKind.Kind, cache.NewObjectName(info.Namespace, info.Name), why))
+	object := fmt.Sprintf("%s %s, %s", info.Mapping.GroupVersionKind.Kind, cache.NewObjectName(info.Namespace, info.Name), why)
+	if len(c.kept) < maxKept && !slices.Contains(c.kept, object) { // several revisions may have it
+		c.kept = append(c.kept, object)
 	}
 }
 

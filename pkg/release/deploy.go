@@ -77,7 +77,7 @@ type Deployed struct {
 	// Dropped lists the damaged revisions that Deploy has deleted.
 	Dropped []Found
 	// Kept describes objects that the release no longer has, and that stay because they do not belong to it: another release has adopted them, or a
-	// person may have created them.
+	// person may have created them, perhaps before a failed deployment has adopted them.
 	Kept []string
 }
 
@@ -181,6 +181,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = true
 	}
+	op.cluster.onlyCreated = lastWith(revisions, common.StatusDeployed, common.StatusSuperseded) == nil
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)
@@ -200,8 +201,10 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	deployed.NamespaceErr, deployed.Dropped, deployed.Kept = unlabelled, dropped, op.cluster.kept
-	return deployed, op.sweep(deployed, revisions)
+	deployed.NamespaceErr, deployed.Dropped = unlabelled, dropped
+	err = op.sweep(deployed, revisions)
+	deployed.Kept = op.cluster.kept
+	return deployed, err
 }
 
 // inherits reports whether an agent may have applied the objects on the cluster with another field manager.
@@ -226,7 +229,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
+	err = op.sweep(deployed, revisions[:len(revisions)-1])
+	deployed.Kept = op.cluster.kept
+	return deployed, err
 }
 
 // resume prepares an action on a release whose last revision is deployed and signed, and returns its revisions. It also refuses a revision of another
@@ -417,7 +422,7 @@ func (r Request) helm() fleet.HelmOptions {
 }
 
 // sweep removes objects that only failed attempts created. Helm compares with the last revision that worked, and does not know the objects that
-// failed attempts added after it.
+// failed attempts added after it. What such an attempt has adopted stays, because it existed before.
 func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 	deployed := func(resource schema.GroupResource, namespace, name string) bool {
 		return slices.ContainsFunc(d.Objects, func(o Object) bool {
@@ -439,6 +444,7 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 			}
 		}
 	}
+	o.cluster.onlyCreated = true
 	if err := o.cluster.deleteMarked(left); err != nil {
 		return &LeftoverError{err}
 	}

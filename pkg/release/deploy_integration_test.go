@@ -390,6 +390,25 @@ func TestDeploy_leftovers(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
+// A person has created "b", which a failed upgrade adopts and the next version does not have.
+func TestDeploy_leftoversOfAdoption(t *testing.T) {
+	for name, first := range map[string]string{"upgrade": configMap("a", "k", "one"), "no revision has worked": invalidService} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
+			require.Equal(t, first == invalidService, err != nil, err)
+			m.createEarlier("b")
+			_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
+				"c.yaml", configMap("c", "k", "two"), "z.yaml", invalidService))
+			require.Error(t, err)
+			assert.Equal(t, "two", m.configMap("b").Data["k"])
+			d := m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
+			assert.Equal(t, []string{"a", "b"}, m.configMaps())
+			assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which a failed deployment has adopted or changed"}, d.Kept)
+		})
+	}
+}
+
 func TestSweep(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
@@ -544,6 +563,19 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		require.Error(t, err)
 		assert.Equal(t, []string{"a"}, m.configMaps())
 	})
+}
+
+// createEarlier creates a ConfigMap as a person does, and returns in a later second of the API server's clock: the times in the metadata of objects
+// have no fractions of a second.
+func (m *member) createEarlier(name string) {
+	m.t.Helper()
+	m.recreate(name)
+	created := m.configMap(name).CreationTimestamp
+	require.NoError(m.t, wait.PollUntilContextTimeout(m.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		tried, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "now-"}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && created.Before(&tried.CreationTimestamp), err
+	}))
 }
 
 func TestDeploy_renamedReleaseObjectsOfOthers(t *testing.T) {
