@@ -355,8 +355,9 @@ func marksOf(object runtime.Object) (name, namespace string) {
 // replace, deletes objects that cannot be patched.
 // Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
-// the field manager in its package variable, see fieldManager.
+// the field manager in its package variable, see fieldManager. If Helm calls it a second time in one action, it undoes the first call.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
+	defer func() { c.onlyCreated = true }()
 	if c.inherits {
 		if err := c.inheritFields(target); err != nil {
 			return &kube.Result{}, err

@@ -340,7 +340,7 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 }
 
 func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release) *action.Upgrade {
-	// As with Fleet's own agent, an upgrade adopts existing objects. An upgrade that may be undone does not: Helm would delete adopted objects.
+	// As with Fleet's own agent, an upgrade adopts existing objects. An upgrade that may be undone does not: that would not restore them.
 	adopts := !r.rollsBack()
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
@@ -362,8 +362,8 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	return upgrade
 }
 
-// rollsBack reports whether a failed deployment is undone. A release that adopts objects of an older one is not undone: Helm would delete
-// these objects, which the older release still needs.
+// rollsBack reports whether a failed deployment is undone. A release that adopts objects of an older one is not undone: that would not
+// return them to the older release, which still needs them.
 func (r Request) rollsBack() bool { return r.helm().Atomic && !r.IsAgent && len(r.Predecessors) == 0 }
 
 // adopts reports whether Helm may adopt existing objects. checkObjectOwners (render.go) limits that to Predecessors, unless the options allow all.

@@ -563,6 +563,30 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		require.Error(t, err)
 		assert.Equal(t, []string{"a"}, m.configMaps())
 	})
+	t.Run("from anybody, by an upgrade", func(t *testing.T) {
+		m := onMember(t)
+		takes := func(files ...string) Request {
+			r := m.request(files...)
+			r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120, TakeOwnership: true}
+			return r
+		}
+		m.deploy(takes("a.yaml", configMap("a", "k", "one")))
+		m.deploy(m.ofOther("b.yaml", configMap("b", "k", "one")))
+		m.createEarlier("c")
+		_, err := m.Deploy(t.Context(), takes("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "c.yaml", configMap("c", "k", "two"),
+			"d.yaml", configMap("d", "k", "two"), "z.yaml", invalidService))
+		require.ErrorContains(t, err, "rolled back")
+		assert.Equal(t, []string{"a", "b", "c"}, m.configMaps(), "only the object that the upgrade created is gone")
+		assert.Equal(t, "one", m.configMap("a").Data["k"])
+	})
+}
+
+// ofOther returns the request of another BundleDeployment, which may take over any object.
+func (m *member) ofOther(files ...string) Request {
+	r := m.request(files...)
+	r.Name, r.BundleDeployment, r.Labels = "other", "other", owner.LabelsFor("other", "one")
+	r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+	return r
 }
 
 // createEarlier creates a ConfigMap as a person does, and returns in a later second of the API server's clock: the times in the metadata of objects
