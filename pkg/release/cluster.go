@@ -52,6 +52,8 @@ type cluster struct {
 	schema *schemaCache
 	// release is the name of the release, and Namespace its namespace.
 	release string
+	// owns reports whether Update changes an object with marks of that release; nil if it changes all, as with takeOwnership.
+	owns func(name, namespace string) bool
 	// removing is whether the objects of the release are being removed.
 	removing bool
 	// onlyMarked is whether the manifest is not trusted: it may name objects that its author may not delete. Only objects with the SetHashLabel setHash are then deleted; if
@@ -351,13 +353,18 @@ func marksOf(object runtime.Object) (name, namespace string) {
 	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
 }
 
-// Update first takes over the fields of other field managers, with inherits, ends rolling updates where the target has another strategy, and then, with
-// replace, deletes objects that cannot be patched.
+// Update leaves objects that another release has adopted as they are, without takeOwnership. Of the others, it first takes over the fields of other
+// field managers, with inherits, ends rolling updates where the target has another strategy, and then, with replace, deletes objects that cannot be patched.
 // Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
 // the field manager in its package variable, see fieldManager. If Helm calls it a second time in one action, it undoes the first call.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	defer func() { c.onlyCreated = true }()
+	all := target
+	target, err := c.withoutAdopted(all)
+	if err != nil {
+		return &kube.Result{}, err
+	}
 	if c.inherits {
 		if err := c.inheritFields(target); err != nil {
 			return &kube.Result{}, err
@@ -375,9 +382,27 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	if err != nil {
 		return result, err
 	}
-	deleted, errs := c.remove(original.Difference(target), metav1.DeletePropagationBackground)
+	deleted, errs := c.remove(original.Difference(all), metav1.DeletePropagationBackground)
 	result.Deleted = deleted
 	return result, errors.Join(errs...)
+}
+
+// withoutAdopted returns the objects of a target without those that another release has adopted: with two owners, the end of either deletes the object.
+func (c *cluster) withoutAdopted(target kube.ResourceList) (kept kube.ResourceList, err error) {
+	if c.owns == nil {
+		return target, nil
+	}
+	for _, info := range target {
+		live := *info
+		err := live.Get()
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
+		}
+		if name, namespace := marksOf(live.Object); err != nil || name == "" || c.owns(name, namespace) {
+			kept = append(kept, info)
+		}
+	}
+	return kept, nil
 }
 
 // inheritFields gives the fields that other field managers of agents own to the field manager of the action, on the objects that exist. The API

@@ -16,7 +16,7 @@ import (
 // Correct undoes drift: Helm rolls the release back to the deployed revision, which applies the objects of that revision again. It reads
 // only the history of the release, so it works after the hub has deleted the Content. If the rollback fails, Correct marks that revision as
 // deployed again and deletes the failed one. With keepFailHistory the failed revision stays in the history without labels: its objects are
-// not on the cluster, so List must not return it as the newest revision.
+// not on the cluster, so List must not return it as the newest revision. Without takeOwnership, objects that another release has adopted stay as they are.
 func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	c, end := c.beginAction(true)
 	defer end()

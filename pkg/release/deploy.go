@@ -277,6 +277,9 @@ func (c *Client) openFor(ctx context.Context, r *Request) (*helmAction, []*helm.
 		op.manager = registration.FieldManager
 	}
 	op.cluster.manager = op.manager
+	if !r.helm().TakeOwnership {
+		op.cluster.owns = r.owns
+	}
 	return op, revisions, nil
 }
 
@@ -368,6 +371,12 @@ func (r Request) rollsBack() bool { return r.helm().Atomic && !r.IsAgent && len(
 
 // adopts reports whether Helm may adopt existing objects. checkObjectOwners (render.go) limits that to Predecessors, unless the options allow all.
 func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.Predecessors) > 0 }
+
+// owns reports whether the marks of an object name the release, or one that it replaces.
+func (r Request) owns(name, namespace string) bool {
+	isNamed := func(f Found) bool { return f.Namespace == namespace && f.Name == name }
+	return isNamed(Found{Namespace: r.Namespace, Name: r.Name}) || slices.ContainsFunc(r.Predecessors, isNamed)
+}
 
 func (r Request) maxHistory() int {
 	if limit := r.helm().MaxHistory; limit > 0 {

@@ -645,6 +645,53 @@ func TestDeploy_droppedObjects(t *testing.T) {
 	}, d.Kept)
 }
 
+// Another release has taken "a" and the Deployment over. An upgrade and a correction leave them as they are, until takeOwnership is set.
+func TestDeploy_objectsOfAnotherRelease(t *testing.T) {
+	for name, act := range map[string]func(*member, Request) (Deployed, error){
+		"upgrade": func(m *member, r Request) (Deployed, error) { return m.Deploy(m.t.Context(), r) },
+		"atomic upgrade": func(m *member, r Request) (Deployed, error) {
+			r.Options.Helm.Atomic, r.Options.Helm.TimeoutSeconds = true, 120
+			return m.Deploy(m.t.Context(), r)
+		},
+		"correction": func(m *member, r Request) (Deployed, error) { return m.Correct(m.t.Context(), r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			zero := `"replicas":0,"selector"` // no Pods to wait for
+			app := strings.Replace(agentDeployment(""), `"selector"`, zero, 1)
+			r := m.request("a.yaml", configMap("a", "k", "ours"), "c.yaml", configMap("c", "k", "ours"), "d.yaml", app)
+			r.Options.Helm = &fleet.HelmOptions{Force: true}
+			m.deploy(r)
+			other := m.ofOther("a.yaml", configMap("a", "k", "theirs"), "d.yaml", strings.ReplaceAll(app, `"app":"a"`, `"app":"b"`))
+			other.Options.Helm.Force = true
+			m.deploy(other)
+			m.recreate("c")
+			read := func() *appsv1.Deployment {
+				d, err := m.core.AppsV1().Deployments(m.namespace).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+				require.NoError(t, err)
+				return d
+			}
+			before := read().UID
+			d, err := act(m, r)
+			require.NoError(t, err)
+			assert.Equal(t, 2, d.Version)
+			assert.Equal(t, "theirs", m.configMap("a").Data["k"])
+			assert.Equal(t, "other", m.configMap("a").Annotations[NameAnnotation])
+			assert.Equal(t, before, read().UID)
+			assert.Equal(t, "ours", m.configMap("c").Data["k"], "a person has created it again")
+			found, err := m.Compare(t.Context(), d.Objects[0], nil, Tolerances{})
+			require.NoError(t, err)
+			assert.Equal(t, Difference{Missing: true, Foreign: true, Adopted: true}, found)
+
+			r.Options.Helm.TakeOwnership = true
+			_, err = act(m, r)
+			require.NoError(t, err)
+			assert.Equal(t, "ours", m.configMap("a").Data["k"])
+			assert.NotEqual(t, before, read().UID)
+		})
+	}
+}
+
 // recreate replaces a ConfigMap by one of a person.
 func (m *member) recreate(name string) {
 	m.t.Helper()

@@ -29,6 +29,8 @@ type Difference struct {
 	Missing bool
 	// Foreign is true if an object of that name exists, but belongs to another owner. Missing is true as well.
 	Foreign bool
+	// Adopted is true if the object belongs to another release. Foreign is true as well. Correct then changes the object only with takeOwnership.
+	Adopted bool
 	// Tolerated is true if the object does not exist, and a ComparePatch ignores that.
 	Tolerated bool
 	// Patch is the JSON merge patch that would undo the difference. It does not show the values of a Secret.
@@ -61,8 +63,11 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 			return missing, nil
 		}
 	}
-	if !sameSet(o.Desired, live) {
-		missing.Foreign = missing.Missing
+	name, namespace := marksOf(live)
+	ownName, ownNamespace := marksOf(o.Desired)
+	isAdopted := name != "" && (name != ownName || namespace != ownNamespace)
+	if isAdopted || !sameSet(o.Desired, live) {
+		missing.Foreign, missing.Adopted = missing.Missing, missing.Missing && isAdopted
 		return missing, nil
 	}
 	applied, err := applyDryRun(ctx, c.dynamic, o)

@@ -3,7 +3,6 @@ package release
 import (
 	"bytes"
 	"fmt"
-	"slices"
 
 	"helm.sh/helm/v4/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,8 +97,7 @@ func (p renderedManifests) checkObjectOwners(manifests []byte) error {
 			return err
 		}
 		name, namespace := marksOf(info.Object)
-		isOwner := func(f Found) bool { return f.Namespace == namespace && f.Name == name }
-		if isOwner(Found{Namespace: p.request.Namespace, Name: p.request.Name}) || slices.ContainsFunc(p.request.Predecessors, isOwner) || p.adopts && name == "" {
+		if p.request.owns(name, namespace) || p.adopts && name == "" {
 			return nil
 		}
 		owner := "no release"

@@ -42,7 +42,7 @@ type facts struct {
 	WaitsFor string
 	// WaitsForValues means that the hub has not written the Secret with the Helm values yet.
 	WaitsForValues bool
-	// Drifted means that the cluster differs from the release, MustCorrect that drift must be undone.
+	// Drifted means that the cluster differs from the release in what a correction can undo, MustCorrect that drift must be undone.
 	Drifted, MustCorrect bool
 	// RetryNotDue means that the pause after the last attempt has not passed.
 	RetryNotDue bool

@@ -198,8 +198,8 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Paused = isPaused(bd)
 	failure := state.attempts.failureOf(bd)
 	f.Leftovers = f.IsCurrent && isLeftover(failure)
-	f.Drifted = drift.found()
-	f.MustCorrect = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options.Overwrites)
+	f.Drifted = drift.isCorrectable(spec.Options)
+	f.MustCorrect = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options)
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
 	f.OldNamespaceLabels = state.labelled != namespaceOptions(bd) && isRevision(deployed, revision)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.

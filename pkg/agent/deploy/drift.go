@@ -44,6 +44,11 @@ type comparison struct {
 	seen *unstructured.Unstructured
 }
 
+// isCorrectable reports whether a correction undoes the difference. Without takeOwnership, it leaves an object that another release has adopted.
+func (c comparison) isCorrectable(o fleet.BundleDeploymentOptions) bool {
+	return !c.None() && (!c.Adopted || o.Helm != nil && o.Helm.TakeOwnership)
+}
+
 func (d drift) compared() bool { return d.objects != nil || d.err != "" }
 
 // isOutdated reports whether an object was deleted after it was compared; call it only if objects were compared. The deletion has enqueued
@@ -65,6 +70,16 @@ func (d drift) missing() map[string]release.Difference {
 	return missing
 }
 
+// isCorrectable reports whether a correction undoes a difference.
+func (d drift) isCorrectable(o fleet.BundleDeploymentOptions) bool {
+	for _, c := range d.objects {
+		if c.isCorrectable(o) {
+			return true
+		}
+	}
+	return false
+}
+
 // found reports whether an object differs.
 func (d drift) found() bool {
 	for _, c := range d.objects {
@@ -80,10 +95,11 @@ func (d drift) none() bool { return d.objects != nil && d.err == "" && !d.found(
 
 // missesOverwritten reports whether an object of the release is missing that another BundleDeployment had as well: the removal of
 // that one may have deleted it, so that it is created again even if drift is not corrected.
-func (d drift) missesOverwritten(deployed *release.Deployed, overwritten []fleet.OverwrittenResource) bool {
+func (d drift) missesOverwritten(deployed *release.Deployed, options fleet.BundleDeploymentOptions) bool {
 	return deployed != nil && slices.ContainsFunc(deployed.Objects, func(o release.Object) bool {
 		resource := fleet.OverwrittenResource{Kind: o.Desired.GetKind(), Namespace: o.Desired.GetNamespace(), Name: o.Desired.GetName()}
-		return d.objects[objectID(o)].Missing && slices.Contains(overwritten, resource)
+		c := d.objects[objectID(o)]
+		return c.Missing && c.isCorrectable(options) && slices.Contains(options.Overwrites, resource)
 	})
 }
 

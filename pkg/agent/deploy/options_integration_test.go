@@ -157,13 +157,29 @@ func TestRun_takenOverObjects(t *testing.T) {
 	s.run()
 	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "exists"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	s.put("other", configMap("of-other", "one"))
+	other := func(more string) {
+		s.put("other", configMap("of-other", "one")+more, func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+	}
+	other("")
 	s.state("other", fleet.Ready)
 	s.put("adopter", configMap("exists", "two")+configMap("of-other", "two"), func(bd *fleet.BundleDeployment) {
 		bd.Spec.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
 	})
 	s.state("adopter", fleet.Ready)
 	s.value("exists", "two")
+	s.value("of-other", "two")
+	s.state("other", fleet.Modified)
+	s.still() // the former release does not take it back, neither by a correction nor by an upgrade
+	assert.Equal(t, s.target+"/other:1", s.get("other").Status.Release)
+	other(configMap("more", "one"))
+	s.value("more", "one")
+	s.value("of-other", "two")
+	s.condition("other", fleet.ConditionReady, "False")
+	s.still()
+	assert.Equal(t, s.target+"/other:2", s.get("other").Status.Release)
+	assert.Equal(t, []fleet.ModifiedStatus{
+		{Kind: "ConfigMap", APIVersion: "v1", Namespace: s.target, Name: "of-other", Create: true, Exist: true},
+	}, s.get("other").Status.ModifiedStatus)
 	s.value("of-other", "two")
 	s.remove("other")
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the former release is there" })
