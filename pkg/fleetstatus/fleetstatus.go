@@ -79,6 +79,12 @@ func OrderConditions(conditions *Conditions, types ...string) {
 	*conditions = slices.SortedStableFunc(slices.Values(*conditions), func(a, b genericcondition.GenericCondition) int { return rank(a) - rank(b) })
 }
 
+// KeepsResources reports whether a BundleDeployment says that its resources stay when it is removed. It need not have deployed its keepResources, or may
+// have staged it: people set it shortly before they delete a Bundle or a Cluster.
+func KeepsResources(spec fleet.BundleDeploymentSpec) bool {
+	return spec.Options.KeepResources || spec.StagedOptions.KeepResources
+}
+
 // BundleState is the state of a BundleDeployment: the rule of Fleet's own hub. Hub and agent use this one function, because a
 // BundleDeployment may have two writers of status.display, who must not disagree. The state is never Pending, which is the state
 // of a target without a BundleDeployment.

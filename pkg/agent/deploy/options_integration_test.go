@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -80,6 +82,51 @@ func TestRun_keepResourcesWithFinalizer(t *testing.T) {
 	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "the history is there" })
 	s.value("a", "one")
 	s.update("app", func(bd *fleet.BundleDeployment) { bd.Finalizers = nil })
+}
+
+// A person sets keepResources and deletes the Cluster before that is deployed.
+func TestRun_keepResourcesBeforeTheClusterIsDeleted(t *testing.T) {
+	for name, isStopped := range map[string]bool{"the agent runs": false, "the agent is stopped meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			start := s.ends
+			if isStopped {
+				start = s.run
+			}
+			agent := start(func(c *deploy.Config) { c.Timing.RemovalDelay = time.Hour })
+			for _, name := range []string{"removed", "staged", "failed", "deleted", s.ownBundle()} {
+				s.put(name, configMap(name, "one"))
+				s.state(name, fleet.Ready)
+			}
+			if isStopped {
+				require.NoError(t, agent())
+			}
+			stage := func(bd *fleet.BundleDeployment) { bd.Spec.Paused, bd.Spec.StagedOptions.KeepResources = true, true }
+			s.update("staged", stage)
+			s.update("failed", func(bd *fleet.BundleDeployment) {
+				bd.Spec.Options.KeepResources, bd.Spec.DeploymentID = true, "s-missing:2"
+			})
+			if !isStopped { // an agent that has not seen the options cannot know them
+				s.update("deleted", stage)
+				s.remove("deleted")
+			}
+			s.update(s.ownBundle(), func(bd *fleet.BundleDeployment) { bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"} })
+			if isStopped {
+				agent = s.ends()
+			}
+			require.ErrorIs(t, agent(), deploy.ErrUninstall)
+			assert.Empty(t, s.releases())
+			s.gone("removed")
+			kept := []string{"staged", "failed"}
+			if !isStopped {
+				kept = append(kept, "deleted")
+			}
+			for _, name := range kept {
+				_, err := s.configMap(name)
+				require.NoError(t, err)
+			}
+		})
+	}
 }
 
 // keepResources changes while no agent runs.

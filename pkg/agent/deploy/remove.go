@@ -90,10 +90,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			keepsResources, _ := state.deleted()
 			var errs []error
 			for _, r := range found {
-				errs = append(errs, d.uninstall(ctx, key, r, func(o release.UninstallOptions) release.UninstallOptions {
-					o.KeepResources = o.KeepResources || keepsResources
-					return o
-				}))
+				errs = append(errs, d.uninstall(ctx, key, r, keepIf(keepsResources)))
 			}
 			err := errors.Join(errs...)
 			if err == nil && !keepsResources {
@@ -292,8 +289,15 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 	d.Log.Info("The hub asked the agent to uninstall itself: removing everything that was deployed")
 	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	noted := false // BeginUninstall is called once: a new installation after that does not belong to this request of the hub
+	var keeping sets.Set[string]
 	for ctx.Err() == nil {
-		removeErr := d.removeAll(ctx)
+		var removeErr error
+		if keeping == nil { // asked once: the hub deletes the BundleDeployments if the removal takes longer than it waits
+			keeping, removeErr = d.keeping(ctx)
+		}
+		if removeErr == nil {
+			removeErr = d.removeAll(ctx, keeping)
+		}
 		if removeErr == nil && !noted {
 			removeErr = d.BeginUninstall(ctx)
 			noted = removeErr == nil
@@ -313,9 +317,36 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 	return nil
 }
 
-// removeAll tries to remove every release, even if some fail. The agent's own release comes last and loses only its history:
-// the agent itself removes its objects.
-func (d *reconciler) removeAll(ctx context.Context) error {
+// keeping returns the keys of the BundleDeployments whose resources stay. It asks the hub: the event that ended the run may be part of a list, of which
+// the cache lacks the rest. What an agent that was not connected missed is in that list.
+func (d *reconciler) keeping(ctx context.Context) (sets.Set[string], error) {
+	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("asking the hub which resources stay: %w", err)
+	}
+	known := d.bundleDeployments() // and those that have been deleted since
+	for i := range list.Items {
+		known = append(known, &list.Items[i])
+	}
+	keeping := sets.New[string]()
+	for _, key := range d.states.keys() {
+		if keepsResources, _ := d.states.get(key).deleted(); keepsResources {
+			keeping.Insert(key)
+		}
+	}
+	for _, bd := range known {
+		if key := registration.LabelValue(bd.Name); fleetstatus.KeepsResources(bd.Spec) {
+			keeping.Insert(key)
+		} else {
+			keeping.Delete(key)
+		}
+	}
+	return keeping, nil
+}
+
+// removeAll tries to remove every release, even if some fail. The resources of the BundleDeployments in keeping stay. The agent's own release comes last
+// and loses only its history: the agent itself removes its objects.
+func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) error {
 	found, err := d.releases.List(ctx, d.owner.Selector())
 	if err != nil {
 		return err
@@ -323,16 +354,15 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	var errs []error
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
-			errs = append(errs, d.uninstall(ctx, key, f, func(o release.UninstallOptions) release.UninstallOptions { return o }))
+			errs = append(errs, d.uninstall(ctx, key, f, keepIf(keeping.Has(key))))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for _, key := range d.states.keys() {
-		bd, state := d.bundleDeployment(key), d.states.get(key)
-		if keeps, _ := state.deleted(); !keeps && (bd == nil || !bd.Spec.Options.KeepResources) {
-			errs = append(errs, d.deleteCopies(ctx, key, state))
+		if !keeping.Has(key) {
+			errs = append(errs, d.deleteCopies(ctx, key, d.states.get(key)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -344,6 +374,14 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// keepIf returns a change of options for uninstall: the resources stay also if keepsResources is true.
+func keepIf(keepsResources bool) func(release.UninstallOptions) release.UninstallOptions {
+	return func(o release.UninstallOptions) release.UninstallOptions {
+		o.KeepResources = o.KeepResources || keepsResources
+		return o
+	}
 }
 
 // uninstall removes one release. It removes only the history of the agent's own release. change gets the options in the labels of a revision.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -167,7 +168,7 @@ type sharedState struct {
 	written writtenStatus
 	// seen is whether this run has seen the BundleDeployment.
 	seen bool
-	// keepsResources is option keepResources of the BundleDeployment when it was last deleted: its releases lose only their history.
+	// keepsResources is fleetstatus.KeepsResources of the BundleDeployment when it was last deleted: its releases lose only their history.
 	keepsResources bool
 	// unmanaged is whether the BundleDeployment had UnmanagedAnnotation when it was last deleted.
 	unmanaged bool
@@ -239,14 +240,13 @@ func (s *sharedState) setWritten(status writtenStatus) {
 	s.written = status
 }
 
-// noteDeleted notes what a deleted BundleDeployment says about its releases. It need not have deployed its keepResources, or may have staged it: people
-// set it shortly before they delete a Bundle.
+// noteDeleted notes what a deleted BundleDeployment says about its releases.
 func (s *sharedState) noteDeleted(bd *fleet.BundleDeployment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = true
 	_, s.unmanaged = bd.Annotations[fleet.UnmanagedAnnotation]
-	s.keepsResources = bd.Spec.Options.KeepResources || bd.Spec.StagedOptions.KeepResources
+	s.keepsResources = fleetstatus.KeepsResources(bd.Spec)
 }
 
 func (s *sharedState) noteSeen() {

@@ -572,7 +572,7 @@ func TestRemoval_heldMember(t *testing.T) {
 	}
 	u := removal{
 		member: victim.connect(t), cluster: deletedCluster(), namespaces: []string{system},
-		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
+		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil }, deployments: deploymentsOf(),
 	}
 	ctx, end := context.WithTimeout(t.Context(), callTimeout) // the calls of the other workspace last longer
 	defer end()

@@ -59,7 +59,7 @@ func TestHostileObjects(t *testing.T) {
 		}
 	})
 	connected := m.connect(t)
-	u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+	u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases, deployments: deploymentsOf()}
 	failed := u.run(t.Context())
 	require.NotNil(t, failed)
 	assert.Equal(t, fleet.ReasonForbidden, failed.reason, failed.message)

@@ -150,7 +150,7 @@ func TestHostileHistories(t *testing.T) {
 			newWorkloads(m)
 			m.fault = history(t, row.manifest)
 			connected := m.connect(t)
-			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases, deployments: deploymentsOf()}
 			var failed *failure
 			assert.Less(t, heap.Allocated(func() { failed = u.run(t.Context()) }), limit)
 			require.NotNil(t, failed)
@@ -200,7 +200,7 @@ func TestHostileDiscovery(t *testing.T) {
 		}
 	})
 	connected := m.connect(t)
-	u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+	u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases, deployments: deploymentsOf()}
 	failed := u.run(t.Context())
 	assert.Equal(t, objects, deleted, "%+v", failed)
 	assert.Equal(t, 1, lists["/api/v1"])
@@ -242,7 +242,7 @@ func TestRemoval_largeHistory(t *testing.T) {
 				assert.NotEqual(t, http.MethodPut, r.Method, "a reduced revision is not stored")
 				m.handle(w, r)
 			})
-			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases}
+			u := removal{member: connected, cluster: deletedCluster(), namespaces: []string{system}, releases: connected.openReleases, deployments: deploymentsOf()}
 			failed := u.run(t.Context())
 			assert.NotZero(t, lists, "%+v", failed)
 			assert.True(t, hasAllTurns(connected.large.Of))

@@ -53,7 +53,7 @@ func TestHostileMembersOfAWorkspace(t *testing.T) {
 					if n >= removalsPerWorkspace {
 						return m.install(ctx, imported.installPlan, imported.objects)
 					}
-					u := removal{member: m, cluster: deletedCluster(), namespaces: []string{system}, releases: m.openReleases}
+					u := removal{member: m, cluster: deletedCluster(), namespaces: []string{system}, releases: m.openReleases, deployments: deploymentsOf()}
 					return u.run(ctx)
 				})
 				text := "none"

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -24,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -77,6 +79,7 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			stopTimeout: min(stopTimeout, remaining*2/5), // removeStopped may wait a quarter longer; the removal of the objects needs the other half
 			releases:    member.openReleases,
 			accounts:    i.Kubernetes.CoreV1(), systemNamespace: i.SystemNamespace,
+			deployments: i.FleetClient.BundleDeployments(registration.ClusterNamespace(cluster.Namespace, cluster.Name)),
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
@@ -220,7 +223,8 @@ type removal struct {
 	systemNamespace string
 	stopTimeout     time.Duration // how long to wait for the agent's Pods to end
 	releases        func(ctx context.Context, c *rest.Config, agentNamespace string) (helmReleases, error)
-	accounts        corev1client.ServiceAccountsGetter // of the hub
+	accounts        corev1client.ServiceAccountsGetter    // of the hub
+	deployments     fleetclient.BundleDeploymentInterface // of the Cluster
 }
 
 // run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
@@ -320,18 +324,28 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 	}
 	owner := release.Owner{Namespace: agentNamespace, Workspace: u.cluster.Namespace, ClusterName: u.cluster.Name}
 	own := registration.LabelValue(registration.AgentBundleName(u.cluster.Name))
+	var keeping sets.Set[string]
 	for last, hasMore := (release.Found{}), true; hasMore; {
 		var found []release.Found
 		if found, hasMore, err = client.ListAfter(ctx, owner.Selector(), last, releasesAtOnce); err != nil {
 			note(err)
 			return problem
 		}
+		if len(found) > 0 && keeping == nil {
+			if keeping, err = u.keeping(ctx); err != nil {
+				return transientf(fleet.ReasonError, "reading which resources stay on the member: %s", err)
+			}
+		}
 		for _, r := range found {
-			if r.Labels[release.DeploymentLabel] == own {
+			if key := r.Labels[release.DeploymentLabel]; key == own {
 				note(client.Forget(ctx, r.Namespace, r.Name))
 			} else {
-				options := r.Options()
-				options.Scope = &u.cluster.Spec.AgentNamespace // as agentspec sets it
+				adjust := func(o release.UninstallOptions) release.UninstallOptions {
+					o.KeepResources = o.KeepResources || keeping.Has(key)
+					return o
+				}
+				options := adjust(r.Options())
+				options.Scope, options.Adjust = &u.cluster.Spec.AgentNamespace, adjust // as agentspec sets it
 				note(client.Uninstall(ctx, r.Namespace, r.Name, options))
 			}
 			u.member.endHistory()
@@ -339,6 +353,29 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 		}
 	}
 	return problem
+}
+
+// deploymentsAtOnce is how many BundleDeployments are in memory while keeping reads them. Each may be as large as the API server permits.
+const deploymentsAtOnce = 20
+
+// keeping returns the BundleDeployments whose resources stay, as in release.DeploymentLabel. It reads them from the API server, because the cache has only
+// digests of their options. They exist until finalize has removed the agent from the member.
+func (u *removal) keeping(ctx context.Context) (sets.Set[string], error) {
+	keeping := sets.New[string]()
+	for page := (metav1.ListOptions{Limit: deploymentsAtOnce}); ; {
+		list, err := u.deployments.List(ctx, page)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if bd := &list.Items[i]; fleetstatus.KeepsResources(bd.Spec) {
+				keeping.Insert(registration.LabelValue(bd.Name))
+			}
+		}
+		if page.Continue = list.Continue; page.Continue == "" {
+			return keeping, nil
+		}
+	}
 }
 
 // agentObjects are the objects of the agent in a namespace, in the order of their removal.

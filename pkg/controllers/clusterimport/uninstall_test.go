@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	tokens "github.com/muster-fleet/muster/pkg/credential"
+	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -156,8 +159,11 @@ type workloads struct {
 	removed  []string
 	on       *fakeMember
 	scope    *string
-	agent    bool // whether the agent was still there when the first was removed
+	agent    bool     // whether the agent was still there when the first was removed
+	kept     []string // the names of the releases whose resources stay
 	hub      *fake.Clientset
+
+	deployments []fleet.BundleDeployment // of the Cluster
 }
 
 // ListAfter returns the releases one by one.
@@ -172,6 +178,9 @@ func (w *workloads) ListAfter(_ context.Context, selector labels.Selector, after
 
 func (w *workloads) Uninstall(_ context.Context, namespace, name string, options release.UninstallOptions) error {
 	w.scope = options.Scope
+	if signed := options.Adjust(release.UninstallOptions{}); options.KeepResources && signed.KeepResources {
+		w.kept = append(w.kept, name)
+	}
 	if name == w.fails {
 		return errors.New("the manifest is damaged")
 	}
@@ -210,9 +219,46 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	u := removal{
 		member: w.on.connect(t), cluster: cluster, namespaces: namespaces, pullSecrets: []string{"pull"},
 		releases: func(context.Context, *rest.Config, string) (helmReleases, error) { return w, nil },
-		accounts: w.hub.CoreV1(),
+		accounts: w.hub.CoreV1(), deployments: deploymentsOf(w.deployments...),
 	}
 	return u.run(t.Context())
+}
+
+// deploymentsOf is an API server of the hub with BundleDeployments of one Cluster. It answers with one in a page.
+func deploymentsOf(all ...fleet.BundleDeployment) fleetclient.BundleDeploymentInterface {
+	hub := fleetfake.NewSimpleClientset()
+	hub.PrependReactor("list", "bundledeployments", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		page := &fleet.BundleDeploymentList{}
+		at, _ := strconv.Atoi(action.(kubetesting.ListActionImpl).ListOptions.Continue)
+		if at < len(all) {
+			page.Items = all[at : at+1]
+		}
+		if at+1 < len(all) {
+			page.Continue = strconv.Itoa(at + 1)
+		}
+		return true, page, nil
+	})
+	return hub.FleetV1alpha1().BundleDeployments(registration.ClusterNamespace("ws", "m"))
+}
+
+// A person sets keepResources, and the agent has not deployed that when the Cluster is deleted.
+func TestRemoval_keepResources(t *testing.T) {
+	long := strings.Repeat("long-", 15) + "app"
+	deployment := func(name string, options, staged bool) fleet.BundleDeployment {
+		bd := fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		bd.Spec.Options.KeepResources, bd.Spec.StagedOptions.KeepResources = options, staged
+		return bd
+	}
+	w := newWorkloads(newFakeMember(t))
+	w.found = nil
+	for _, name := range []string{"removed", "applied", "staged", long} {
+		w.found = append(w.found, release.Found{Namespace: "apps", Name: name, Labels: map[string]string{release.DeploymentLabel: registration.LabelValue(name)}})
+	}
+	w.deployments = []fleet.BundleDeployment{
+		deployment("removed", false, false), deployment("applied", true, true), deployment("staged", false, true), deployment(long, true, false),
+	}
+	assert.Nil(t, w.uninstall(t, deletedCluster()))
+	assert.Equal(t, []string{"applied", "staged", long}, w.kept)
 }
 
 func TestRemoval(t *testing.T) {
