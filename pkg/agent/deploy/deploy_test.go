@@ -371,6 +371,15 @@ func TestCompare_requestedMeanwhile(t *testing.T) {
 	assert.Equal(t, 3, asked, "once for each request")
 }
 
+// The removal of a release deletes objects, whose events request a comparison.
+func TestCompare_removed(t *testing.T) {
+	p := newStoppedReconciler()
+	p.states.get("app")
+	p.states.drop("app")
+	p.compare(t.Context(), "app")
+	assert.Empty(t, p.states.all())
+}
+
 func TestObjectsKnown_neverSynced(t *testing.T) {
 	p := newStoppedReconciler()
 	object := release.Object{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Desired: &unstructured.Unstructured{}}

@@ -106,7 +106,10 @@ func (d drift) missesOverwritten(deployed *release.Deployed, options fleet.Bundl
 // compare compares the objects of a release that may have changed with the cluster. The worker of the queue then shows or
 // undoes what differs.
 func (d *reconciler) compare(ctx context.Context, key string) {
-	state, bd := d.states.get(key), d.bundleDeployment(key)
+	state, bd := d.states.find(key), d.bundleDeployment(key)
+	if state == nil {
+		return
+	}
 	deployed, before := state.release()
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
 		return // the caches of these kinds are not filled yet; reconcile enqueues the key again when they are

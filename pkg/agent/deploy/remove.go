@@ -329,8 +329,8 @@ func (d *reconciler) keeping(ctx context.Context) (sets.Set[string], error) {
 		known = append(known, &list.Items[i])
 	}
 	keeping := sets.New[string]()
-	for _, key := range d.states.keys() {
-		if keepsResources, _ := d.states.get(key).deleted(); keepsResources {
+	for key, state := range d.states.all() {
+		if keepsResources, _ := state.deleted(); keepsResources {
 			keeping.Insert(key)
 		}
 	}
@@ -360,9 +360,9 @@ func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) er
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for _, key := range d.states.keys() {
+	for key, state := range d.states.all() {
 		if !keeping.Has(key) {
-			errs = append(errs, d.deleteCopies(ctx, key, d.states.get(key)))
+			errs = append(errs, d.deleteCopies(ctx, key, state))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

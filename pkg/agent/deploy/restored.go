@@ -180,7 +180,7 @@ func (d *reconciler) keepMissing(ctx context.Context) error {
 		return fmt.Errorf("asking the hub whether it was restored from a backup: %w", err)
 	}
 	recorded, current, own := d.record.version, number(list.ResourceVersion), types.UID("")
-	missing := sets.New(d.index.keys()...).Insert(d.states.keys()...).Delete(d.ownKey)
+	missing := sets.New(d.index.keys()...).Union(sets.KeySet(d.states.all())).Delete(d.ownKey)
 	for _, bd := range list.Items {
 		key := registration.LabelValue(bd.Name)
 		if missing.Delete(key); key == d.ownKey {

@@ -232,8 +232,8 @@ func (d *reconciler) compareRegularly(ctx context.Context) {
 		}
 		d.warnOfLeftReleases(ctx, checked)
 		d.checkForRestore(ctx)
-		for _, key := range d.states.keys() {
-			d.states.get(key).requestComparison()
+		for key, state := range d.states.all() {
+			state.requestComparison()
 			d.drifts.Add(key)
 		}
 		d.enqueueAll()

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -292,6 +291,21 @@ func (s *deploymentStates) get(key string) *deploymentState {
 	return s.byKey[key]
 }
 
+// find returns the state of a key, nil if it is missing. A worker that does not reconcile the BundleDeployment uses it: a state that it creates after
+// the BundleDeployment was removed would stay.
+func (s *deploymentStates) find(key string) *deploymentState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byKey[key]
+}
+
+// all returns the states by key.
+func (s *deploymentStates) all() map[string]*deploymentState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.byKey)
+}
+
 func (s *deploymentStates) drop(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,16 +326,10 @@ func (s *deploymentStates) keyOf(name releaseName) (key string, found bool) {
 	return key, found
 }
 
-func (s *deploymentStates) keys() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.byKey))
-}
-
 // waiting returns the keys of the BundleDeployments that wait for others.
 func (s *deploymentStates) waiting() (keys []string) {
-	for _, key := range s.keys() {
-		if s.get(key).isWaiting() {
+	for key, state := range s.all() {
+		if state.isWaiting() {
 			keys = append(keys, key)
 		}
 	}
