@@ -361,7 +361,6 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 			return release.Deployed{}, err
 		}
 	}
-	d.states.setKey(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
 	defer cancel()
 	switch action {
@@ -439,6 +438,7 @@ func (d *reconciler) succeeded(
 	d.logKept(key, releaseName{made.Namespace, made.Name}, made.Kept)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
+	d.states.setKey(releaseName{made.Namespace, made.Name}, key)
 	state.notSigned = ""
 	if made.Labels[release.CopiesLabel] != "" { // the removal of the release deletes all copies in its namespace
 		maps.DeleteFunc(state.copiedFor, func(r releaseName, _ sets.Empty) bool { return r.namespace == made.Namespace })

@@ -1164,6 +1164,23 @@ func TestRun_releaseTakenOver(t *testing.T) {
 	s.value("a", "two")
 }
 
+// A BundleDeployment whose release belongs to another one must not get the events of its objects.
+func TestRun_conflictLeavesTheEvents(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	shared := func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "shared"} }
+	s.put("app", configMap("a", "one"), shared)
+	s.state("app", fleet.Ready)
+	s.put("other", configMap("b", "one"), shared)
+	s.state("other", fleet.ErrApplied)
+	s.change("theirs")
+	s.state("app", fleet.Modified)
+	s.remove("other")
+	s.still()
+	s.change("one")
+	s.state("app", fleet.Ready)
+}
+
 // tenant creates a ServiceAccount that may do everything in the namespace that is deployed to, and nothing elsewhere.
 func (s *stage) tenant(name string) {
 	s.t.Helper()

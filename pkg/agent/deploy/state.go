@@ -270,7 +270,8 @@ func (s *sharedState) deleted() (keepsResources, unmanaged bool) {
 // releaseName identifies a Helm release.
 type releaseName struct{ namespace, name string }
 
-// deploymentStates holds the state of each BundleDeployment by its key, and the BundleDeployment of each release.
+// deploymentStates holds the state of each BundleDeployment by its key, and the BundleDeployment that has deployed each release: only it gets the
+// events of the objects.
 type deploymentStates struct {
 	mu        sync.Mutex
 	byKey     map[string]*deploymentState
