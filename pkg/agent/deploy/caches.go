@@ -25,6 +25,7 @@ type releaseIndex struct {
 	mu        sync.Mutex
 	revisions map[string]map[releaseRevision]release.Found // by the key of the BundleDeployment
 	changed   func(key string)
+	removed   func(releaseName) // is called when the last revision of a release is removed
 }
 
 type releaseRevision struct {
@@ -32,8 +33,8 @@ type releaseRevision struct {
 	version int
 }
 
-func newReleaseIndex(changed func(key string)) *releaseIndex {
-	return &releaseIndex{revisions: map[string]map[releaseRevision]release.Found{}, changed: changed}
+func newReleaseIndex(changed func(key string), removed func(releaseName)) *releaseIndex {
+	return &releaseIndex{revisions: map[string]map[releaseRevision]release.Found{}, changed: changed, removed: removed}
 }
 
 func (r *releaseIndex) add(f release.Found) {
@@ -47,22 +48,29 @@ func (r *releaseIndex) add(f release.Found) {
 }
 
 func (r *releaseIndex) remove(f release.Found) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	key := f.Labels[release.DeploymentLabel]
-	delete(r.revisions[key], releaseRevision{releaseName{f.Namespace, f.Name}, f.Version})
-	if len(r.revisions[key]) == 0 {
-		delete(r.revisions, key)
-	}
+	r.removeRevisions(f.Labels[release.DeploymentLabel], releaseName{f.Namespace, f.Name}, func(version int) bool { return version == f.Version })
 }
 
 // removeRelease removes all revisions of a release that was uninstalled.
 func (r *releaseIndex) removeRelease(key string, name releaseName) {
+	r.removeRevisions(key, name, func(int) bool { return true })
+}
+
+func (r *releaseIndex) removeRevisions(key string, name releaseName, matches func(version int) bool) {
+	hadRevision, hasRevision := false, false
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.revisions[key], func(revision releaseRevision, _ release.Found) bool { return revision.releaseName == name })
+	maps.DeleteFunc(r.revisions[key], func(revision releaseRevision, _ release.Found) bool {
+		isRemoved := revision.releaseName == name && matches(revision.version)
+		hadRevision = hadRevision || isRemoved
+		hasRevision = hasRevision || revision.releaseName == name && !isRemoved
+		return isRemoved
+	})
 	if len(r.revisions[key]) == 0 {
 		delete(r.revisions, key)
+	}
+	r.mu.Unlock()
+	if hadRevision && !hasRevision {
+		r.removed(name)
 	}
 }
 

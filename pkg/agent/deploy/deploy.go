@@ -50,6 +50,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	if bd != nil {
 		d.dropOutdatedDrift(key, bd, state)
 	}
+	state.endConflictIfOver()
 	f := d.facts(key, bd, state)
 
 	// This agent deploys it: end what was recorded or remembered while it was gone, failed, or waited.
@@ -361,6 +362,8 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 			return release.Deployed{}, err
 		}
 	}
+	state := d.states.get(key)
+	state.setTried(releaseName{namespace, name}) // before the attempt: the other release may be removed before its conflict is noted
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
 	defer cancel()
 	switch action {
@@ -395,7 +398,6 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 	}
 	if len(request.Copies) > 0 {
 		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
-		state := d.states.get(key)
 		state.copiedFor = state.copiedFor.Union(sets.New(releaseName{namespace, name}))
 	}
 	return d.releases.Deploy(ctx, request)

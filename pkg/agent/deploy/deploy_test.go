@@ -61,7 +61,7 @@ func newStoppedReconciler() *stoppedReconciler {
 	p := &stoppedReconciler{clock: agenttest.NewClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.reconciler = &reconciler{
-		Config: c, bundleDeploymentStore: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
+		Config: c, bundleDeploymentStore: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}, func(releaseName) {}),
 		objects: newObjectCache(context.Background(), nil, func(releaseName) {}), unknown: newUnknownLimiter(c),
 	}
 	_ = p.bundleDeploymentStore.Add(bd)

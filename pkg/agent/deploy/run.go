@@ -109,7 +109,7 @@ func Run(parent context.Context, c Config) error {
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 		stalls: newStallTracker(c), unknown: newUnknownLimiter(c),
 	}
-	d.index = newReleaseIndex(d.queue.Add)
+	d.index = newReleaseIndex(d.queue.Add, d.releaseRemoved)
 	d.objects = newObjectCache(ctx, dynamicClient, d.objectChanged)
 
 	err = d.run(ctx)
@@ -255,6 +255,15 @@ func (d *reconciler) objectChanged(name releaseName) {
 	if key, found := d.states.keyOf(name); found {
 		d.queue.AddAfter(key, d.Timing.Settle)
 		d.drifts.AddAfter(key, d.Timing.Settle)
+	}
+}
+
+// releaseRemoved enqueues the BundleDeployments that tried to deploy a release of the same name: that may have been in conflict with the removed one.
+func (d *reconciler) releaseRemoved(name releaseName) {
+	for key, state := range d.states.all() {
+		if state.forgetTried(name) {
+			d.queue.Add(key)
+		}
 	}
 }
 

@@ -1181,6 +1181,31 @@ func TestRun_conflictLeavesTheEvents(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+// A Bundle is renamed, and both BundleDeployments have the same release name.
+func TestRun_conflictEnds(t *testing.T) {
+	for name, end := range map[string]func(*stage){
+		"the hub has deleted the other BundleDeployment": func(s *stage) { s.remove("old") },
+		"a person has uninstalled the release": func(s *stage) {
+			s.update("old", func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
+			s.still()
+			require.NoError(s.t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(context.Background(), "sh.helm.release.v1.shared.v1", metav1.DeleteOptions{}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			s.run(func(c *deploy.Config) { c.Timing.RetryMax = time.Hour })
+			shared := func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "shared"} }
+			s.put("old", configMap("a", "one"), shared)
+			s.state("old", fleet.Ready)
+			s.put("new", configMap("a", "two"), shared)
+			s.condition("new", fleet.ConditionDeployed, "False Error: Helm release "+s.target+"/shared exists and belongs to BundleDeployment old")
+			end(s)
+			s.state("new", fleet.Ready)
+			s.value("a", "two")
+		})
+	}
+}
+
 // tenant creates a ServiceAccount that may do everything in the namespace that is deployed to, and nothing elsewhere.
 func (s *stage) tenant(name string) {
 	s.t.Helper()

@@ -43,6 +43,13 @@ type deploymentState struct {
 	labelled string
 }
 
+// endConflictIfOver ends the pause after a conflict of owners if the other release was removed.
+func (s *deploymentState) endConflictIfOver() {
+	if !s.hasTried() {
+		s.attempts.endConflict()
+	}
+}
+
 // attempts are the last failure to carry out a BundleDeployment, and the pauses after failures.
 type attempts struct {
 	// failedID and failedGeneration are the deployment ID and the generation whose deployment failed last; failedAt is when, and failure the reason.
@@ -108,8 +115,8 @@ func (a *attempts) succeeded(done action) {
 
 func (a *attempts) endFailure() { a.failedID, a.failure = "", nil }
 
-// endConflict ends the pause after a conflict of owners: the release belongs to this agent now. A hub with a kubeconfig changes the
-// labels of the releases on the member, for example, when it moves an agent to another namespace.
+// endConflict ends the pause after a conflict of owners: the other release was removed, or it belongs to this agent now. A hub with a kubeconfig changes
+// the labels of the releases on the member, for example, when it moves an agent to another namespace.
 func (a *attempts) endConflict() {
 	if isConflict(a.failure) {
 		a.endFailure()
@@ -163,6 +170,8 @@ type sharedState struct {
 	drift drift
 	// waitsFor names the Bundles that must be ready first; "" if none is missing.
 	waitsFor string
+	// tried is the release that this run tried to deploy last; zero if none, or if a release of that name was removed since.
+	tried releaseName
 	// written is the status that this run wrote last.
 	written writtenStatus
 	// seen is whether this run has seen the BundleDeployment.
@@ -224,6 +233,29 @@ func (s *sharedState) isWaiting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waitsFor != ""
+}
+
+func (s *sharedState) setTried(name releaseName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tried = name
+}
+
+// forgetTried forgets that a release was tried to be deployed, because a release of that name was removed, and reports whether it was.
+func (s *sharedState) forgetTried(removed releaseName) (wasTried bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tried != removed {
+		return false
+	}
+	s.tried = releaseName{}
+	return true
+}
+
+func (s *sharedState) hasTried() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tried != releaseName{}
 }
 
 // latestStatus returns the newer of the status that this run wrote last and the cached one.
