@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -152,6 +153,7 @@ func TestMemoryOfACluster(t *testing.T) {
 // A tenant writes as many objects as he wants, and each takes as much memory as one object may. The garbage collector of the hub lets the heap grow
 // by 35 %, so what is kept must be a quarter below the 50 MiB of resident memory that one workspace may take, with the plans of its Bundles.
 func TestMemoryOfAHostileWorkspace(t *testing.T) {
+	sample.Long(t)
 	const objects, limit, plans = 30, 37 << 20, 16 << 20
 	emptyObjects := func(count int) string { return "[" + strings.Repeat("{},", count) + "{}]" }
 	c, caches, add := filled(t)
@@ -214,6 +216,7 @@ func TestMemoryOfHelmValuesInCaches(t *testing.T) {
 
 // A large workspace that is not hostile keeps everything, with the default limit.
 func TestMemoryOfALargeWorkspace(t *testing.T) {
+	sample.Long(t)
 	const bundles = 1000
 	for name, row := range map[string]struct {
 		hasCertificates bool
