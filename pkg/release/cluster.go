@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
@@ -429,12 +430,7 @@ func (c *cluster) inheritFields(target kube.ResourceList) error {
 				}
 			}
 			live.SetManagedFields(fields)
-			patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, inherited, c.manager)
-			if err != nil || patch == nil {
-				return err
-			}
-			_, err = client.Patch(context.Background(), info.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-			return err
+			return c.moveFields(client, live, inherited)
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("taking over the fields of %s: %w", info.ObjectName(), err)
@@ -480,19 +476,25 @@ func (c *cluster) endRollingUpdates(target kube.ResourceList) error {
 					return err
 				}
 			}
-			// Otherwise this patch would own the strategy for ever, and a target without a strategy would leave it.
-			patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(c.manager), c.manager)
-			if err != nil || patch == nil {
-				return err
-			}
-			_, err = client.Patch(ctx, info.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-			return err
+			// Without this, the field manager would also own the strategy by an update, so that a later target without a strategy would not remove it.
+			return c.moveFields(client, live, sets.New(c.manager))
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("changing the strategy of %s: %w", info.ObjectName(), err)
 		}
 	}
 	return nil
+}
+
+// moveFields gives the fields that updates of these managers own to the field manager of the action, as if it had applied them. It sends nothing if they
+// own none.
+func (c *cluster) moveFields(client dynamic.ResourceInterface, live *unstructured.Unstructured, managers sets.Set[string]) error {
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, managers, c.manager)
+	if err != nil || patch == nil {
+		return err
+	}
+	_, err = client.Patch(context.Background(), live.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // replaceableKinds are the kinds whose objects hold no data: from the same manifest, their controllers make the same Pods again. A StatefulSet is not
