@@ -51,6 +51,14 @@ type UninstallOptions struct {
 	ReportKept func([]string)
 }
 
+// KeepIf returns a function for Adjust: with keepsResources the resources stay; without it the option of the revision decides.
+func KeepIf(keepsResources bool) func(UninstallOptions) UninstallOptions {
+	return func(o UninstallOptions) UninstallOptions {
+		o.KeepResources = o.KeepResources || keepsResources
+		return o
+	}
+}
+
 // errOtherOwner is the error of Uninstall if no revision of the owner decides, and another revision has another owner, perhaps a person or an agent with
 // another key: the history is theirs. The revisions that name the owner are then deleted, and another call continues with the rest.
 var errOtherOwner = errors.New("the last revision of the Helm release was not written by this agent, and names another owner than earlier ones: the Secrets of the revisions that name this owner were deleted")

@@ -90,7 +90,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			keepsResources, _ := state.deleted()
 			var errs []error
 			for _, r := range found {
-				errs = append(errs, d.uninstall(ctx, key, r, keepIf(keepsResources)))
+				errs = append(errs, d.uninstall(ctx, key, r, release.KeepIf(keepsResources)))
 			}
 			err := errors.Join(errs...)
 			if err == nil && !keepsResources {
@@ -354,7 +354,7 @@ func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) er
 	var errs []error
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
-			errs = append(errs, d.uninstall(ctx, key, f, keepIf(keeping.Has(key))))
+			errs = append(errs, d.uninstall(ctx, key, f, release.KeepIf(keeping.Has(key))))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -374,14 +374,6 @@ func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) er
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// keepIf returns a change of options for uninstall: the resources stay also if keepsResources is true.
-func keepIf(keepsResources bool) func(release.UninstallOptions) release.UninstallOptions {
-	return func(o release.UninstallOptions) release.UninstallOptions {
-		o.KeepResources = o.KeepResources || keepsResources
-		return o
-	}
 }
 
 // uninstall removes one release. It removes only the history of the agent's own release. change gets the options in the labels of a revision.

@@ -340,10 +340,7 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 			if key := r.Labels[release.DeploymentLabel]; key == own {
 				note(client.Forget(ctx, r.Namespace, r.Name))
 			} else {
-				adjust := func(o release.UninstallOptions) release.UninstallOptions {
-					o.KeepResources = o.KeepResources || keeping.Has(key)
-					return o
-				}
+				adjust := release.KeepIf(keeping.Has(key))
 				options := adjust(r.Options())
 				options.Scope, options.Adjust = &u.cluster.Spec.AgentNamespace, adjust // as agentspec sets it
 				note(client.Uninstall(ctx, r.Namespace, r.Name, options))
