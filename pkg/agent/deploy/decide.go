@@ -110,15 +110,16 @@ type removalFacts struct {
 
 	// Asked means that the hub was asked. The facts below are not known before that.
 	Asked bool
-	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone. If a Bundle deploys the agent (Managed), or the UID of
-	// the agent's own BundleDeployment is recorded (restored.go), the API server has also answered whether that one exists, and if so, it has the recorded UID.
+	// Confirmed means that the API server of the hub has answered that the BundleDeployment is gone. If a Bundle deploys the agent (HasOwnRelease), or
+	// the UID of the agent's own BundleDeployment is recorded (restored.go), the API server has also answered whether that one exists, and if so, it
+	// has the recorded UID.
 	Confirmed bool
 	// Rejected means that the API server of the hub has rejected the credential of the agent.
 	Rejected bool
 	// NoneCached means that the watch shows no BundleDeployment at all.
 	NoneCached bool
-	// Managed means that the member has a release of the agent's own BundleDeployment: a Bundle deploys the agent.
-	Managed bool
+	// HasOwnRelease means that the member has a release of the agent's own BundleDeployment: a Bundle deploys the agent.
+	HasOwnRelease bool
 	// AgentGone means that the API server of the hub has answered that the agent's own BundleDeployment is gone.
 	AgentGone bool
 	// Others means that the watch shows BundleDeployments that are not being deleted.
@@ -135,15 +136,15 @@ type removalFacts struct {
 type removalAction int
 
 const (
-	forget        removalAction = iota // forget the BundleDeployment
-	keep                               // leave its releases as they are
-	waitForDelay                       // decide again when Timing.RemovalDelay has passed
-	recordKept                         // record which releases stay, then decide again
-	askHub                             // ask the hub, then decide again
-	keepRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
-	retryRemoval                       // decide again after a growing pause
-	keepAgentGone                      // leave the releases, record since when the agent's own BundleDeployment is gone, and decide again as with keepRejected
-	uninstallAll                       // uninstall the releases and delete the copies; of the agent's own release only the history
+	forget               removalAction = iota // forget the BundleDeployment
+	keep                                      // leave its releases as they are
+	waitForDelay                              // decide again when Timing.RemovalDelay has passed
+	recordKept                                // record which releases stay, then decide again
+	askHub                                    // ask the hub, then decide again
+	keepBecauseRejected                       // leave the releases, log why, and decide again after Timing.RemovalRecheck
+	retryRemoval                              // decide again after a growing pause
+	keepBecauseAgentGone                      // leave the releases, record since when the agent's own BundleDeployment is gone, and decide again as after keepBecauseRejected
+	uninstallAll                              // uninstall the releases and delete the copies; of the agent's own release only the history
 )
 
 // decideRemoval decides whether the releases of a BundleDeployment that is gone are uninstalled. That cannot be undone, so each case before the
@@ -169,16 +170,16 @@ func decideRemoval(f removalFacts) removalAction {
 	// Fleet's own hub deletes a Cluster's BundleDeployments, namespace and credential together. The watch has shown the deletions, but the hub can no
 	// longer confirm them, and a namespace that was deleted by mistake looks the same.
 	case f.Rejected && f.NoneCached:
-		return keepRejected
+		return keepBecauseRejected
 	// The hub still has the BundleDeployment, or its API server has not answered.
 	case !f.Confirmed:
 		return retryRemoval
 	// The agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself: the whole Cluster is deleted on the hub,
 	// because it moves to another workspace, or its namespace was deleted. If only the agent's own BundleDeployment has been gone for
-	// Timing.RemovalAlone, or the hub has deleted it because it no longer manages the agent (GoneAlone), its history is removed; Managed is then false
-	// for the other releases.
-	case f.Managed && f.AgentGone && !(f.Own && f.GoneAlone):
-		return keepAgentGone
+	// Timing.RemovalAlone, or the hub has deleted it because it no longer manages the agent (GoneAlone), its history is removed; HasOwnRelease is
+	// then false for the other releases.
+	case f.HasOwnRelease && f.AgentGone && !(f.Own && f.GoneAlone):
+		return keepBecauseAgentGone
 	}
 	return uninstallAll
 }

@@ -59,7 +59,7 @@ func TestDecide(t *testing.T) {
 func TestDecideRemoval(t *testing.T) {
 	const unasked, confirmed = false, true
 	with := func(isConfirmed bool, change func(*removalFacts)) removalFacts {
-		f := removalFacts{Installed: true, Managed: true}
+		f := removalFacts{Installed: true, HasOwnRelease: true}
 		if isConfirmed {
 			f.Asked, f.Confirmed = true, true
 		}
@@ -69,7 +69,7 @@ func TestDecideRemoval(t *testing.T) {
 	everything := func(f *removalFacts) {
 		*f = removalFacts{
 			Own: true, Installed: true, Kept: true, DelayNotPassed: true, HubChanged: true,
-			Asked: true, Confirmed: true, Rejected: true, NoneCached: true, Managed: true, AgentGone: true, GoneAlone: true,
+			Asked: true, Confirmed: true, Rejected: true, NoneCached: true, HasOwnRelease: true, AgentGone: true, GoneAlone: true,
 		}
 	}
 	for name, row := range map[string]struct {
@@ -87,8 +87,8 @@ func TestDecideRemoval(t *testing.T) {
 		"no release was stored, and there is no answer":          {with(unasked, func(f *removalFacts) { f.Installed, f.Copied, f.Asked = false, true, true }), retryRemoval},
 		"no release was stored, and the credential is rejected": {with(unasked, func(f *removalFacts) {
 			f.Installed, f.Copied, f.Asked, f.Rejected, f.NoneCached = false, true, true, true, true
-		}), keepRejected},
-		"no release was stored, and that of the agent is gone too": {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.AgentGone = false, true, true }), keepAgentGone},
+		}), keepBecauseRejected},
+		"no release was stored, and that of the agent is gone too": {with(confirmed, func(f *removalFacts) { f.Installed, f.Copied, f.AgentGone = false, true, true }), keepBecauseAgentGone},
 		"kept":                      {with(confirmed, func(f *removalFacts) { f.Kept = true }), keep},
 		"kept, and everything else": {with(confirmed, everything), keep},
 		"disappeared just now":      {with(confirmed, func(f *removalFacts) { f.DelayNotPassed = true }), waitForDelay},
@@ -100,19 +100,19 @@ func TestDecideRemoval(t *testing.T) {
 			everything(f)
 			f.Kept, f.DelayNotPassed, f.HubChanged, f.Asked = false, false, false, false
 		}), askHub},
-		"the credential is rejected, and all are gone":      {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected, f.NoneCached = true, true, true }), keepRejected},
+		"the credential is rejected, and all are gone":      {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected, f.NoneCached = true, true, true }), keepBecauseRejected},
 		"the credential is rejected, and some are there":    {with(unasked, func(f *removalFacts) { f.Asked, f.Rejected = true, true }), retryRemoval},
 		"no answer, or the hub still has it":                {with(unasked, func(f *removalFacts) { f.Asked = true }), retryRemoval},
 		"no answer, and all are gone":                       {with(unasked, func(f *removalFacts) { f.Asked, f.NoneCached = true, true }), retryRemoval},
 		"no answer, and that of the agent is gone":          {with(unasked, func(f *removalFacts) { f.Asked, f.AgentGone = true, true }), retryRemoval},
 		"no answer about that of the agent":                 {with(unasked, func(f *removalFacts) { f.Asked, f.GoneAlone = true, true }), retryRemoval},
-		"that of the agent is gone too":                     {with(confirmed, func(f *removalFacts) { f.AgentGone, f.NoneCached = true, true }), keepAgentGone},
-		"that of the agent is gone too, others are there":   {with(confirmed, func(f *removalFacts) { f.AgentGone, f.GoneAlone = true, true }), keepAgentGone},
-		"only that of the agent, just now":                  {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone = true, true }), keepAgentGone},
+		"that of the agent is gone too":                     {with(confirmed, func(f *removalFacts) { f.AgentGone, f.NoneCached = true, true }), keepBecauseAgentGone},
+		"that of the agent is gone too, others are there":   {with(confirmed, func(f *removalFacts) { f.AgentGone, f.GoneAlone = true, true }), keepBecauseAgentGone},
+		"only that of the agent, just now":                  {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone = true, true }), keepBecauseAgentGone},
 		"only that of the agent":                            {with(confirmed, func(f *removalFacts) { f.Own, f.AgentGone, f.GoneAlone = true, true, true }), uninstallAll},
 		"that of the agent is there":                        {with(confirmed, func(*removalFacts) {}), uninstallAll},
-		"no Bundle deploys the agent":                       {with(confirmed, func(f *removalFacts) { f.Managed, f.AgentGone = false, true }), uninstallAll},
-		"no Bundle deploys the agent, the last that exists": {with(confirmed, func(f *removalFacts) { f.Managed, f.NoneCached = false, true }), uninstallAll},
+		"no Bundle deploys the agent":                       {with(confirmed, func(f *removalFacts) { f.HasOwnRelease, f.AgentGone = false, true }), uninstallAll},
+		"no Bundle deploys the agent, the last that exists": {with(confirmed, func(f *removalFacts) { f.HasOwnRelease, f.NoneCached = false, true }), uninstallAll},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, row.want, decideRemoval(row.facts), "%s", decideRemoval(row.facts))
@@ -169,6 +169,6 @@ func (a action) String() string {
 
 func (a removalAction) String() string {
 	return [...]string{
-		"forget", "keep", "waitForDelay", "recordKept", "askHub", "keepRejected", "retryRemoval", "keepAgentGone", "uninstallAll",
+		"forget", "keep", "waitForDelay", "recordKept", "askHub", "keepBecauseRejected", "retryRemoval", "keepBecauseAgentGone", "uninstallAll",
 	}[a]
 }

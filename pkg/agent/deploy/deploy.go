@@ -121,7 +121,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 				return
 			}
 			d.log(key).Warnf("Deploying Helm release %s again unless it equals what is to be deployed: %v", revision, err)
-			state.notSigned = revision.String()
+			state.revisionNotSigned = revision.String()
 			state.attempts.endConflict()
 			d.queue.Add(key)
 			return
@@ -192,7 +192,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.IsCurrent = d.requestedRevision(key, bd, state)
-	f.MustRepeat = !f.IsCurrent && (isRevision(deployed, revision) || state.notSigned == revision.String() || state.hasDeployed(bd))
+	f.MustRepeat = !f.IsCurrent && (isRevision(deployed, revision) || state.revisionNotSigned == revision.String() || state.hasDeployed(bd))
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -322,7 +322,7 @@ func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, s
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, state.notSigned != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
+			return f, state.revisionNotSigned != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
 		}
 	}
 	return release.Found{}, false
@@ -441,7 +441,7 @@ func (d *reconciler) succeeded(
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
 	d.states.setKey(releaseName{made.Namespace, made.Name}, key)
-	state.notSigned = ""
+	state.revisionNotSigned = ""
 	if made.Labels[release.CopiesLabel] != "" { // the removal of the release deletes all copies in its namespace
 		maps.DeleteFunc(state.copiedFor, func(r releaseName, _ sets.Empty) bool { return r.namespace == made.Namespace })
 	}

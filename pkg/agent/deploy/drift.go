@@ -25,9 +25,9 @@ type drift struct {
 	patches []fleet.ComparePatch
 	// err is why some objects could not be compared; "" if all were, or if only the last comparison failed.
 	err string
-	// recompares counts the requests that the next comparison includes all objects, even those that have not changed since the last one. recompared are
-	// those of them that the last such comparison found when it began.
-	recompares, recompared int
+	// comparisonsRequested counts the requests that the next comparison includes all objects, even those that have not changed since the last one.
+	// comparisonsDone is how many of them were made when the last such comparison began.
+	comparisonsRequested, comparisonsDone int
 	// retries are the pauses after comparisons that have failed; nil after one that has succeeded.
 	retries *wait.Backoff
 	// nextMissingCheck is when missing objects are compared again although they have not changed; missingBackoff has the pauses. Both are zero if none
@@ -116,7 +116,7 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	}
 	tolerances := release.Tolerances{Release: deployed.Objects, Patches: d.comparePatches(key, bd)}
 	after := drift{objects: map[string]comparison{}, patches: tolerances.Patches}
-	all := before.recompares != before.recompared
+	all := before.comparisonsRequested != before.comparisonsDone
 	checkMissing := before.missingBackoff != nil && !d.Clock.Now().Before(before.nextMissingCheck)
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)

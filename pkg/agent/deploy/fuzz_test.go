@@ -44,7 +44,7 @@ func FuzzDecideRemoval(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in removalFacts
 		fuzz.From(seed).Fill(&in)
-		isProtected := in.Kept || in.DelayNotPassed || in.HubChanged || !in.Asked || !in.Confirmed || in.Managed && in.AgentGone && !(in.Own && in.GoneAlone)
+		isProtected := in.Kept || in.DelayNotPassed || in.HubChanged || !in.Asked || !in.Confirmed || in.HasOwnRelease && in.AgentGone && !(in.Own && in.GoneAlone)
 		if does := decideRemoval(in); does == uninstallAll {
 			assert.False(t, isProtected)
 		} else {

@@ -67,13 +67,13 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			d.queue.AddAfter(key, untilDelay)
 		case retryRemoval:
 			d.retryLater(ctx, key, state, unconfirmed)
-		case keepRejected:
+		case keepBecauseRejected:
 			d.clusterDeleted.Do(func() {
 				d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
 					"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
 			})
 			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
-		case keepAgentGone:
+		case keepBecauseAgentGone:
 			if f.Own {
 				since := d.ownGoneSince(state)
 				if !f.Others && !since.Equal(unmanagedSince) { // it is gone with all others, as if the Cluster had been deleted
@@ -123,12 +123,12 @@ func (d *reconciler) mayAskHub(ctx context.Context, state *deploymentState, foun
 		return true, nil
 	}
 	revisions := fmt.Sprint(found)
-	if state.unsigned == revisions {
+	if state.unsignedWhenAsked == revisions {
 		return false, nil
 	}
 	isSigned, err := d.hasSigned(ctx, found)
 	if err == nil && !isSigned {
-		state.unsigned = revisions
+		state.unsignedWhenAsked = revisions
 	}
 	return isSigned, err
 }
@@ -175,8 +175,8 @@ func (d *reconciler) confirmGone(ctx context.Context, key string, state *deploym
 	}
 	// The release of the agent is in its namespace. Users who may write Secrets in another one must not decide that the agent removes nothing.
 	isOwn := func(f release.Found) bool { return f.Namespace == d.AgentNamespace }
-	f.Managed = slices.ContainsFunc(d.index.of(d.ownKey), isOwn)
-	if recorded := d.recordedOwn(); err == nil && (f.Managed || recorded != "") {
+	f.HasOwnRelease = slices.ContainsFunc(d.index.of(d.ownKey), isOwn)
+	if recorded := d.recordedOwn(); err == nil && (f.HasOwnRelease || recorded != "") {
 		var own *fleet.BundleDeployment
 		own, err = d.onHub(ctx, d.ownKey)
 		f.AgentGone = own == nil

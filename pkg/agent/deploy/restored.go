@@ -24,11 +24,11 @@ import (
 
 // hubRecord is what the agent has recorded about the hub, in order to detect that the hub was restored from a backup.
 //
-// After a restore of its etcd, the hub lacks the BundleDeployments that were created since the backup, and it answers as if they had been
-// deleted. The resourceVersion of the hub shows the restore: it is lower than before, or, with `etcdutl snapshot restore --bump-revision`, much
-// higher. So the agent records the highest resourceVersion that it has seen: at its start, after each CompareInterval, and before the first
-// deployment of a BundleDeployment. A hub that has a later resourceVersion and not the BundleDeployment has deleted it. If the hub was restored,
-// the agent records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has
+// After a restore of its etcd, the hub lacks the BundleDeployments that were created since the backup, and it answers as if they had been deleted. The
+// resourceVersion of the hub shows the restore: it is lower than before, or, with `etcdutl snapshot restore --bump-revision`, much higher. So the agent
+// records the highest resourceVersion that it has seen: at its start, after each CompareInterval, and before the first deployment of a BundleDeployment.
+// If the hub has a later resourceVersion and not the BundleDeployment, the agent takes it that the BundleDeployment was deleted. If the hub was
+// restored, the agent records the BundleDeployments that are missing, and keeps their releases until the BundleDeployment exists again or a person has
 // uninstalled the releases.
 //
 // The agent does the same in three further cases in which the hub may not have the Bundles yet:
@@ -38,6 +38,9 @@ import (
 //   - Nothing is recorded although there are releases: the Secret with the record was deleted.
 //
 // Without --bump-revision, the agent detects the restore only if it reads from the hub before the resourceVersion has passed the recorded one.
+//
+// The lock is held from a decision to its record, requests to the hub and the member included. keepMissing, writeRecord, reportKept, hubChanged and
+// mayBeOtherHub are called with the lock held; the other methods of reconciler that use the record take it.
 type hubRecord struct {
 	sync.Mutex
 	hub     string           // "" if none is recorded

@@ -28,10 +28,10 @@ type deploymentState struct {
 	goneSince time.Time
 	// ignoredSince is the time since which the BundleDeployment is for an agent in another namespace that has reported nothing; otherwise zero.
 	ignoredSince time.Time
-	// notSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
-	notSigned string
-	// unsigned are the revisions of which hasSigned has found none signed last; "" if there are none.
-	unsigned string
+	// revisionNotSigned is the revision for which release.ErrNotSigned was returned last; "" if there is none.
+	revisionNotSigned string
+	// unsignedWhenAsked are the revisions of which mayAskHub has found none signed last; "" if there are none.
+	unsignedWhenAsked string
 	// sought is the release that adopt last looked for on the member.
 	sought string
 	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
@@ -136,7 +136,7 @@ type corrections struct {
 	// last is the time of the last correction, and lastPause the pause after it.
 	last      time.Time
 	lastPause time.Duration
-	// quick is how many corrections have had the shortest pause; pauses are those after these.
+	// quick is how many corrections have had the shortest pause; pauses has the growing pauses that follow them.
 	quick  int
 	pauses *wait.Backoff
 }
@@ -200,7 +200,7 @@ func (s *sharedState) setDrift(of *release.Deployed, before, after drift) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.deployed == of {
-		after.recompares, after.recompared = s.drift.recompares, before.recompares // a request that came meanwhile stays
+		after.comparisonsRequested, after.comparisonsDone = s.drift.comparisonsRequested, before.comparisonsRequested // a request that came meanwhile stays
 		s.drift = after
 	}
 }
@@ -212,7 +212,7 @@ func (s *sharedState) dropDriftUnlessOf(patches []fleet.ComparePatch) (isDropped
 	if !s.drift.compared() || equality.Semantic.DeepEqual(s.drift.patches, patches) {
 		return false
 	}
-	s.drift = drift{recompares: s.drift.recompares, recompared: s.drift.recompared}
+	s.drift = drift{comparisonsRequested: s.drift.comparisonsRequested, comparisonsDone: s.drift.comparisonsDone}
 	return true
 }
 
@@ -220,7 +220,7 @@ func (s *sharedState) dropDriftUnlessOf(patches []fleet.ComparePatch) (isDropped
 func (s *sharedState) requestComparison() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drift.recompares++
+	s.drift.comparisonsRequested++
 }
 
 func (s *sharedState) setWaitsFor(bundles string) {
