@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"context"
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
+	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -58,12 +61,30 @@ func TestFindRequest(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "prepared"}, Spec: fleet.ClusterSpec{ClientID: "b"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	// Intruders choose the names of their requests.
+	for _, cluster := range []string{"west", "north", "south"} {
+		_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: cluster}, Spec: fleet.ClusterSpec{ClientID: "id-of-" + cluster},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	hub.ask(t, namespace, "reinstalled", "id-of-west", no, fleet.ReasonClientIDInUse)
+	hub.ask(t, namespace, "west", "of-an-intruder", unknown, fleet.ReasonWaitingForApproval)
+	hub.ask(t, namespace, "north", "of-an-intruder", unknown, fleet.ReasonWaitingForApproval)
+	hub.ask(t, namespace, "south", "id-of-south", unknown, fleet.ReasonWaitingForApproval)
 	for name, test := range map[string]struct{ want, says string }{
-		"prepared":                    {"", "2 requests are about Cluster " + namespace + "/prepared: look at them with `muster -n " + namespace + " requests -o wide` and name one: denied, taken"},
+		"prepared": {"", "2 requests have the name of Cluster " + namespace + "/prepared or are about it: look at them with `muster -n " + namespace +
+			" requests -o wide` and name one: denied, taken"},
+		"west":                        {"", "name one: reinstalled, request/west"},
+		"reinstalled":                 {"reinstalled", ""},
+		"request/west":                {"west", ""},
+		"request/absent":              {"", "ClusterRegistration " + namespace + "/absent: "},
+		"north":                       {"", "A request about another Cluster has its name"},
+		"south":                       {"south", ""},
 		"waiting":                     {"waiting", ""},
 		"expired":                     {"expired", ""},
 		registration.ClusterName("a"): {"waiting", ""},
-		registration.ClusterName("b"): {"", "2 requests are about Cluster"},
+		registration.ClusterName("b"): {"", "2 requests have the name of Cluster"},
 		registration.ClusterName("c"): {"", "there is no ClusterRegistration"},
 		"nobody":                      {"", "`muster requests -A` lists all requests"},
 	} {
@@ -98,6 +119,29 @@ func TestDecide(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionDenied, Message: "no"}, latest.Status.Approval)
 	require.ErrorContains(t, hub.Decide(t.Context(), another, fleet.RegistrationApproval{Decision: "Maybe"}), "Unsupported value")
+}
+
+func TestRotateAnOfflineImport(t *testing.T) {
+	hub, namespace := quietHub(t)
+	cluster, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: fleet.ClusterSpec{ClientID: "a", KubeConfigSecret: "east-kubeconfig"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now(), Registration: "request-a"}
+	cluster.Status.Conditions = append(conditions(fleet.ConditionRegistered, corev1.ConditionTrue, fleet.ReasonRegistered),
+		conditions(fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected)...)
+	cluster, err = hub.Fleet.Clusters(namespace).UpdateStatus(t.Context(), cluster, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = hub.Rotate(ctx, cluster, nil, func(v view.Cluster) {
+		assert.Equal(t, view.StateOffline, v.State)
+		cancel() // it waits for the hub
+	})
+	require.ErrorContains(t, err, "stopped waiting for Cluster")
+	cluster, err = hub.Fleet.Clusters(namespace).Get(t.Context(), "east", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, int64(1), cluster.Spec.RedeployAgentGeneration)
 }
 
 func TestRevoke(t *testing.T) {

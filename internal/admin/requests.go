@@ -17,26 +17,36 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
+// RequestPrefix precedes the name of a ClusterRegistration that is not to be taken for the name of a Cluster.
+const RequestPrefix = "request/"
+
 // FindRequest returns the ClusterRegistration with a name, or the only request about the Cluster with that name that a decision can affect. If
-// there are several such requests, it returns an error, because one of them can be from an intruder.
+// several requests or both a Cluster and a request about another one have the name, it returns an error, because a request can be from an intruder,
+// who chooses its name. With RequestPrefix, the name is that of a ClusterRegistration.
 func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.ClusterRegistration, error) {
 	requests := h.Fleet.ClusterRegistrations(namespace)
-	named, err := requests.Get(ctx, name, metav1.GetOptions{})
+	if named, hasPrefix := strings.CutPrefix(name, RequestPrefix); hasPrefix {
+		request, err := requests.Get(ctx, named, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("ClusterRegistration %s/%s: %w", namespace, named, err)
+		}
+		return request, nil
+	}
+	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case err == nil:
-		return named, nil
-	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("ClusterRegistration %s/%s: %w", namespace, name, err)
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // who decides about requests need not have the right to read Clusters
+		cluster = nil
+	case err != nil:
+		return nil, fmt.Errorf("Cluster %s/%s: %w", namespace, name, err)
 	}
-	clientID := ""
-	if cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err == nil {
-		clientID = cluster.Spec.ClientID
-	}
-	var about []*fleet.ClusterRegistration
+	var found []*fleet.ClusterRegistration
 	var names []string
 	err = Each(ctx, requests.List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
-		if CanBeDecided(r) && view.IsAbout(r, name, clientID) {
-			about, names = append(about, r), append(names, r.Name)
+		switch {
+		case r.Name == name:
+			found, names = append(found, r), append(names, RequestPrefix+r.Name)
+		case CanBeDecided(r) && view.IsAbout(r, name, cluster):
+			found, names = append(found, r), append(names, r.Name)
 		}
 		return nil
 	})
@@ -44,15 +54,18 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 		return nil, fmt.Errorf("list ClusterRegistrations: %w", h.Explain(err, namespace))
 	}
 	slices.Sort(names)
-	switch len(about) {
-	case 0:
+	switch {
+	case len(found) == 0:
 		return nil, fmt.Errorf("there is no ClusterRegistration %s/%s, and none that waits for a decision about a Cluster of that name: "+
 			"`muster%s requests -A` lists all requests", namespace, name, h.Flags)
-	case 1:
-		return about[0], nil
+	case len(found) > 1:
+		return nil, fmt.Errorf("%d requests have the name of Cluster %s/%s or are about it: look at them with `muster -n %s requests -o wide` and name one: %s",
+			len(found), namespace, name, namespace, strings.Join(names, ", "))
+	case cluster != nil && !view.IsAbout(found[0], name, cluster):
+		return nil, fmt.Errorf("no request about Cluster %s/%s waits for a decision. A request about another Cluster has its name: look at it with "+
+			"`muster -n %s requests -o wide`; to decide about it, name it %s%s", namespace, name, namespace, RequestPrefix, name)
 	}
-	return nil, fmt.Errorf("%d requests are about Cluster %s/%s: look at them with `muster -n %s requests -o wide` and name one: %s",
-		len(about), namespace, name, namespace, strings.Join(names, ", "))
+	return found[0], nil
 }
 
 // CanBeDecided reports whether the request waits for an approval, or was refused for a reason that an approval overrides.

@@ -22,12 +22,13 @@ import (
 
 // Rotate makes the agent of a Cluster register again, waits until the agent uses its new credential, and returns the name of the new request.
 // Until then the agent works with its current credential, which the hub revokes afterwards. If the Cluster has a kubeconfig, Rotate asks the
-// hub to install the agent again. Otherwise it creates a registration token for one use, stores it on the member, and deletes it at the end.
+// hub to install the agent again. It does that for an agent that is offline, too: somebody may have deleted the agent, or the hub rejects its
+// credential after a restore. Otherwise it creates a registration token for one use, stores it on the member, and deletes it at the end.
 func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kubernetes.Interface, progress func(view.Cluster)) (request string, err error) {
 	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
 	before := cluster.Status.Agent.Registration
 	switch state := view.OfCluster(cluster).State; {
-	case state != view.StateRegistered:
+	case state != view.StateRegistered && !(state == view.StateOffline && cluster.Spec.KubeConfigSecret != ""):
 		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can register again with this command", title, state)
 	case before == "":
 		return "", fmt.Errorf("the agent of %s does not report the request with which it registered, so it is not an agent of Muster", title)

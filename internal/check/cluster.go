@@ -40,13 +40,9 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 	if err != nil {
 		return failed("listing ClusterRegistrations", err)
 	}
-	clientID := ""
-	if k.cluster != nil {
-		clientID = k.cluster.Spec.ClientID
-	}
 	for i := range requests.Items {
 		r := &requests.Items[i]
-		if view.IsAbout(r, k.Cluster, clientID) && (k.request == nil || k.request.CreationTimestamp.Before(&r.CreationTimestamp)) {
+		if view.IsAbout(r, k.Cluster, k.cluster) && (k.request == nil || k.request.CreationTimestamp.Before(&r.CreationTimestamp)) {
 			k.request = r
 		}
 	}

@@ -36,6 +36,10 @@ const registerAgain = "if the hub has a kubeconfig of the member, it registers t
 	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
 	"with --agent-namespace if the agent is not in cattle-fleet-system"
 
+// newToken is the remedy for a registration token that cannot be used any more.
+const newToken = "create a new token with `muster token create NAME`, and register with its values; if the hub has the Cluster, add `--cluster CLUSTER`: " +
+	"the request of another token would be refused with ClientIDInUse"
+
 // Table returns all checks, in the order in which a registration depends on them.
 func Table() []Check { return slices.Clone(table) }
 
@@ -184,7 +188,7 @@ var table = []Check{
 		ID: "agent-secret", Category: categoryAgent, on: onMember, run: agentSecret,
 		Needs: []string{"agent-namespace"}, ExplainedBy: []string{"agent-deployment"},
 		Says: "the agent has a credential, or a token to register with",
-		Hint: "register again: create Secret fleet-agent-bootstrap from the values of a new token, or import the cluster again",
+		Hint: registerAgain,
 	},
 	{
 		ID: "agent-config", Category: categoryAgent, on: onMember, run: agentConfig, Needs: []string{"agent-namespace"},
@@ -194,7 +198,7 @@ var table = []Check{
 	{
 		ID: "agent-credential", Category: categoryAgent, on: onMember, run: agentCredential, Needs: []string{"agent-secret"},
 		Says: "the credential of the agent is readable",
-		Hint: "delete Secret fleet-agent and register again with a new token, or import the cluster again",
+		Hint: "delete Secret fleet-agent; " + registerAgain,
 	},
 	{
 		ID: "agent-credential-lives", Category: categoryAgent, on: onMember, run: agentCredentialLives, Needs: []string{"agent-credential"},
@@ -209,13 +213,13 @@ var table = []Check{
 	{
 		ID: "agent-token", Category: categoryAgent, on: onMember, run: agentToken, Needs: []string{"agent-bootstrap"},
 		Says: "the registration token of the agent has not expired",
-		Hint: "create a new token on the hub and Secret fleet-agent-bootstrap from its values",
+		Hint: newToken,
 	},
 	{
 		ID: "token-exists", Category: categoryToken, on: onHub | onToken, run: tokenExists, Needs: []string{"hub-kinds"},
 		ExplainedBy: []string{"agent-token", "cluster-exists"},
 		Says:        "the registration token exists on the hub",
-		Hint:        "create a new token with `muster token create NAME`, and register with its values",
+		Hint:        newToken,
 	},
 	{
 		ID: "token-ready", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenReady,
@@ -226,12 +230,12 @@ var table = []Check{
 	{
 		ID: "token-lives", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenLives, Needs: []string{"token-exists"},
 		Says: "the registration token has not expired",
-		Hint: "create a new token with `muster token create NAME`",
+		Hint: newToken,
 	},
 	{
 		ID: "token-uses", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenUses, Needs: []string{"token-exists"},
 		Says: "the registration token has uses left",
-		Hint: "create a new token, or raise spec.usageLimit of this one",
+		Hint: "raise spec.usageLimit of the token, or " + newToken,
 	},
 	{
 		ID: "token-rights", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenRights, Needs: []string{"token-ready"},

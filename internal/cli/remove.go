@@ -174,8 +174,9 @@ func rotateCommand(s Streams) *cli.Command {
 		Usage:     "give the agent of a cluster a new credential, and revoke the current one",
 		ArgsUsage: "CLUSTER",
 		Description: `The agent registers again with a new identity. It uses its current credential until it has the new one; then the hub deletes the
-old identity. If the hub has a kubeconfig of the cluster, it installs the agent again. For any other cluster, pass --member-kubeconfig:
-the command then stores on the member a registration token that can be used once, for this cluster only, and deletes it afterwards.`,
+old identity. If the hub has a kubeconfig of the cluster, it installs the agent again, even if the agent is offline. For any other cluster,
+pass --member-kubeconfig: the command then stores on the member a registration token that can be used once, for this cluster only, and
+deletes it afterwards.`,
 		Flags: append(append(hubFlags(), memberFlags("the member, if the hub has none")...),
 			timeoutFlag("to wait for the agent", 5*time.Minute),
 		),

@@ -50,9 +50,10 @@ func approveCommand(s Streams) *cli.Command {
 		Usage:     "grant an agent the identity that it requests",
 		ArgsUsage: "REQUEST|CLUSTER",
 		Description: `REQUEST is a ClusterRegistration that is waiting for approval, or was refused because another agent has the identity that it
-requests; muster requests lists them. CLUSTER selects the only such request about that cluster. An approval replaces a proof of
-identity: the agent that made the request becomes the agent of the cluster, in place of the current one. The command waits until the hub
-has granted the request, and fails if something else prevents that.`,
+requests; muster requests lists them. CLUSTER selects the only such request about that cluster. If a request has the name of a cluster,
+` + admin.RequestPrefix + `NAME selects that request. An approval replaces a proof of identity: the agent that made the request becomes the
+agent of the cluster, in place of the current one. The command waits until the hub has granted the request, and fails if something else
+prevents that.`,
 		Flags:  append(decisionFlags(), timeoutFlag("to wait for the hub", time.Minute)),
 		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved) },
 	}
@@ -63,8 +64,8 @@ func denyCommand(s Streams) *cli.Command {
 		Name:      "deny",
 		Usage:     "refuse an agent's request, permanently",
 		ArgsUsage: "REQUEST|CLUSTER",
-		Description: `The agent logs the message once, and checks about every ten minutes whether the decision has changed. It does not affect a
-credential that was already granted; see muster revoke.`,
+		Description: `REQUEST and CLUSTER select a request as for muster approve. The agent logs the message once, and checks about every ten minutes
+whether the decision has changed. It does not affect a credential that was already granted; see muster revoke.`,
 		Flags:  decisionFlags(),
 		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionDenied) },
 	}

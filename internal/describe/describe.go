@@ -124,12 +124,8 @@ func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Ti
 
 // requestsAbout returns the requests about the cluster, the oldest first.
 func requestsAbout(ctx context.Context, hub *admin.Hub, namespace, name string, cluster *fleet.Cluster) (found []*fleet.ClusterRegistration, err error) {
-	clientID := ""
-	if cluster != nil {
-		clientID = cluster.Spec.ClientID
-	}
 	found, err = admin.Collect(ctx, hub.Fleet.ClusterRegistrations(namespace).List, func(r *fleet.ClusterRegistration) (*fleet.ClusterRegistration, bool) {
-		return r, view.IsAbout(r, name, clientID)
+		return r, view.IsAbout(r, name, cluster)
 	})
 	slices.SortFunc(found, func(a, b *fleet.ClusterRegistration) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))

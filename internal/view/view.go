@@ -326,10 +326,14 @@ func clusterOf(r *fleet.ClusterRegistration) string {
 	return registration.ClusterName(r.Spec.ClientID)
 }
 
-// IsAbout reports whether r has this name, or is a request for the Cluster with this name. clientID is the clientID of the Cluster, or empty if
-// it is not known: a Cluster can have another name than the name that the hub derives from a clientID.
-func IsAbout(r *fleet.ClusterRegistration, name, clientID string) bool {
-	return r.Name == name || clusterOf(r) == name || clientID != "" && r.Spec.ClientID == clientID
+// IsAbout reports whether r is a request for the Cluster with this name. cluster is that Cluster, which can have another name than the one that the hub
+// derives from a clientID. If it is nil, there is no such Cluster, and the name can also be that of the request. Otherwise the name of the request does
+// not count: its creator chooses it.
+func IsAbout(r *fleet.ClusterRegistration, name string, cluster *fleet.Cluster) bool {
+	if cluster == nil {
+		return r.Name == name || clusterOf(r) == name
+	}
+	return clusterOf(r) == name || cluster.Spec.ClientID != "" && r.Spec.ClientID == cluster.Spec.ClientID
 }
 
 func requestState(r *fleet.ClusterRegistration) (state, reason, message string) {
