@@ -5,7 +5,7 @@
 //	decide.go      whether an import is required, with which hub address and registration, as pure functions
 //	kubeconfig.go  the kubeconfig Secret, and the connection made from it
 //	install.go     what an import installs, and its order
-//	calls.go       the states of a call to a member, and the locks of members; slots.go limits their number
+//	calls.go       the states of a call to a member; slots.go limits the number of calls; memberlocks.go keeps calls to one member apart
 //	member.go      the client for a member; failure.go its errors
 //	maintain.go    after an import: copies of pull Secrets, and the removal of agents in earlier namespaces and of the hub's own agent
 //	uninstall.go   Importer.Uninstall: the removal of the agent of a deleted Cluster
