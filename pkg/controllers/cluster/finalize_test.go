@@ -115,11 +115,18 @@ type uninstaller struct {
 	err      error        // of Uninstall
 	answer   memberAnswer // of AgentBelongsTo
 	askedFor int          // the number of Clusters in the last call of AgentBelongsTo
+
+	begun, ended int // passes
 }
 
 type memberAnswer struct {
 	belongs, cannotBeAsked bool
 	err                    error
+}
+
+func (u *uninstaller) BeginPass(*fleet.Cluster) (end func()) {
+	u.begun++
+	return func() { u.ended++ }
 }
 
 func (u *uninstaller) AgentBelongsTo(_ context.Context, _ *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -469,6 +470,46 @@ func TestKubeconfigEvents(t *testing.T) {
 			require.NoError(t, err)
 			slices.Sort(queue.keys)
 			assert.Equal(t, row.want, queue.keys)
+		})
+	}
+}
+
+// What a pass has reserved for calls to members must be free after it, wherever it returns.
+func TestOnChange_endsThePass(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		change     func(d *deletion)
+		panics     bool
+		uninstalls int
+	}{
+		{name: "the member is asked", uninstalls: 1},
+		{name: "the cache is stale", change: func(d *deletion) {
+			written := d.cluster.DeepCopy()
+			d.cluster.ResourceVersion, written.ResourceVersion = "1", "2"
+			d.written.Wrote(written)
+		}},
+		{name: "it has no finalizer", change: func(d *deletion) { d.cluster.Finalizers = nil }},
+		{name: "it panics", change: func(d *deletion) {
+			d.clusters = nil
+			d.cluster.Labels = map[string]string{fleet.ManagementClusterLabel: "c-1"}
+		}, panics: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.Passes, d.changedSecrets = app.NewPasses(t.Context()), &enqueue.Changes[changedSecrets]{}
+			d.importer.state = finalizing.Waiting(fleet.ReasonFarewell, "", time.Second)
+			d.cluster.Status.Agent = fleet.AgentStatus{} // the agent is not asked
+			if row.change != nil {
+				row.change(d)
+			}
+			pass := func() { _, _ = d.onChange("ws/member", d.cluster) }
+			if row.panics {
+				assert.Panics(t, pass)
+			} else {
+				pass()
+			}
+			assert.Equal(t, row.uninstalls, d.importer.passes)
+			assert.Equal(t, []int{1, 1}, []int{d.importer.begun, d.importer.ended})
 		})
 	}
 }

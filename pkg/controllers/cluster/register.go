@@ -110,6 +110,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 		}
 		return nil, nil
 	}
+	defer h.subReconcilers.Import.BeginPass(cluster)()
 	if h.written.IsStale(cluster) {
 		return cluster, nil
 	}
@@ -175,6 +176,8 @@ type SubReconciler interface {
 // AgentInstaller is the sub-reconciler that installs the agent on the member.
 type AgentInstaller interface {
 	SubReconciler
+	// BeginPass begins a pass over the Cluster, during which the other methods are called. The end of a pass frees what it has reserved and not used.
+	BeginPass(cluster *fleet.Cluster) (end func())
 	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. The farewell is not needed if the Cluster names no
 	// kubeconfig. After the deadline it is not waiting. Uninstall may be called again after each result.
 	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error)

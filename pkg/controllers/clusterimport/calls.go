@@ -29,8 +29,6 @@ const (
 	retrySlots, retriesPerWorkspace = 64, 32
 	// callTimeout limits one call.
 	callTimeout = time.Minute
-	// prepareTimeout is how long a slot stays reserved for a call that no pass begins. A pass takes 30 seconds at most.
-	prepareTimeout = time.Minute
 )
 
 // A callKey identifies the calls of which at most one runs at a time.
@@ -48,34 +46,41 @@ const (
 	checkingOwner purpose = "check owner"
 )
 
+var purposes = []purpose{installing, removing, checkingOwner}
+
 // memberCall is the last call with one key. A call is a function that sends requests to a member; it returns when its context ends.
 type memberCall struct {
-	inputs       string // a digest of everything that determines the call; other inputs are another call
-	state        callState
-	wanted       bool                                // the current pass, or the last one, asked for the call; otherwise endPass withdraws it
-	prepareTimer clock.Timer                         // fires if no pass begins the call that has a slot
-	start        chan func(context.Context) *failure // takes the function to run in the slot
-	failure      *failure                            // while a failed call is retried, the failure of the previous try
-	retryAt      time.Time
-	backoff      *wait.Backoff
-	cancel       context.CancelFunc
+	inputs  string // a digest of everything that determines the call; other inputs are another call
+	state   callState
+	wanted  bool     // since the current pass, or the last one, began, it has reserved the call, or the call was offered a slot
+	slots   *slots   // in which it waits or has a slot
+	failure *failure // while a failed call is retried, the failure of the previous try
+	retryAt time.Time
+	backoff wait.Backoff
+	cancel  context.CancelFunc // of a call that runs
 }
 
-// callState is the state of a call. While the call waits or is offered a slot, nothing is rendered for it, and its goroutine has only its key and
-// the digest of its inputs: a workspace may have thousands of such calls.
+// callState is the state of a call. Until a pass prepares the call, only its key and the digest of its inputs are kept: a workspace may have
+// thousands of such calls.
 type callState int
 
 const (
 	absent    callState = iota
-	waiting             // for a slot
+	withdrawn           // it has sent nothing, and joins the queue again when a pass reserves it
+	waiting             // in the queue for a slot
 	offered             // it has a slot, and the Cluster is enqueued: the next pass prepares the call
-	preparing           // a pass prepares the call
+	preparing           // a pass prepares the call in its slot
 	running             // it sends requests
-	ended               // failure is nil if it succeeded; a retry that was withdrawn before it began keeps the failure of the earlier attempt
+	ended               // failure is nil if it succeeded
 )
 
-// isPending reports whether the call has not ended.
-func (s callState) isPending() bool { return s != absent && s != ended }
+// isPending reports whether the call waits, has a slot or runs.
+func (s callState) isPending() bool { return s >= waiting && s <= running }
+
+// isUnprepared reports whether a pass that asks for a call with these inputs must be able to prepare it.
+func (c memberCall) isUnprepared(inputs string) bool {
+	return c.inputs != inputs || c.state <= withdrawn || c.state == offered
+}
 
 // due reports whether a failed call must be started again, because retryAt has passed.
 func (c memberCall) due(now time.Time) bool {
@@ -98,238 +103,173 @@ func (c memberCall) failed(now time.Time) (out result.Result, ok bool) {
 	return out, true
 }
 
-// memberCalls runs calls to members beside the workers of the controller. Within pass, a pass over a Cluster reserves a slot for a call with some
-// inputs. If the returned state is preparing, the pass has the slot: it prepares the call and begins it. Otherwise the Cluster is enqueued when
-// the call gets a slot, and when it has ended.
+// memberCalls runs calls to members beside the workers of the controller. A pass over a Cluster reserves a slot for a call with some inputs. If
+// the returned state is preparing, it prepares the call and begins it. Otherwise the call waits in a queue, and the Cluster is enqueued when the
+// call gets a slot, and when it has ended.
+//
+// A slot that becomes free is given to the next waiting call, and the Cluster of that call is enqueued, so no other call can take the slot before the
+// pass that follows. If that pass ends without having begun the call, for whatever reason, the slot goes to the next waiting call, and this call joins
+// the queue again when a pass asks for it. A call that gets its slot while a pass over its Cluster runs keeps the slot at the end of that pass, because
+// the work queue then runs the enqueued Cluster once more.
 type memberCalls struct {
 	ctx     context.Context
 	clock   clock.Clock
 	backoff app.Backoff
-	enqueue func(cluster types.NamespacedName) // called when a call has ended, and when one gets the slot that it waited for
+	enqueue func(cluster types.NamespacedName) // is called with mu locked
 
+	large      workspaceSemaphores // for large responses, of which a workspace may have largeResponses in memory
+	goroutines sync.WaitGroup      // one for each call that runs
+	members    memberLocks
+
+	mu                       sync.Mutex
 	first, retries, removals *slots
-	large                    workspaceSemaphores // for large responses, of which a workspace may have largeResponses in memory
-	goroutines               sync.WaitGroup
-	members                  memberLocks
-
-	mu    sync.Mutex
-	byKey map[callKey]*memberCall
+	byKey                    map[callKey]*memberCall
 }
 
 func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, enqueue func(types.NamespacedName)) *memberCalls {
 	return &memberCalls{
-		ctx: ctx, clock: clk, backoff: backoff, enqueue: enqueue,
+		ctx: ctx, clock: clk, backoff: backoff,
+		enqueue: func(cluster types.NamespacedName) {
+			if ctx.Err() == nil {
+				enqueue(cluster)
+			}
+		},
 		first:   newSlots(firstSlots, firstPerWorkspace),
 		retries: newSlots(retrySlots, retriesPerWorkspace), removals: newSlots(removalSlots, removalsPerWorkspace),
 		byKey: map[callKey]*memberCall{},
 	}
 }
 
-// state returns the state of the last call with this key.
-func (c *memberCalls) state(key callKey) callState {
+// last returns the last call with this key; it is absent if there is none.
+func (c *memberCalls) last(key callKey) memberCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if call := c.byKey[key]; call != nil {
-		return call.state
+		return *call
 	}
-	return absent
+	return memberCall{}
 }
 
-// stateUnlessFailed returns the state of the last call with this key; absent if its last try has failed, unless a retry runs or a pass prepares it.
-func (c *memberCalls) stateUnlessFailed(key callKey) callState {
+// beginPass begins a pass over a Cluster. A deferred call of end frees the slots of calls that the pass has not begun, even if it panics.
+func (c *memberCalls) beginPass(cluster types.NamespacedName) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && (call.failure == nil || call.state == preparing || call.state == running) {
-		return call.state
-	}
-	return absent
-}
-
-// find returns the call with these inputs and marks it as wanted by the pass. A call to which a slot is offered is not marked: reserve marks it, and if
-// the pass does not reserve it, endPass frees its slot. A call with other inputs is absent.
-func (c *memberCalls) find(key callKey, inputs string) memberCall {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	call := c.byKey[key]
-	if call == nil || call.inputs != inputs {
-		return memberCall{}
-	}
-	call.wanted = call.wanted || call.state != offered
-	return *call
-}
-
-// reserve returns the call with these inputs. If there is none, or if it has failed and is due, it takes a slot for it. A pending call with
-// other inputs is returned instead: it is not interrupted, and its end enqueues the Cluster.
-func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	last := c.byKey[key]
-	if last != nil {
-		last.wanted = true
-	}
-	same := last != nil && last.inputs == inputs
-	switch {
-	case last != nil && last.state == offered:
-		if !same {
-			last.inputs, last.failure, last.backoff = inputs, nil, c.newBackoff()
-		}
-		last.state = preparing
-		last.prepareTimer.Reset(prepareTimeout) // the pass may have come late
-		return *last
-	case last != nil && last.state.isPending() || same && !last.due(c.clock.Now()):
-		return *last
-	}
-	ctx, cancel := context.WithCancel(c.ctx)
-	next, from := &memberCall{
-		inputs: inputs, state: waiting, wanted: true, cancel: cancel, backoff: c.newBackoff(), start: make(chan func(context.Context) *failure, 1),
-	}, c.first
-	if same {
-		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
-		// emit an event.
-		next.failure, next.backoff, from = last.failure, last.backoff, c.retries
-	}
-	if key.purpose != installing {
-		from = c.removals
-	}
-	hasSlot := from.tryAcquire(key.cluster.Namespace)
-	if hasSlot {
-		next.state, next.prepareTimer = preparing, c.clock.NewTimer(prepareTimeout)
-	}
-	c.byKey[key] = next
-	c.goroutines.Go(func() { c.run(ctx, key, next, from, hasSlot) })
-	return *next
-}
-
-// begin runs do in the slot that the pass has reserved. It does nothing if the pass has none.
-func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if call := c.byKey[key]; call != nil && call.state == preparing {
-		call.state = running
-		call.start <- do
-	}
-}
-
-// pass runs one pass over a Cluster, which may make calls with these keys. Afterwards it frees the slots of calls that the pass has not begun:
-// the pass could not prepare them, because it returned early or panicked. It also withdraws calls that wait for a slot, or have been offered
-// one, if the pass did not ask for them: the Cluster no longer needs them. After a pass that failed they stay, because its repetition may ask
-// for them.
-func (c *memberCalls) pass(run func() error, keys ...callKey) error {
-	c.mu.Lock()
-	for _, key := range keys {
-		if call := c.byKey[key]; call != nil {
+	for _, purpose := range purposes {
+		if call := c.byKey[callKey{cluster, purpose}]; call != nil {
 			call.wanted = false
 		}
 	}
-	c.mu.Unlock()
-	failed := true
-	defer func() {
-		for _, key := range keys {
-			c.endPass(key, failed)
-		}
-	}()
-	err := run()
-	failed = err != nil
-	return err
+	return func() { c.withdrawUnbegun(cluster, false) }
 }
 
-func (c *memberCalls) endPass(key callKey, failed bool) {
+// withdrawUnbegun withdraws the calls that the pass has not begun, although they have had a slot since it began. If the pass has decided which calls
+// the Cluster needs, it also withdraws those that wait and that the pass did not ask for. The repetition of a pass that failed may ask for them.
+func (c *memberCalls) withdrawUnbegun(cluster types.NamespacedName, hasDecided bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	call := c.byKey[key]
-	if call == nil {
+	for _, purpose := range purposes {
+		key := callKey{cluster, purpose}
+		call := c.byKey[key]
+		if call != nil && (call.state == preparing || !call.wanted && (call.state == offered || hasDecided)) {
+			c.withdraw(key, call)
+		}
+	}
+}
+
+// withdraw takes a call that has sent nothing out of the queue, or frees its slot. The caller holds the lock.
+func (c *memberCalls) withdraw(key callKey, call *memberCall) {
+	switch call.state {
+	case waiting:
+		call.slots.leave(key)
+	case offered, preparing:
+		c.release(key, call)
+	default:
 		return
 	}
-	unwanted := !call.wanted && !failed
-	switch {
-	case call.state == preparing, call.state == offered && unwanted:
-		close(call.start)
-		c.withdraw(key, call)
-	case call.state == waiting && unwanted:
-		call.cancel()
-	}
+	call.state = withdrawn
 }
 
-// withdraw ends a call that waits for a slot or is being prepared: it has sent nothing yet. If it is a retry, the failure of the earlier attempt stays,
-// and the retry is due again. The caller holds the lock.
-func (c *memberCalls) withdraw(key callKey, call *memberCall) {
-	call.state, call.retryAt = ended, c.clock.Now()
-	if call.failure == nil && c.byKey[key] == call {
-		delete(c.byKey, key)
-	}
-}
-
-func (c *memberCalls) newBackoff() *wait.Backoff {
-	const doublings = 20
-	return &wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
-}
-
-// run waits for a slot, unless the call has one, offers it to the next pass over the Cluster, and runs the function that a pass begins.
-func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, hasSlot bool) {
-	defer call.cancel()
-	if !hasSlot && slots.acquire(ctx, key.cluster.Namespace) {
-		hasSlot = true
-		c.mu.Lock()
-		call.state, call.prepareTimer = offered, c.clock.NewTimer(prepareTimeout)
-		c.mu.Unlock()
-		if ctx.Err() == nil {
-			c.enqueue(key.cluster)
-		}
-	}
-	var do func(context.Context) *failure
-	var problem *failure
-	expired := false
-	if hasSlot {
-		if do, expired = c.awaitBegin(ctx, key, call); do != nil {
-			problem = c.runInSlot(ctx, key, do)
-		}
-		slots.release(key.cluster.Namespace)
-	}
-	hasBegun := do != nil
-
-	c.mu.Lock()
-	if hasBegun {
-		call.state, call.failure = ended, problem
-		if problem != nil {
-			call.retryAt = c.clock.Now().Add(call.backoff.Step())
-		}
-	} else if call.state.isPending() {
-		c.withdraw(key, call)
-	}
-	if ctx.Err() != nil && c.byKey[key] == call {
-		delete(c.byKey, key)
-	}
-	c.mu.Unlock()
-	if c.ctx.Err() == nil && (hasBegun || expired || ctx.Err() != nil) {
+// release frees the slot of a call, gives the free slots to the next waiting calls, and enqueues their Clusters. The caller holds the lock.
+func (c *memberCalls) release(key callKey, call *memberCall) {
+	call.slots.release(key.cluster.Namespace)
+	for key, ok := call.slots.next(); ok; key, ok = call.slots.next() {
+		c.byKey[key].state, c.byKey[key].wanted = offered, true
 		c.enqueue(key.cluster)
 	}
 }
 
-// awaitBegin waits for the function that a pass begins. It returns nil if ctx ends first, or if the pass gives the slot back. If no pass
-// begins a function in time, it withdraws the call, and expired is true: an earlier pass may have reported that the call runs, which only
-// another pass corrects.
-func (c *memberCalls) awaitBegin(ctx context.Context, key callKey, call *memberCall) (do func(context.Context) *failure, expired bool) {
-	defer call.prepareTimer.Stop()
-	select {
-	case do = <-call.start:
-	case <-ctx.Done():
-	case <-call.prepareTimer.C():
-		c.mu.Lock()
-		if expired = call.state == offered || call.state == preparing; expired {
-			c.withdraw(key, call)
-		} else {
-			do = <-call.start // a pass has begun the call at the last moment, or withdrawn it: then it is nil
+// reserve returns the call with these inputs. If there is none, if it has failed and is due, or if it is offered a slot, the pass gets the slot or the
+// call waits for one. A waiting or running call with other inputs is returned instead: it is not interrupted, and the Cluster is enqueued later.
+func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.byKey[key]
+	if call == nil {
+		call = &memberCall{}
+		c.byKey[key] = call
+	}
+	call.wanted = true
+	isSame := call.inputs == inputs && call.state != absent
+	if call.state.isPending() && call.state != offered || call.state == ended && isSame && !call.due(c.clock.Now()) {
+		return *call
+	}
+	// A retry keeps reporting its failure until it has succeeded; otherwise each retry would write the status twice and emit an event.
+	if !isSame {
+		const doublings = 20
+		call.inputs, call.failure = inputs, nil
+		call.backoff = wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
+	}
+	if call.state != offered {
+		switch {
+		case key.purpose != installing:
+			call.slots = c.removals
+		case call.failure != nil:
+			call.slots = c.retries
+		default:
+			call.slots = c.first
 		}
-		c.mu.Unlock()
+		if !call.slots.take(key.cluster.Namespace) {
+			call.slots.join(key)
+			call.state = waiting
+			return *call
+		}
 	}
-	if ctx.Err() != nil {
-		return nil, expired
-	}
-	return do, expired
+	call.state = preparing
+	return *call
 }
 
-// runInSlot runs do. It turns a panic into a failure: a defect in the handling of one member must not end the process, which may embed the hub.
-func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(context.Context) *failure) (f *failure) {
+// begin runs do in the slot that the pass has reserved. It does nothing if the pass has none, or if the call was dropped meanwhile.
+func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.byKey[key]
+	if call == nil || call.state != preparing {
+		return
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	call.state, call.cancel = running, cancel
+	c.goroutines.Go(func() {
+		problem := c.run(ctx, key, do)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		call.state, call.failure = ended, problem
+		if problem != nil {
+			call.retryAt = c.clock.Now().Add(call.backoff.Step())
+		}
+		if ctx.Err() != nil {
+			delete(c.byKey, key)
+		}
+		cancel()
+		c.release(key, call)
+		c.enqueue(key.cluster)
+	})
+}
+
+// run runs do. It turns a panic into a failure: a defect in the handling of one member must not end the process, which may embed the hub.
+func (c *memberCalls) run(ctx context.Context, key callKey, do func(context.Context) *failure) (f *failure) {
+	if ctx.Err() != nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer func() {
@@ -341,16 +281,16 @@ func (c *memberCalls) runInSlot(ctx context.Context, key callKey, do func(contex
 	return do(ctx)
 }
 
-// drop ends a call and forgets it. A call that still waits for a slot or for the lock of its member does not start.
+// drop forgets a call. One that runs is cancelled, and forgotten when it has ended.
 func (c *memberCalls) drop(key callKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	call := c.byKey[key]
-	if call == nil {
-		return
-	}
-	call.cancel()
-	if call.state == ended {
+	switch call := c.byKey[key]; {
+	case call == nil:
+	case call.state == running:
+		call.cancel()
+	default:
+		c.withdraw(key, call)
 		delete(c.byKey, key)
 	}
 }

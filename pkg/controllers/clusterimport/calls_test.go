@@ -2,7 +2,6 @@ package clusterimport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -26,37 +25,31 @@ const patience, pause = time.Minute, time.Millisecond
 
 var start = time.Unix(1_800_000_000, 0)
 
-// testCalls are memberCalls with a fake clock that record which Clusters they enqueue. If they enqueue one because a slot is free, it begins
-// the call, as the next pass over the Cluster does.
+// testCalls are memberCalls with a fake clock that record which Clusters they enqueue.
 type testCalls struct {
 	*memberCalls
 	clock    *clocktesting.FakeClock
 	enqueued chan types.NamespacedName
 	stop     context.CancelFunc
-
-	mu      sync.Mutex
-	ensured map[types.NamespacedName]func() memberCall
+	ensured  map[types.NamespacedName]func() memberCall
 }
 
+// ensure reserves a slot for a call that needs no preparation, and begins it. While the call waits, next repeats that when the call is offered a slot.
 func (c *testCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
 	again := func() memberCall { return c.memberCalls.ensure(key, inputs, do) }
-	c.mu.Lock()
-	if !c.state(key).isPending() {
+	call := again()
+	if call.state == waiting {
 		c.ensured[key.cluster] = again
 	}
-	c.mu.Unlock()
-	return again()
+	return call
 }
 
-// ensure reserves a slot for a call that needs no preparation, and begins it.
 func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
+	defer c.beginPass(key.cluster)()
 	call := c.reserve(key, inputs)
 	c.begin(key, do)
 	return call
 }
-
-// isOffered reports whether a slot is offered to the call.
-func (c *memberCalls) isOffered(key callKey) bool { return c.state(key) == offered }
 
 func newTestCalls(t *testing.T) *testCalls {
 	t.Helper()
@@ -64,24 +57,33 @@ func newTestCalls(t *testing.T) *testCalls {
 	c := &testCalls{
 		clock: clocktesting.NewFakeClock(start), enqueued: make(chan types.NamespacedName, 4096), stop: stop, ensured: map[types.NamespacedName]func() memberCall{},
 	}
-	c.memberCalls = newMemberCalls(ctx, c.clock, app.Backoff{Base: 2 * time.Second, Max: time.Minute}, func(key types.NamespacedName) {
-		c.mu.Lock()
-		again := c.ensured[key]
-		c.mu.Unlock()
-		if again != nil && c.isOffered(callKey{key, installing}) {
-			again()
-			return
-		}
-		c.enqueued <- key
-	})
+	c.memberCalls = newMemberCalls(ctx, c.clock, app.Backoff{Base: 2 * time.Second, Max: time.Minute}, func(key types.NamespacedName) { c.enqueued <- key })
 	t.Cleanup(func() { stop(); c.wait() })
 	return c
 }
 
-// wantAsked asserts how many calls of workspace ns run or wait for a slot.
-func (c *testCalls) wantAsked(t *testing.T, want int) {
+// takeSlots takes slots for workspace ns, as calls that run do.
+func (c *memberCalls) takeSlots(t *testing.T, s *slots, n int) {
 	t.Helper()
-	assert.Equal(t, want, c.first.asked("ns")+c.retries.asked("ns"))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range n {
+		require.True(t, s.take("ns"))
+	}
+}
+
+// releaseSlot ends one of the calls of takeSlots.
+func (c *memberCalls) releaseSlot(s *slots) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.release(keyOf("ended"), &memberCall{slots: s})
+}
+
+// asked is the number of calls of workspace ns that have a slot or wait for one.
+func (c *memberCalls) asked(s *slots) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.used["ns"] + len(s.waiting["ns"])
 }
 
 func clusterKey(name string) types.NamespacedName {
@@ -93,13 +95,29 @@ func keyOf(name string) callKey { return callKey{clusterKey(name), installing} }
 // next waits for the end of a call.
 func (c *testCalls) next(t *testing.T) types.NamespacedName {
 	t.Helper()
-	select {
-	case key := <-c.enqueued:
-		return key
-	case <-time.After(2 * time.Minute):
-		require.FailNow(t, "no call has ended")
-		return types.NamespacedName{}
+	for {
+		select {
+		case key := <-c.enqueued:
+			if again := c.ensured[key]; again != nil {
+				delete(c.ensured, key)
+				again()
+				continue
+			}
+			return key
+		case <-time.After(2 * time.Minute):
+			require.FailNow(t, "no call has ended")
+		}
 	}
+}
+
+// wantEnqueued asserts which Clusters were enqueued since the last call.
+func (c *testCalls) wantEnqueued(t *testing.T, names ...string) {
+	t.Helper()
+	var enqueued []string
+	for len(c.enqueued) > 0 {
+		enqueued = append(enqueued, (<-c.enqueued).Name)
+	}
+	assert.Equal(t, names, enqueued)
 }
 
 func succeeds(context.Context) *failure { return nil }
@@ -236,6 +254,7 @@ func TestMemberCalls_concurrency(t *testing.T) {
 		c.ensure(keyOf("good"), "a", succeeds)
 		assert.Equal(t, clusterKey("good"), c.next(t))
 		assert.LessOrEqual(t, hanging.Load(), int32(retriesPerWorkspace))
+		assert.Len(t, c.retries.waiting["ns"], 1000-retriesPerWorkspace)
 	})
 	for name, retried := range map[string]bool{"first calls": false, "retries": true} {
 		t.Run("a workspace with 300 silent members does not delay another: "+name, func(t *testing.T) {
@@ -254,10 +273,8 @@ func TestMemberCalls_concurrency(t *testing.T) {
 			for i := range 300 {
 				c.ensure(keyOf(fmt.Sprint("silent-", i)), "a", hangs)
 			}
-			require.Eventually(t, func() bool { return c.first.asked("ns")+c.retries.asked("ns") == 300 }, patience, pause)
 			c.ensure(good, "a", succeeds)
 			assert.Equal(t, good.cluster, c.next(t), "no silent member has ended before")
-			c.wantAsked(t, 300)
 		})
 	}
 	t.Run("the stop of the hub ends every call", func(t *testing.T) {
@@ -286,23 +303,40 @@ func TestMemberCalls_concurrency(t *testing.T) {
 
 // Thousands of calls of one workspace may wait for a slot.
 func TestMemberCalls_waiting(t *testing.T) {
-	// full returns calls without a free slot, and a function that frees one.
-	full := func(t *testing.T) (*testCalls, func()) {
+	// full returns calls without a free slot.
+	full := func(t *testing.T) *testCalls {
 		t.Helper()
 		c := newTestCalls(t)
-		for range firstPerWorkspace {
-			require.True(t, c.first.tryAcquire("ns"))
-		}
-		require.False(t, c.first.tryAcquire("ns"))
-		return c, func() { c.first.release("ns") }
+		c.takeSlots(t, c.first, firstPerWorkspace)
+		return c
 	}
-	offeredTo := func(t *testing.T, c *testCalls, name string) {
+	pass := func(c *testCalls, do func()) {
+		defer c.beginPass(clusterKey("c"))()
+		do()
+	}
+	reserves := func(t *testing.T, c *testCalls, inputs string, want callState) func() {
+		return func() { assert.Equal(t, want, c.reserve(keyOf("c"), inputs).state) }
+	}
+	// offered returns calls of which "c" has waited for a slot and got one.
+	withOffer := func(t *testing.T) *testCalls {
 		t.Helper()
-		assert.Equal(t, clusterKey(name), c.next(t), "the Cluster is enqueued")
-		require.True(t, c.isOffered(keyOf(name)))
+		c := full(t)
+		pass(c, reserves(t, c, "a", waiting))
+		c.releaseSlot(c.first)
+		c.wantEnqueued(t, "c")
+		require.Equal(t, offered, c.last(keyOf("c")).state)
+		return c
 	}
-	t.Run("no prepared objects are kept for a call that waits", func(t *testing.T) {
-		c, _ := full(t)
+	t.Run("it has no goroutine", func(t *testing.T) {
+		c := full(t)
+		before := runtime.NumGoroutine()
+		for i := range 100 {
+			c.memberCalls.ensure(keyOf(fmt.Sprint(i)), "a", mustNotRun(t))
+		}
+		assert.Equal(t, before, runtime.NumGoroutine())
+	})
+	t.Run("no prepared objects are kept for it", func(t *testing.T) {
+		c := full(t)
 		prepared := &[1 << 20]byte{}
 		held := weak.Make(prepared)
 		c.memberCalls.ensure(keyOf("c"), "a", func(context.Context) *failure { prepared[0]++; return nil })
@@ -310,140 +344,141 @@ func TestMemberCalls_waiting(t *testing.T) {
 		assert.Nil(t, held.Value())
 	})
 	t.Run("it is prepared when it has a slot", func(t *testing.T) {
-		c, free := full(t)
-		assert.Equal(t, waiting, c.reserve(keyOf("c"), "a").state)
-		assert.Equal(t, waiting, c.find(keyOf("c"), "a").state, "a caller prepares nothing yet")
-		assert.Equal(t, absent, c.find(keyOf("c"), "b").state)
-		free()
-		offeredTo(t, c, "c")
-		assert.Equal(t, offered, c.find(keyOf("c"), "a").state)
-		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
-		c.begin(keyOf("c"), fails)
-		c.begin(keyOf("c"), mustNotRun(t))
+		c := full(t)
+		pass(c, func() {
+			assert.True(t, c.last(keyOf("c")).isUnprepared("a"))
+			reserves(t, c, "a", waiting)()
+			assert.False(t, c.last(keyOf("c")).isUnprepared("a"))
+			assert.True(t, c.last(keyOf("c")).isUnprepared("b"))
+		})
+		c.releaseSlot(c.first)
+		c.wantEnqueued(t, "c")
+		pass(c, func() {
+			assert.True(t, c.last(keyOf("c")).isUnprepared("a"))
+			reserves(t, c, "a", preparing)()
+			c.begin(keyOf("c"), fails)
+			c.begin(keyOf("c"), mustNotRun(t))
+		})
 		assert.Equal(t, clusterKey("c"), c.next(t))
 		assert.NotNil(t, c.reserve(keyOf("c"), "a").failure)
-		c.wantAsked(t, firstPerWorkspace-1)
+		assert.Equal(t, firstPerWorkspace-1, c.asked(c.first))
 	})
 	t.Run("its inputs change until it has a slot", func(t *testing.T) {
-		c, free := full(t)
-		c.reserve(keyOf("c"), "a")
-		c.reserve(keyOf("c"), "b")
-		free()
-		offeredTo(t, c, "c")
+		c := full(t)
+		pass(c, reserves(t, c, "a", waiting))
+		pass(c, reserves(t, c, "b", waiting))
+		c.releaseSlot(c.first)
+		c.wantEnqueued(t, "c")
 		c.memberCalls.ensure(keyOf("c"), "b", succeeds)
 		c.next(t)
-		assert.Equal(t, ended, c.find(keyOf("c"), "b").state)
+		assert.Equal(t, ended, c.last(keyOf("c")).state)
+		assert.Equal(t, "b", c.last(keyOf("c")).inputs)
 	})
-	// pass is a pass that does this and returns.
-	pass := func(c *testCalls, do func()) {
-		_ = c.pass(func() error { do(); return nil }, keyOf("c"))
-	}
-	t.Run("a slot for which nothing can be prepared is given back", func(t *testing.T) {
+	t.Run("a slot for which nothing can be prepared is free again", func(t *testing.T) {
 		c := newTestCalls(t)
-		reserve := func() {
-			require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
-		}
-		pass(c, reserve)
-		c.wait()
+		pass(c, reserves(t, c, "a", preparing))
 		assertUnused(t, c.first)
-		assert.Empty(t, c.byKey)
-		assert.Empty(t, c.enqueued, "the pass that could not prepare it would be repeated at once")
+		c.wantEnqueued(t) // the pass that could not prepare it would be repeated at once
 		c.memberCalls.ensure(keyOf("c"), "a", fails)
 		assert.Equal(t, clusterKey("c"), c.next(t))
 
 		c.clock.Step(time.Hour)
-		pass(c, reserve)
-		c.wait()
+		pass(c, reserves(t, c, "a", preparing))
 		assertUnused(t, c.retries)
-		assert.True(t, c.find(keyOf("c"), "a").due(c.clock.Now()), "it stays a retry")
+		pass(c, func() {
+			reserves(t, c, "a", preparing)()
+			assert.Equal(t, 1, c.asked(c.retries), "it stays a retry")
+			assert.NotNil(t, c.last(keyOf("c")).failure)
+		})
 	})
-	t.Run("a call that the next pass does not ask for", func(t *testing.T) {
-		for name, hasOffer := range map[string]bool{"it waits": false, "a slot is offered to it": true} {
+	t.Run("the slot of a pass that panics is free again", func(t *testing.T) {
+		c := newTestCalls(t)
+		assert.Panics(t, func() { pass(c, func() { reserves(t, c, "a", preparing)(); panic("out of range") }) })
+		assertUnused(t, c.first)
+	})
+	t.Run("the end of a pass that does not take its slot gives it to the next call", func(t *testing.T) {
+		c := withOffer(t)
+		require.Equal(t, waiting, c.reserve(keyOf("next"), "a").state)
+		pass(c, func() {}) // it failed, or returned early
+		assert.Equal(t, withdrawn, c.last(keyOf("c")).state)
+		assert.Equal(t, offered, c.last(keyOf("next")).state)
+		c.wantEnqueued(t, "next") // and not "c": a pass that failed is repeated with backoff, not because of a slot
+
+		pass(c, reserves(t, c, "a", waiting))
+		assert.Equal(t, []callKey{keyOf("c")}, c.first.waiting["ns"], "it joins the queue again")
+	})
+	t.Run("a slot that it gets during a pass is kept for the next pass", func(t *testing.T) {
+		for name, asksFirst := range map[string]bool{"the pass has asked for it": true, "the pass returns early": false} {
 			t.Run(name, func(t *testing.T) {
-				c, free := full(t)
-				c.reserve(keyOf("c"), "a")
-				if hasOffer {
-					free()
-					offeredTo(t, c, "c")
-				}
-				require.Error(t, c.pass(func() error { return errors.New("out") }, keyOf("c")))
-				require.True(t, c.state(keyOf("c")).isPending(), "the repetition of a pass that failed may ask for it")
-				require.Equal(t, hasOffer, c.isOffered(keyOf("c")))
-				pass(c, func() {})
-				c.wait()
-				assert.Empty(t, c.byKey)
-				if hasOffer {
-					c.wantAsked(t, firstPerWorkspace-1)
-				} else {
-					c.wantAsked(t, firstPerWorkspace)
-				}
+				c := full(t)
+				pass(c, reserves(t, c, "a", waiting))
+				pass(c, func() {
+					if asksFirst {
+						reserves(t, c, "a", waiting)()
+					}
+					c.releaseSlot(c.first)
+				})
+				require.Equal(t, offered, c.last(keyOf("c")).state)
+				c.wantEnqueued(t, "c") // the work queue repeats the pass
+				pass(c, reserves(t, c, "a", preparing))
 			})
 		}
 	})
-	t.Run("a call that the next pass asks for waits on", func(t *testing.T) {
-		c, free := full(t)
-		pass(c, func() { c.reserve(keyOf("c"), "a") })
-		pass(c, func() { c.reserve(keyOf("c"), "b") })
-		pass(c, func() { c.find(keyOf("c"), "a") })
-		free()
-		offeredTo(t, c, "c")
+	t.Run("a pass takes the slot that it gets before it asks", func(t *testing.T) {
+		c := full(t)
+		pass(c, reserves(t, c, "a", waiting))
+		pass(c, func() { c.releaseSlot(c.first); reserves(t, c, "a", preparing)() })
 	})
-	t.Run("a slot that no pass takes is free again", func(t *testing.T) {
-		c, free := full(t)
-		c.reserve(keyOf("c"), "a")
-		free()
-		offeredTo(t, c, "c")
-		require.Eventually(t, c.clock.HasWaiters, patience, pause)
-		c.clock.Step(prepareTimeout)
-		require.Eventually(t, func() bool { return c.first.asked("ns") == firstPerWorkspace-1 }, patience, pause)
-		c.wait()
-		assert.Empty(t, c.byKey)
-		assert.Equal(t, clusterKey("c"), c.next(t), "it is enqueued once more")
-		c.begin(keyOf("c"), mustNotRun(t))
+	t.Run("nobody asks for it any more", func(t *testing.T) {
+		for name, hasOffer := range map[string]bool{"it waits": false, "it is offered a slot": true} {
+			t.Run(name, func(t *testing.T) {
+				c := full(t)
+				if hasOffer {
+					c = withOffer(t)
+				} else {
+					pass(c, reserves(t, c, "a", waiting))
+				}
+				asked := c.asked(c.first)
+				pass(c, func() { c.withdrawUnbegun(clusterKey("c"), true) })
+				assert.Equal(t, withdrawn, c.last(keyOf("c")).state)
+				assert.Equal(t, asked-1, c.asked(c.first))
+			})
+		}
 	})
-	t.Run("a pass that takes its slot late has as much time as another", func(t *testing.T) {
-		c, free := full(t)
-		c.reserve(keyOf("c"), "a")
-		free()
-		offeredTo(t, c, "c")
-		c.clock.Step(prepareTimeout - time.Second)
-		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
-		c.clock.Step(prepareTimeout - time.Second)
-		assert.True(t, c.clock.HasWaiters(), "its time has not passed")
-		c.begin(keyOf("c"), fails)
-		assert.Equal(t, clusterKey("c"), c.next(t))
-		assert.NotNil(t, c.find(keyOf("c"), "a").failure, "it was made")
-	})
-	t.Run("a call whose preparation takes too long is made by the next pass", func(t *testing.T) {
-		c := newTestCalls(t)
-		require.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
-		c.clock.Step(prepareTimeout)
-		assert.Equal(t, clusterKey("c"), c.next(t))
-		c.begin(keyOf("c"), mustNotRun(t))
-		c.wait()
-		assertUnused(t, c.first)
-		assert.Equal(t, preparing, c.reserve(keyOf("c"), "a").state)
-	})
-	t.Run("a call that is dropped while it is prepared is never made", func(t *testing.T) {
-		c := newTestCalls(t)
-		c.reserve(keyOf("c"), "a")
-		c.drop(keyOf("c"))
-		c.begin(keyOf("c"), mustNotRun(t))
-		c.wait()
-		assertUnused(t, c.first)
-		assert.Empty(t, c.byKey)
+	t.Run("a pass that does not get as far as to ask leaves it in the queue", func(t *testing.T) {
+		c := full(t)
+		pass(c, reserves(t, c, "a", waiting))
+		require.Equal(t, waiting, c.reserve(keyOf("next"), "a").state)
+		pass(c, func() { c.withdrawUnbegun(clusterKey("c"), false) })
+		c.releaseSlot(c.first)
+		c.wantEnqueued(t, "c")
 	})
 }
 
 func TestMemberCalls_drop(t *testing.T) {
-	t.Run("a call without a slot is never made", func(t *testing.T) {
+	t.Run("a call without a slot leaves the queue", func(t *testing.T) {
 		c := newTestCalls(t)
-		for range firstPerWorkspace {
-			require.True(t, c.first.acquire(t.Context(), clusterKey("c").Namespace))
-		}
+		c.takeSlots(t, c.first, firstPerWorkspace)
 		c.ensure(keyOf("c"), "a", mustNotRun(t))
 		c.drop(keyOf("c"))
-		assert.Equal(t, clusterKey("c"), c.next(t), "its end enqueues the Cluster")
+		assert.Empty(t, c.byKey)
+	})
+	t.Run("a slot that is offered goes to the next call", func(t *testing.T) {
+		c := newTestCalls(t)
+		c.takeSlots(t, c.first, firstPerWorkspace)
+		for _, name := range []string{"c", "next"} {
+			require.Equal(t, waiting, c.reserve(keyOf(name), "a").state)
+		}
+		c.releaseSlot(c.first)
+		c.drop(keyOf("c"))
+		c.wantEnqueued(t, "c", "next")
+	})
+	t.Run("a call that is prepared is never made", func(t *testing.T) {
+		c := newTestCalls(t)
+		c.reserve(keyOf("c"), "a")
+		c.drop(keyOf("c"))
+		c.begin(keyOf("c"), mustNotRun(t))
+		assertUnused(t, c.first)
 		assert.Empty(t, c.byKey)
 	})
 	t.Run("a call that waits for its member is never made", func(t *testing.T) {

@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"net/netip"
@@ -23,6 +24,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -74,6 +77,24 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 		}
 	}
 	return h
+}
+
+// Reconcile is a pass over a Cluster that is not deleted.
+func (h *harness) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	defer h.BeginPass(cluster)()
+	return h.Importer.Reconcile(ctx, cluster)
+}
+
+// Uninstall is a pass over a deleted Cluster.
+func (h *harness) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
+	defer h.BeginPass(cluster)()
+	return h.Importer.Uninstall(ctx, cluster, deadline)
+}
+
+// AgentBelongsTo is a pass over a deleted Cluster.
+func (h *harness) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
+	defer h.BeginPass(cluster)()
+	return h.Importer.AgentBelongsTo(ctx, cluster, others)
 }
 
 // see puts a version of a Secret into the cache of versions.

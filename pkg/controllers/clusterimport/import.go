@@ -36,21 +36,22 @@ func (i *Importer) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
 	cluster := types.NamespacedName{Namespace: namespace, Name: name}
 	i.kubeconfigs.drop(cluster)
-	i.calls.drop(callKey{cluster, installing})
-	i.calls.drop(callKey{cluster, removing})
-	i.calls.drop(callKey{cluster, checkingOwner})
+	for _, purpose := range purposes {
+		i.calls.drop(callKey{cluster, purpose})
+	}
+}
+
+// BeginPass implements cluster.AgentInstaller.
+func (i *Importer) BeginPass(cluster *fleet.Cluster) (end func()) {
+	return i.calls.beginPass(nameOf(cluster))
 }
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
 func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
-	install, removal := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}
-	var out result.Result
-	_ = i.calls.pass(func() error {
-		out = i.reconcile(ctx, cluster)
-		return out.Err
-	}, install, removal)
+	out := i.reconcile(ctx, cluster)
+	i.calls.withdrawUnbegun(nameOf(cluster), out.Err == nil)
 	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
-	if !underWay && !i.calls.state(install).isPending() {
+	if !underWay && !i.calls.last(callKey{nameOf(cluster), installing}).state.isPending() {
 		i.kubeconfigs.drop(nameOf(cluster))
 	}
 	return out
@@ -237,12 +238,13 @@ const (
 
 // claimOf returns the claim to the agent in the namespace that the Cluster names now; its last import may have used another one.
 func (i *Importer) claimOf(cluster *fleet.Cluster) agentClaim {
-	status, call := cluster.Status, i.calls.stateUnlessFailed(callKey{nameOf(cluster), installing})
+	status, call := cluster.Status, i.calls.last(callKey{nameOf(cluster), installing})
 	isImported := status.AgentDeployedGeneration != nil
+	mayWrite := call.state == preparing || call.state == running
 	switch {
 	case isImported && (status.Import == nil || status.Import.AgentNamespace == agentspec.Namespace(i.Context, cluster)):
 		return importedAgent
-	case call.isPending() || call == ended && !isImported: // the status does not record the call yet
+	case mayWrite, call.failure == nil && (call.state.isPending() || call.state == ended && !isImported): // the status does not record the call yet
 		return installsAgent
 	}
 	return noAgent

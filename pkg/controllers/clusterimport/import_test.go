@@ -527,7 +527,7 @@ func TestImport_twoNewClusters(t *testing.T) {
 		assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason, out.Message)
 		assert.Contains(t, out.Message, says)
 		h.Wait()
-		assert.Equal(t, absent, h.calls.state(callKey{nameOf(c), installing}))
+		assert.Equal(t, absent, h.calls.last(callKey{nameOf(c), installing}).state)
 	}
 
 	t.Run("one begins before the other", func(t *testing.T) {
@@ -601,7 +601,7 @@ func TestImport_twoNewClusters(t *testing.T) {
 		<-canceled
 		close(answer)
 		h.Wait()
-		assert.Equal(t, absent, h.calls.state(key))
+		assert.Equal(t, absent, h.calls.last(key).state)
 	})
 	t.Run("the other one fails", func(t *testing.T) {
 		h, m, first, second := setup()
@@ -744,9 +744,7 @@ func TestReconcile_waitingForASlot(t *testing.T) {
 	secret := kubeconfigSecret(with(t, to(m.Server)))
 	secret.Data["apiServerCA"] = append(pemOf(m.Certificate()), make([]byte, maxKubeconfig-10_000)...)
 	h.update(t, secret, "2")
-	for range firstPerWorkspace {
-		require.True(t, h.calls.first.tryAcquire("ns"))
-	}
+	h.calls.takeSlots(t, h.calls.first, firstPerWorkspace)
 	renderer := h.renderer
 	h.renderer = nil // nothing may be rendered
 	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
@@ -761,11 +759,11 @@ func TestReconcile_waitingForASlot(t *testing.T) {
 
 	t.Log("with a slot it goes on")
 	h.renderer = renderer
-	h.calls.first.release("ns")
-	require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
+	h.calls.releaseSlot(h.calls.first)
+	require.Equal(t, offered, h.calls.last(keyOf("c")).state)
 	h.reads()
 	require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-	require.Eventually(t, func() bool { return !h.calls.state(keyOf("c")).isPending() }, patience, pause)
+	require.Eventually(t, func() bool { return !h.calls.last(keyOf("c")).state.isPending() }, patience, pause)
 	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
 	assert.Zero(t, h.reads(), "its kubeconfig was kept")
 }
@@ -801,20 +799,18 @@ func TestReconcile_waitsNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := fresh()
 			h, m := importable(t, c)
-			for range firstPerWorkspace {
-				require.True(t, h.calls.first.tryAcquire("ns"))
-			}
+			h.calls.takeSlots(t, h.calls.first, firstPerWorkspace)
 			require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
 			free := firstPerWorkspace
 			if hasOffer {
-				h.calls.first.release("ns")
+				h.calls.releaseSlot(h.calls.first)
 				free--
-				require.Eventually(t, func() bool { return h.calls.isOffered(keyOf("c")) }, patience, pause)
+				require.Equal(t, offered, h.calls.last(keyOf("c")).state)
 			}
 			c.Spec.Quarantined = true
 			require.True(t, h.Reconcile(t.Context(), c).IsSkip())
 			h.Wait()
-			assert.Equal(t, free, h.calls.first.asked("ns"))
+			assert.Equal(t, free, h.calls.asked(h.calls.first))
 			assert.Empty(t, m.requests)
 			require.True(t, h.Reconcile(t.Context(), c).IsSkip())
 			assert.Nil(t, h.kept())
@@ -1184,9 +1180,9 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		require.True(t, h.Reconcile(t.Context(), c).IsDone())
 		close(end)
 		h.Wait()
-		assert.Equal(t, ended, h.calls.state(keyOf("c")), "nothing is kept for a call that was cancelled")
+		assert.Equal(t, ended, h.calls.last(keyOf("c")).state, "nothing is kept for a call that was cancelled")
 		require.True(t, h.Reconcile(t.Context(), c).IsDone())
-		assert.Equal(t, absent, h.calls.state(keyOf("c")))
+		assert.Equal(t, absent, h.calls.last(keyOf("c")).state)
 	})
 	t.Run("a Secret that is no longer wanted is removed", func(t *testing.T) {
 		h, m, c, _ := withPullSecret(t)

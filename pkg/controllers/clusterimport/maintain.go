@@ -44,7 +44,7 @@ func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.
 	install := callKey{nameOf(cluster), installing}
 	switch {
 	case len(last.StaleAgentNamespaces) == 0:
-		if i.calls.state(install) == ended {
+		if !i.calls.last(install).state.isPending() {
 			i.calls.drop(install)
 		}
 		return imported()
@@ -101,20 +101,22 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 	last := cluster.Status.Import
 	key := callKey{nameOf(cluster), removing}
 	call := i.calls.reserve(key, member.fingerprint+"/"+strings.Join(last.StaleAgentNamespaces, ","))
-	i.calls.begin(key, func(ctx context.Context) *failure {
-		return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
-			agent, err := member.asAgent(last.AgentNamespace)
-			if err != nil {
-				return failuref(fleet.ReasonError, "%s", err)
-			}
-			for _, namespace := range last.StaleAgentNamespaces {
-				if problem := agent.removeStaleAgent(ctx, cluster, agentIn(cluster, namespace, i.SystemNamespace), last); problem != nil {
-					return problem
+	if call.state == preparing {
+		i.calls.begin(key, func(ctx context.Context) *failure {
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
+				agent, err := member.asAgent(last.AgentNamespace)
+				if err != nil {
+					return failuref(fleet.ReasonError, "%s", err)
 				}
-			}
-			return nil
+				for _, namespace := range last.StaleAgentNamespaces {
+					if problem := agent.removeStaleAgent(ctx, cluster, agentIn(cluster, namespace, i.SystemNamespace), last); problem != nil {
+						return problem
+					}
+				}
+				return nil
+			})
 		})
-	})
+	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}
@@ -284,17 +286,19 @@ func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster
 	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
 	objects := agentObjects(agentNamespace, requiresPriorityClass(cluster), nil)
 	call := i.calls.reserve(key, "disable/"+member.fingerprint+"/"+agentNamespace)
-	i.calls.begin(key, func(ctx context.Context) *failure {
-		defer member.close()
-		if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
-			return problem
-		}
-		ended, problem := member.stopAgent(ctx, agentNamespace, stopTimeout)
-		if problem != nil {
-			return problem
-		}
-		return member.removeStopped(ctx, agentIn(cluster, agentNamespace, i.SystemNamespace), ended, stopTimeout, objects, "removing the agent's")
-	})
+	if call.state == preparing {
+		i.calls.begin(key, func(ctx context.Context) *failure {
+			defer member.close()
+			if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
+				return problem
+			}
+			ended, problem := member.stopAgent(ctx, agentNamespace, stopTimeout)
+			if problem != nil {
+				return problem
+			}
+			return member.removeStopped(ctx, agentIn(cluster, agentNamespace, i.SystemNamespace), ended, stopTimeout, objects, "removing the agent's")
+		})
+	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
 	}

@@ -50,7 +50,7 @@ type Importer struct {
 	requests          credentialstatus.Requests
 	renderer          *agentmanifest.Renderer
 	calls             *memberCalls
-	claiming          sync.Mutex // is held by claim
+	claiming          sync.Mutex // is held by reserveUnclaimed
 }
 
 // maxPullSecretDigests is much larger than the number of image pull Secrets of a hub.

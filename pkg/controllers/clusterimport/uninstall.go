@@ -33,15 +33,7 @@ import (
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. An attempt takes a minute at most and ends
 // at the deadline; until then, another one follows a failure about which nobody has to act.
-func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (farewell finalizing.Farewell, err error) {
-	err = i.calls.pass(func() error {
-		farewell, err = i.uninstall(ctx, cluster, deadline)
-		return err
-	}, callKey{nameOf(cluster), removing})
-	return farewell, err
-}
-
-func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) (finalizing.Farewell, error) {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return finalizing.NotNeeded(), nil
 	}
@@ -49,10 +41,10 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		return finalizing.Removed(), nil
 	}
 
-	// Find the removal that an earlier pass has asked for. It must be prepared if there is none, or when it is offered a slot.
+	// Find the removal that an earlier pass has asked for. This pass prepares it if there is none, or when it is offered a slot.
 	install, key, inputs := callKey{nameOf(cluster), installing}, callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
-	call := i.calls.find(key, inputs)
-	isUnprepared := call.state == absent || call.state == offered
+	call := i.calls.last(key)
+	isUnprepared := call.isUnprepared(inputs)
 	now := i.Clock.Now()
 	remaining := deadline.Sub(now)
 	mayRepeat := func() bool { return call.failure != nil && call.failure.isTransient && remaining > 0 }
@@ -85,12 +77,13 @@ func (i *Importer) uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
 			u.pullSecrets = last.PullSecrets
 		}
-		call = i.calls.reserve(key, inputs)
-		i.calls.begin(key, func(ctx context.Context) *failure {
-			ctx, cancel := context.WithTimeout(ctx, remaining)
-			defer cancel()
-			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(remaining/4), u.run)
-		})
+		if call = i.calls.reserve(key, inputs); call.state == preparing {
+			i.calls.begin(key, func(ctx context.Context) *failure {
+				ctx, cancel := context.WithTimeout(ctx, remaining)
+				defer cancel()
+				return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone(remaining/4), u.run)
+			})
+		}
 	}
 
 	// Wait until the call has ended, at the latest until the deadline.
@@ -120,40 +113,33 @@ func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 		i.calls.drop(callKey{nameOf(cluster), checkingOwner})
 		return false, true, nil
 	}
-	err = i.calls.pass(func() error {
-		belongs, canAsk, err = i.agentBelongsTo(ctx, cluster, others)
-		return err
-	}, callKey{nameOf(cluster), checkingOwner})
-	return belongs, canAsk, err
-}
-
-func (i *Importer) agentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) (belongs, canAsk bool, err error) {
 	var uids []string
 	for _, other := range others {
 		uids = append(uids, string(other.UID))
 	}
 	slices.Sort(uids)
 	key, inputs := callKey{nameOf(cluster), checkingOwner}, strings.Join(uids, " ")
-	call := i.calls.find(key, inputs)
-	if call.state == absent || call.state == offered || call.due(i.Clock.Now()) {
+	call := i.calls.last(key)
+	if call.isUnprepared(inputs) || call.due(i.Clock.Now()) {
 		member, out := i.clientForInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if member == nil { // a wait is for a kubeconfig that was deleted
 			return false, !out.IsWait(), out.Err
 		}
-		call = i.calls.reserve(key, inputs)
-		i.calls.begin(key, func(ctx context.Context) *failure {
-			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
-				agent, err := member.installedAgent(ctx, i.lastNamespace(cluster))
-				if err != nil {
-					return diagnose(member.server, "checking which Cluster the agent belongs to", err)
-				}
-				if !slices.ContainsFunc(others, agent.belongsTo) {
-					// It may belong to one of them later, when that Cluster is imported: as a failure, the call is repeated.
-					return failuref(fleet.ReasonAgentUnaware, "the agent belongs to none of the Clusters that claim it")
-				}
-				return nil
+		if call = i.calls.reserve(key, inputs); call.state == preparing {
+			i.calls.begin(key, func(ctx context.Context) *failure {
+				return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
+					agent, err := member.installedAgent(ctx, i.lastNamespace(cluster))
+					if err != nil {
+						return diagnose(member.server, "checking which Cluster the agent belongs to", err)
+					}
+					if !slices.ContainsFunc(others, agent.belongsTo) {
+						// It may belong to one of them later, when that Cluster is imported: as a failure, the call is repeated.
+						return failuref(fleet.ReasonAgentUnaware, "the agent belongs to none of the Clusters that claim it")
+					}
+					return nil
+				})
 			})
-		})
+		}
 	}
 	return call.state == ended && call.failure == nil, true, nil
 }
@@ -165,10 +151,10 @@ const unreportedFor = time.Minute
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
 // the token may already be deleted together with its namespace. Then the last reported reason counts: it tells whether a call
 // to the member was started, which may have changed the member even if it failed. A Cluster that was deleted before the first report may
-// have been imported by a hub that has stopped since. A removal that waits for a slot was decided by an earlier pass.
+// have been imported by a hub that has stopped since. A removal that waits for a slot, or was withdrawn, was decided by an earlier pass.
 func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 	_, err := i.tokens.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
-	hasCall := i.calls.state(callKey{nameOf(cluster), installing}) != absent || i.calls.state(callKey{nameOf(cluster), removing}) != absent
+	hasCall := i.calls.last(callKey{nameOf(cluster), installing}).state != absent || i.calls.last(callKey{nameOf(cluster), removing}).state != absent
 	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || hasCall {
 		return true
 	}

@@ -532,9 +532,7 @@ func waitingRemoval(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster, 
 	t.Helper()
 	c = fresh()
 	h, m = importable(t, c)
-	for range removalsPerWorkspace {
-		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
-	}
+	h.calls.takeSlots(t, h.calls.removals, removalsPerWorkspace)
 	c.Status.AgentDeployedGeneration = new(int64)
 	until = h.clock.Now().Add(30 * time.Second)
 	require.True(t, h.uninstalls(t, c, until).IsWaiting())
@@ -548,10 +546,6 @@ func TestUninstall_notBegunInTime(t *testing.T) {
 	assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
 	assert.Contains(t, out.Message, "did not begin to remove the agent in time")
 	assert.Empty(t, m.requests)
-	h.calls.drop(callKey{clusterKey("c"), removing})
-	for range removalsPerWorkspace {
-		h.calls.removals.release(c.Namespace)
-	}
 }
 
 func TestAgentBelongsTo(t *testing.T) {
@@ -608,17 +602,15 @@ func TestAgentBelongsTo(t *testing.T) {
 		secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
 		h := newHarness(t, secret)
 		c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
-		for range removalsPerWorkspace {
-			require.True(t, h.calls.removals.tryAcquire(c.Namespace))
-		}
+		h.calls.takeSlots(t, h.calls.removals, removalsPerWorkspace)
 		h.belongs(t, c, stranger)
-		h.calls.removals.release(c.Namespace)
-		require.Eventually(t, func() bool { return h.calls.isOffered(callKey{nameOf(c), checkingOwner}) }, patience, pause)
+		h.calls.releaseSlot(h.calls.removals)
+		require.Equal(t, offered, h.calls.last(callKey{nameOf(c), checkingOwner}).state)
 		c.Spec.KubeConfigSecret = "gone"
 		_, canAsk := h.belongs(t, c, stranger)
 		require.False(t, canAsk)
 		h.Wait()
-		assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
+		assert.Equal(t, removalsPerWorkspace-1, h.calls.asked(h.calls.removals))
 		assert.Empty(t, m.requests)
 	})
 	for _, name := range []string{"the claims end while the call waits for a slot", "while a slot is offered", "while the member is asked"} {
@@ -639,16 +631,15 @@ func TestAgentBelongsTo(t *testing.T) {
 					return true
 				}
 			} else {
-				for ; taken < removalsPerWorkspace; taken++ {
-					require.True(t, h.calls.removals.tryAcquire(c.Namespace))
-				}
+				taken = removalsPerWorkspace
+				h.calls.takeSlots(t, h.calls.removals, taken)
 			}
 			h.belongs(t, c, stranger)
 			switch name {
 			case "while a slot is offered":
-				h.calls.removals.release(c.Namespace)
+				h.calls.releaseSlot(h.calls.removals)
 				taken--
-				require.Eventually(t, func() bool { return h.calls.isOffered(key) }, patience, pause)
+				require.Equal(t, offered, h.calls.last(key).state)
 			case "while the member is asked":
 				<-begun
 			}
@@ -656,8 +647,8 @@ func TestAgentBelongsTo(t *testing.T) {
 			assert.False(t, belongs)
 			assert.True(t, canAsk)
 			h.Wait()
-			assert.Equal(t, taken, h.calls.removals.asked(c.Namespace))
-			assert.Equal(t, absent, h.calls.state(key))
+			assert.Equal(t, taken, h.calls.asked(h.calls.removals))
+			assert.Equal(t, absent, h.calls.last(key).state)
 		})
 	}
 }
@@ -720,8 +711,8 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	until := h.clock.Now().Add(time.Minute)
 	require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	removal := callKey{clusterKey("c"), removing}
-	for h.calls.state(removal).isPending() {
-		require.True(t, h.uninstalls(t, c, until).IsWaiting() || !h.calls.state(removal).isPending())
+	for h.calls.last(removal).state.isPending() {
+		require.True(t, h.uninstalls(t, c, until).IsWaiting() || !h.calls.last(removal).state.isPending())
 	}
 	h.Wait()
 	require.True(t, h.uninstalls(t, c, until).IsRemoved())
@@ -776,6 +767,12 @@ func TestUninstall_unreportedImport(t *testing.T) {
 }
 
 func TestUninstall_waitsForASlot(t *testing.T) {
+	for name, passFails := range map[string]bool{"the next pass takes the slot": false, "the next pass fails": true} {
+		t.Run(name, func(t *testing.T) { uninstallsAfterWaiting(t, passFails) })
+	}
+}
+
+func uninstallsAfterWaiting(t *testing.T, passFails bool) {
 	const agent = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
 	c := fresh()
 	h, m := importable(t, c)
@@ -783,15 +780,25 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 	h.Wait() // the call ends, and no status is written
 	require.Contains(t, m.state(t), agent)
 	h.tokens.All = nil
-	for range removalsPerWorkspace {
-		require.True(t, h.calls.removals.tryAcquire(c.Namespace))
-	}
+	h.calls.takeSlots(t, h.calls.removals, removalsPerWorkspace)
 	until := h.clock.Now().Add(time.Minute)
 	for range 3 {
 		require.True(t, h.uninstalls(t, c, until).IsWaiting())
 	}
-	h.calls.removals.release(c.Namespace)
-	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	h.calls.releaseSlot(h.calls.removals)
+	require.Equal(t, offered, h.calls.last(callKey{clusterKey("c"), removing}).state)
+	if passFails {
+		h.kubeconfigs.drop(nameOf(c))
+		isFirst := true
+		h.kube.PrependReactor("get", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			fails := isFirst
+			isFirst = false
+			return fails, nil, errors.New("the API server is overloaded")
+		})
+		_, err := h.Uninstall(t.Context(), c, until)
+		require.Error(t, err)
+		require.Equal(t, removalsPerWorkspace-1, h.calls.asked(h.calls.removals), "it keeps no slot until its repetition")
+	}
 	require.True(t, h.uninstalls(t, c, until).IsWaiting(), "nothing but the first pass knows that a call has touched the member")
 	h.Wait()
 	assert.True(t, h.uninstalls(t, c, until).IsRemoved())
@@ -800,12 +807,12 @@ func TestUninstall_waitsForASlot(t *testing.T) {
 
 func TestUninstall_givesUpWithASlot(t *testing.T) {
 	h, m, c, until := waitingRemoval(t)
-	h.calls.removals.release(c.Namespace)
-	require.Eventually(t, func() bool { return h.calls.isOffered(callKey{clusterKey("c"), removing}) }, patience, pause)
+	h.calls.releaseSlot(h.calls.removals)
+	require.Equal(t, offered, h.calls.last(callKey{clusterKey("c"), removing}).state)
 	h.clock.Step(30 * time.Second)
 	assert.Equal(t, fleet.ReasonFarewellTimeout, h.uninstalls(t, c, until).Reason)
 	h.Wait()
-	assert.Equal(t, removalsPerWorkspace-1, h.calls.removals.asked(c.Namespace))
+	assert.Equal(t, removalsPerWorkspace-1, h.calls.asked(h.calls.removals))
 	assert.Empty(t, m.requests)
 }
 
@@ -813,9 +820,7 @@ func TestUninstall_givesUpWithASlot(t *testing.T) {
 func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	c := fresh()
 	h, m := importable(t, c)
-	for range firstPerWorkspace {
-		require.True(t, h.calls.first.acquire(t.Context(), c.Namespace))
-	}
+	h.calls.takeSlots(t, h.calls.first, firstPerWorkspace)
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
