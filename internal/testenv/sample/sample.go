@@ -47,7 +47,7 @@ func OneIn(t *testing.T, n int) func() bool {
 	if All() {
 		return func() bool { return true }
 	}
-	random := newRandom(t)
+	random := Random(t)
 	return func() bool { return random.IntN(n) == 0 }
 }
 
@@ -58,7 +58,7 @@ func Some[T any](t *testing.T, n int, cases []T) []T {
 		return cases
 	}
 	cases = slices.Clone(cases)
-	newRandom(t).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	Random(t).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
 	return cases[:min(n, len(cases))]
 }
 
@@ -68,14 +68,15 @@ func Numbers(t *testing.T, stride int) iter.Seq[int] {
 	if All() {
 		stride = 1
 	}
-	random := newRandom(t)
+	random := Random(t)
 	return func(yield func(int) bool) {
 		for n := 1 + random.IntN(stride); yield(n); n += 1 + random.IntN(2*stride-1) {
 		}
 	}
 }
 
-func newRandom(t *testing.T) *rand.Rand {
+// Random returns a source of random numbers whose seed is printed.
+func Random(t *testing.T) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(seedOf(t), hashOf(t.Name()))) //nolint:gosec // a sample is no secret
 }
