@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -94,10 +95,17 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 		if err != nil {
 			return err
 		}
-		// A watch that continues from a later version than the API server has gets no event until the API server has passed it.
-		if order, err := resourceversion.CompareResourceVersion(latest, all.ResourceVersion); err == nil && order > 0 {
-			return fmt.Errorf("the caches are of version %s, and the API server is at version %s: was etcd restored? "+
-				"The hub has to start with empty caches", latest, all.ResourceVersion)
+		// A watch that continues from a later version than the API server has gets no event until the API server has passed that version. If the
+		// API server has passed it, or the restore has raised the version, the version of an object is still lower than the one that the cache
+		// received before the list. The cache may then show a deletion, for example, that the backup does not contain.
+		if isLater(latest, all.ResourceVersion) {
+			return fmt.Errorf("the cache is at version %s, and the API server at version %s: %w", latest, all.ResourceVersion, errRestored)
+		}
+		for _, object := range all.Items {
+			if version, _ := kind.cache.of(keyOf(object)); isLater(version, object.ResourceVersion) && !isLater(version, latest) {
+				return fmt.Errorf("the cache has version %s of %s, and the API server has version %s: %w",
+					version, keyOf(object), object.ResourceVersion, errRestored)
+			}
 		}
 		missing := kind.missing(all.Items)
 		for poll := 0; len(missing) > 0 && poll < pollsPerList; poll++ {
@@ -114,14 +122,21 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 	}
 }
 
+var errRestored = errors.New("was etcd restored? The hub has to start with empty caches")
+
 // missing returns the listed objects that the cache does not contain in this or a newer version.
 func (k awaitedVersions) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
-		version, found := k.cache.of(object.Namespace + "/" + object.Name)
-		order, err := resourceversion.CompareResourceVersion(version, object.ResourceVersion)
-		if !found || err == nil && order < 0 {
+		if version, found := k.cache.of(keyOf(object)); !found || isLater(object.ResourceVersion, version) {
 			missing = append(missing, object)
 		}
 	}
 	return missing
+}
+
+func keyOf(object metav1.PartialObjectMetadata) string { return object.Namespace + "/" + object.Name }
+
+func isLater(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order > 0
 }

@@ -43,7 +43,7 @@ func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjec
 	return list, nil
 }
 
-// cachedVersions is a cache that has received events up to version 20.
+// cachedVersions is a cache that has received events up to version 20 before the list.
 type cachedVersions func(key string) (version string, found bool)
 
 func (c cachedVersions) of(key string) (string, bool) { return c(key) }
@@ -57,10 +57,10 @@ func TestCatchUp(t *testing.T) {
 		asked        int
 	}{
 		"there is nothing":                  {[]map[string]string{{}}, []map[string]string{{}}, 0, 1},
-		"it is as new":                      {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "9"}}, 1, 1},
-		"it is newer, in decimal":           {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "10"}}, 1, 1},
-		"it is behind for two pollsPerList": {[]map[string]string{{"a": "9"}}, []map[string]string{{}, {"ns/a": "8"}, {"ns/a": "9"}}, 3, 1},
-		"what is deleted is not waited for": {[]map[string]string{{"a": "9"}, {}}, []map[string]string{{}}, pollsPerList + 1, 2},
+		"it is as new":                      {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "9"}}, 2, 1},
+		"it is newer, since the list":       {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "21"}}, 2, 1},
+		"it is behind for two pollsPerList": {[]map[string]string{{"a": "9"}}, []map[string]string{{}, {}, {"ns/a": "8"}, {"ns/a": "9"}}, 4, 1},
+		"what is deleted is not waited for": {[]map[string]string{{"a": "9"}, {}}, []map[string]string{{}}, pollsPerList + 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, pollsPerList := &listed{answers: test.lists}, 0
@@ -92,7 +92,16 @@ func TestCatchUpErrors(t *testing.T) {
 	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "20"}, cache: empty}}
 	require.NoError(t, b.await(t.Context()))
 	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "19"}, cache: empty}}
-	require.ErrorContains(t, b.await(t.Context()), "the caches are of version 20, and the API server is at version 19")
+	require.ErrorContains(t, b.await(t.Context()), "the cache is at version 20, and the API server at version 19")
+}
+
+// After `etcdutl snapshot restore --bump-revision`, or when the API server has passed the version of the cache, only the versions of the objects
+// show that the cache is newer than etcd. The API server no longer has what is cached: a deletion, for example.
+func TestCatchUpRestored(t *testing.T) {
+	cached := cachedVersions(func(string) (string, bool) { return "19", true })
+	list := &listed{answers: []map[string]string{{"a": "9"}}, version: "1000000010"}
+	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: list, cache: cached}}}
+	require.ErrorContains(t, b.await(t.Context()), "the cache has version 19 of ns/a, and the API server has version 9: was etcd restored?")
 }
 
 // The absence of an object of each of these kinds decides something, such as the deletion of a BundleDeployment.
