@@ -301,8 +301,15 @@ func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegis
 	for name, r := range requests {
 		candidates = append(candidates, registration.Refused{Name: name, Created: r.CreationTimestamp.Time, Decided: r.Status.Approval != nil})
 	}
-	now := h.Clock.Now()
-	for _, name := range registration.DeletableRefused(candidates, now) {
+	var names []string
+	_, now, err := h.HasPassedOnServer(ctx, func(now time.Time) bool {
+		names = registration.DeletableRefused(candidates, now)
+		return len(names) > 0
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
 		r := requests[name]
 		if registration.IsForClusternet(r, h.HubUser) && now.Sub(r.CreationTimestamp.Time) < registration.RefusedLifetime {
 			if err := h.deleteClusternetRequest(ctx, r); err != nil {

@@ -11,9 +11,13 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kubetesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
@@ -345,6 +349,20 @@ func TestDeleteRefused(t *testing.T) {
 			assert.Equal(t, row.again, s.delays["fleet-default/r"])
 		})
 	}
+	t.Run("old only by the clock of the hub, which is a day ahead: kept", func(t *testing.T) {
+		s := newScene(t)
+		r := s.refusedRequest("r", time.Minute)
+		s.Clock.(*clocktesting.FakeClock).Step(registration.RefusedLifetime)
+		failure := errTest
+		s.kube.PrependReactor("create", "selfsubjectreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, &authenticationv1.SelfSubjectReview{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}, failure
+		})
+		require.ErrorIs(t, s.deleteRefused(t.Context(), r, stalled), errTest)
+		failure = nil
+		require.NoError(t, s.deleteRefused(t.Context(), r, stalled))
+		assert.Empty(t, s.writes())
+		assert.Equal(t, registration.RefusedLifetime-time.Minute, s.delays["fleet-default/r"])
+	})
 	t.Run("of too many, the oldest are deleted", func(t *testing.T) {
 		s := newScene(t)
 		var all []*fleet.ClusterRegistration
