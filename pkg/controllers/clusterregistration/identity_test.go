@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -8,7 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -114,6 +117,35 @@ func TestOtherMayBeGranted(t *testing.T) {
 	assert.False(t, s.otherMayBeGranted(other, both), "its own grant")
 	s.Clock.(interface{ Step(time.Duration) }).Step(time.Minute)
 	assert.True(t, s.otherMayBeGranted(s.request, both), "however slow the cache is")
+}
+
+func TestOtherMayBeGranted_refusedWrite(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("denied by a webhook"))
+	unknown := apierrors.NewTimeoutError("", 0)
+	for name, row := range map[string]struct {
+		answers []error
+		mayBe   bool
+	}{
+		"refused, so nothing is stored":       {[]error{forbidden}, false},
+		"refused again":                       {[]error{forbidden, forbidden}, false},
+		"invalid":                             {[]error{apierrors.NewInvalid(schema.GroupKind{}, "", nil)}, false},
+		"a webhook refuses it without a code": {[]error{apierrors.NewBadRequest("denied")}, false},
+		"unknown":                             {[]error{unknown}, true},
+		"refused, after an earlier write with an unknown result": {[]error{unknown, forbidden}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			granted := s.request.Status
+			granted.Granted = true
+			for _, answer := range row.answers {
+				s.fails("patch", "clusterregistrations", answer)
+				_, _, _, err := s.writeStatus(t.Context(), s.request, granted, done)
+				require.ErrorIs(t, err, answer)
+			}
+			other, _ := s.earlier()
+			assert.Equal(t, row.mayBe, s.otherMayBeGranted(other, []*fleet.ClusterRegistration{s.request, other}))
+		})
+	}
 }
 
 func (s *scene) sibling(name string, age time.Duration, granted bool) *fleet.ClusterRegistration {

@@ -221,11 +221,17 @@ func (h *handler) writeStatus(
 	after.Status = *status.DeepCopy()
 	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
 	granting := after.Status.Granted && !request.Status.Granted
+	isEarlierUnknown := h.grantAttempts.IsStale(request) // a write on this version may have granted the request
 	if granting {
 		h.grantAttempts.Attempted(request)
 	}
 	latest, changed, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
 	if err != nil {
+		// Nothing is stored if, for example, a webhook refuses the write. The other requests of the identity would wait for a grant that never comes.
+		isRefused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+		if granting && isRefused && !isEarlierUnknown {
+			h.grantAttempts.Observed(string(request.UID))
+		}
 		return request, nil, false, err
 	}
 	if out.After > 0 {
