@@ -22,7 +22,8 @@ type serverClock struct {
 const skewMaxAge = time.Minute
 
 // HasPassedOnServer reports whether hasPassed returns true for the time of the API server's clock. It asks the API server only if hasPassed returns true
-// for the time of the hub's clock, which may be ahead. now is the last time that was passed to hasPassed.
+// for the time of the hub's clock, which may be ahead. If that clock is behind, the result is true later, by the difference. now is the last time that
+// was passed to hasPassed.
 func (c *Context) HasPassedOnServer(ctx context.Context, hasPassed func(now time.Time) bool) (result bool, now time.Time, err error) {
 	if now = c.Clock.Now(); !hasPassed(now) {
 		return false, now, nil

@@ -70,7 +70,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 
 	// Delete an expired token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that
 	// was issued. An error is retried: until the deletion, the bearer tokens may still work. The clock of the API server counts, by which the
-	// token was created.
+	// token was created. If the hub's clock is behind, the bearer token expires before the deletion.
 	isExpired, now, err := h.isExpired(ctx, token)
 	if err != nil {
 		return token, err

@@ -133,7 +133,7 @@ func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistr
 	return secret, err
 }
 
-// tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.
+// tolerance is how much earlier or later than its ClusterRegistrationToken a bearer token may expire.
 const tolerance = time.Minute
 
 // bearer returns the bearer token in the Secret, or a new one if the Secret has none that works long enough.
@@ -145,16 +145,17 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 		issued, err := h.Issuer.IssueAtLeast(ctx, accountOf(token), credential.LongLived)
 		return issued.Token, err
 	}
-	lifetime := expires.Sub(h.Clock.Now())
+	lifetime := max(expires.Sub(h.Clock.Now()), credential.MinLifetime)
 	issued, err := h.Issuer.IssueAtLeast(ctx, accountOf(token), lifetime)
 	if err != nil || issued.Expires.IsZero() {
 		return issued.Token, err
 	}
 	// The API server's clock decides when the ClusterRegistrationToken was created and when the bearer token expires. If the hub's clock is
-	// ahead of it, the lifetime above is too short, or even negative: the bearer token would expire too early, and each reconcile would replace it.
-	if early := expires.Sub(issued.Expires); early > tolerance {
-		requested := max(lifetime, credential.MinLifetime) // by the Issuer
-		issued, err = h.Issuer.IssueAtLeast(ctx, accountOf(token), requested+early)
+	// ahead of it, the lifetime above is too short: the bearer token would expire too early, and each reconcile would replace it. If the hub's clock is
+	// behind, the lifetime is too long: agents could register after the ClusterRegistrationToken has expired.
+	off := expires.Sub(issued.Expires)
+	if off > tolerance || off < -tolerance && lifetime > credential.MinLifetime {
+		issued, err = h.Issuer.IssueAtLeast(ctx, accountOf(token), max(lifetime+off, credential.MinLifetime))
 	}
 	return issued.Token, err
 }

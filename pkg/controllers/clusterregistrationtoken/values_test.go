@@ -99,6 +99,7 @@ func TestEnsureValues(t *testing.T) {
 		"the clock of the hub is 13 hours ahead":                               {13 * time.Hour, time.Hour},
 		"the clock of the hub is ahead by most of the time that the token has": {20 * time.Minute, 25 * time.Minute},
 		"the token has less time left than the shortest bearer token":          {20 * time.Minute, 5 * time.Minute},
+		"the clock of the hub is 3 hours behind":                               {-3 * time.Hour, time.Hour},
 	} {
 		t.Run(name+": the bearer token works as long as the token, and stays", func(t *testing.T) {
 			right := h.Clock
@@ -116,6 +117,7 @@ func TestEnsureValues(t *testing.T) {
 			claims, err := credential.Inspect(credential.Token(values.Token))
 			require.NoError(t, err)
 			assert.False(t, claims.Expires.Before(expires.Time), "%s", claims.Expires)
+			assert.False(t, claims.Expires.After(noon.Add(max(row.left, credential.MinLifetime)+tolerance)), "%s", claims.Expires)
 
 			issuedBefore := issued
 			assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), short, expires))
