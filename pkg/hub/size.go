@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"crypto/sha256"
 	"maps"
 	"reflect"
 	"slices"
@@ -70,8 +71,9 @@ func withSmallMetadata(first cache.TransformFunc) cache.TransformFunc {
 }
 
 // limitMetadata reports whether it has dropped labels, annotations, finalizers or owners that take more memory than a limit: maxLabels is also that of
-// finalizers and of owners. It keeps labels, annotations and finalizers of the hub and
-// of other controllers of the fleet, unless a user has added too many of these as well: they say, for example, that the hub ignores the object.
+// finalizers and of owners. It keeps labels, annotations and finalizers of the hub and of other controllers of the fleet, unless a user has added too
+// many of these as well: they say, for example, that the hub ignores the object. The digest of the namespace key always stays: without it, the hub would
+// not recognize the namespace that it has just created for a Cluster.
 func limitMetadata(object metav1.Object, maxLabels, maxAnnotations int) (dropped bool) {
 	reduce := func(all map[string]string, limit int) map[string]string {
 		if sizeOfMap(all) <= limit {
@@ -81,7 +83,9 @@ func limitMetadata(object metav1.Object, maxLabels, maxAnnotations int) (dropped
 		kept := maps.Clone(all)
 		maps.DeleteFunc(kept, func(key, _ string) bool { return !strings.Contains(key, "cattle.io/") })
 		if sizeOfMap(kept) > limit {
-			return nil
+			maps.DeleteFunc(kept, func(key, value string) bool {
+				return key != fleet.NamespaceDigestAnnotation || len(value) > 2*sha256.Size
+			})
 		}
 		return maps.Collect(maps.All(kept)) // a map keeps the room for what was deleted
 	}

@@ -167,6 +167,20 @@ func TestWithSmallMetadata(t *testing.T) {
 	assert.Equal(t, want, kept, "as many as the admission policy permits")
 }
 
+// Without the digest, the hub would not recognize the namespace that it has just created for a Cluster: status.namespace may be written later.
+func TestLimitMetadata_namespaceDigest(t *testing.T) {
+	digest := strings.Repeat("d", 64)
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		fleet.NamespaceDigestAnnotation: digest, "objectset.rio.cattle.io/applied": strings.Repeat("x", smallPart),
+	}}}
+	assert.True(t, limitMetadata(cluster, smallPart, smallPart))
+	assert.Equal(t, map[string]string{fleet.NamespaceDigestAnnotation: digest}, cluster.Annotations)
+
+	cluster.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: strings.Repeat("d", smallPart)}
+	assert.True(t, limitMetadata(cluster, smallPart, smallPart))
+	assert.Empty(t, cluster.Annotations, "a user has written it")
+}
+
 // A refused request stays in the cache for a day, so none of its fields may take much memory there. The CustomResourceDefinitions of Fleet limit
 // neither the texts nor the labels.
 func TestWithSmallMetadata_fieldsOfRequests(t *testing.T) {
