@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -17,39 +19,55 @@ import (
 type APIReachability struct {
 	clock clock.PassiveClock
 
-	mu    sync.Mutex
-	since time.Time
+	mu      sync.Mutex
+	since   time.Time
+	failing sets.Set[string] // the resources of heartbeats whose last watch failed
 }
 
 // NewAPIReachability starts now.
 func NewAPIReachability(c clock.PassiveClock) *APIReachability {
-	return &APIReachability{clock: c, since: c.Now()}
+	return &APIReachability{clock: c, since: c.Now(), failing: sets.Set[string]{}}
 }
 
-// Since returns the time since which the API server is reachable.
+// Since returns the time since which the API server is reachable, which is now while it is not.
 func (r *APIReachability) Since() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.failing.Len() > 0 {
+		return r.clock.Now()
+	}
 	return r.since
 }
 
-// unreachable records that the API server is not reachable now.
-func (r *APIReachability) unreachable() {
+// watched records whether the API server was reachable for a watch of the resource.
+func (r *APIReachability) watched(resource string, reachable bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.since = r.clock.Now()
+	switch {
+	case !reachable:
+		r.failing.Insert(resource)
+	case r.failing.Has(resource):
+		r.failing.Delete(resource)
+		r.since = r.clock.Now()
+	}
 }
 
-// Wrap returns a transport that records failed watches of the hub's own clients. While the API server is not reachable, some watch is
-// retried all the time. Other requests may fail for other reasons and do not count.
+// Wrap returns a transport that records the watches with which the hub receives heartbeats. Other requests do not count: one that fails now and
+// then would keep every agent connected.
 func (r *APIReachability) Wrap(next http.RoundTripper) http.RoundTripper {
 	return transport.Sender(r.send).Wrap(next)
 }
 
 func (r *APIReachability) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	response, err := next.RoundTrip(req)
-	if req.URL.Query().Get("watch") != "" && isUnreachable(req.Context(), response, err) {
-		r.unreachable()
+	if req.URL.Query().Get("watch") == "" {
+		return response, err
+	}
+	switch resource := path.Base(req.URL.Path); resource {
+	case "leases", "clusters", "managedclusters":
+		if failed := isUnreachable(req.Context(), response, err); failed || err == nil {
+			r.watched(resource, !failed)
+		}
 	}
 	return response, err
 }

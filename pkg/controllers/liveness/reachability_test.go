@@ -49,6 +49,8 @@ func TestAPIReachability(t *testing.T) {
 		{"a watch that the hub ended", ended, "/clusters?watch=true", breaks(refused), false},
 		{"a cancelled watch", t.Context(), "/clusters?watch=true", breaks(context.Canceled), false},
 		{"another request that breaks", t.Context(), "/clusters", breaks(refused), false},
+		{"a watch of Leases", t.Context(), "/apis/coordination.k8s.io/v1/leases?watch=true", code(http.StatusServiceUnavailable), true},
+		{"a watch that receives no heartbeats", t.Context(), "/apis/fleet.cattle.io/v1alpha1/bundles?watch=true", code(http.StatusServiceUnavailable), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			clock := clocktesting.NewFakeClock(noon)
@@ -66,4 +68,27 @@ func TestAPIReachability(t *testing.T) {
 			assert.Equal(t, want, a.Since())
 		})
 	}
+}
+
+// The watches of the two kinds are retried independently of each other, with pauses of up to a minute.
+func TestAPIReachability_again(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	a := NewAPIReachability(clock)
+	watch := func(kind string, answer answer) {
+		t.Helper()
+		clock.Step(time.Minute)
+		response, err := a.Wrap(answer).RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+kind+"?watch=true", nil))
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+	}
+	watch("leases", code(http.StatusBadGateway))
+	watch("clusters", code(http.StatusBadGateway))
+	watch("leases", code(http.StatusOK))
+	clock.Step(time.Minute)
+	assert.Equal(t, clock.Now(), a.Since(), "the other one still fails")
+	watch("clusters", code(http.StatusGone))
+	since := clock.Now()
+	watch("clusters", code(http.StatusOK))
+	watch("leases", code(http.StatusOK))
+	assert.Equal(t, since, a.Since())
 }
