@@ -75,6 +75,12 @@ func TestTargets(t *testing.T) {
 	s.requireOn(t, "by-group-selector", all)
 	s.merge(t, "ClusterGroup", "edges", `{"spec":{"selector":{"matchLabels":{"edge":null,"env":"prod"}}}}`)
 	s.requireOn(t, "by-group", all, "a", "b", "c")
+	// The API server accepts a selector that the hub cannot read.
+	s.merge(t, "ClusterGroup", "edges", `{"spec":{"selector":{"matchExpressions":[{"key":"env","operator":"In"}]}}}`)
+	s.requireBundle(t, "by-group", "0/3", "WaitApplied", "False BundleInvalid")
+	s.requireOn(t, "by-group", all, "a", "b", "c")
+	s.merge(t, "ClusterGroup", "edges", `{"spec":{"selector":{"matchExpressions":null,"matchLabels":{"env":null,"edge":"yes"}}}}`)
+	s.requireOn(t, "by-group", all, "c")
 	s.merge(t, "ClusterGroup", "devs", `{"metadata":{"labels":{"kind":"none"}},"spec":{"selector":{"matchLabels":{"env":"prod"}}}}`)
 	s.merge(t, "Bundle", "by-name", `{"spec":{"targets":[{"clusterName":"c"}]}}`)
 	s.requireOn(t, "by-name", all, "c")

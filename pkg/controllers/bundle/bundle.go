@@ -65,7 +65,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	if p.err != nil {
 		return b, p.err
 	}
-	matches, err := d.matches(ctx, b, p)
+	matches, groupProblem, err := d.matches(ctx, b, p)
 	if err != nil {
 		return b, err
 	}
@@ -74,7 +74,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		return b, err
 	}
 	d.enqueueAffected(b, p, matches)
-	return d.updateStatus(ctx, b, p, matches, rollout)
+	return d.updateStatus(ctx, b, p, matches, groupProblem, rollout)
 }
 
 // forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a BundleDeployment of it: a user may have removed
@@ -246,7 +246,9 @@ func (d *Deployer) noteMissingValues(k key) {
 }
 
 // updateStatus writes the status of a Bundle, at most once in each interval StatusDelay.
-func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, rollout rolloutStatus) (*fleet.Bundle, error) {
+func (d *Deployer) updateStatus(
+	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, groupProblem *problem, rollout rolloutStatus,
+) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
 	changedAt := d.changedAt[k]
@@ -288,7 +290,7 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, m
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := bundleResult(cmp.Or(p.problem, storageProblem(limits)), summary, quarantined)
+	out := bundleResult(cmp.Or(p.problem, groupProblem, storageProblem(limits)), summary, quarantined)
 	out = rollup.WithoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)

@@ -61,10 +61,12 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 		}
 		for _, version := range versions {
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name, Labels: version}}
-			m := d.candidateOf(cluster, groups)
+			m := candidateOf(cluster, groups)
 			enqueueIfTargeted := func(b *fleet.Bundle) bool {
-				if p := d.plans.of(ctx, b); p.err == nil && ctx.Err() == nil && len(p.choose(b, m)) == 0 {
-					return false
+				if p := d.plans.of(ctx, b); p.err == nil && ctx.Err() == nil {
+					if targets, isKnown := p.choose(b, m); isKnown && len(targets) == 0 {
+						return false
+					}
 				}
 				d.bundleChanged(keyOf(b))
 				return true
@@ -77,23 +79,23 @@ func (d *Deployer) enqueueBundlesOfClusters(ctx context.Context, workspace strin
 	}
 }
 
-// groupVersion is a version of a ClusterGroup. The selector is nil if it selects no Cluster.
+// groupVersion is a version of a ClusterGroup. The selector is nil if it is not known which Clusters the group selects.
 type groupVersion struct {
 	selector labels.Selector
 	labels   map[string]string
 }
 
 func newGroupVersion(group *fleet.ClusterGroup) groupVersion {
-	selector, err := clustergroup.Compile(group)
-	if err != nil {
-		return groupVersion{}
-	}
+	selector, _ := clustergroup.Compile(group)
 	return groupVersion{selector, group.Labels}
 }
 
 // isSameFor reports whether two versions are the same for targets that select Clusters by groups.
 func (v groupVersion) isSameFor(cluster *fleet.Cluster, other groupVersion) bool {
-	selects := func(v groupVersion) bool { return v.selector != nil && v.selector.Matches(labels.Set(cluster.Labels)) }
+	if v.selector == nil || other.selector == nil {
+		return false
+	}
+	selects := func(v groupVersion) bool { return v.selector.Matches(labels.Set(cluster.Labels)) }
 	if !selects(v) {
 		return !selects(other)
 	}
@@ -101,14 +103,15 @@ func (v groupVersion) isSameFor(cluster *fleet.Cluster, other groupVersion) bool
 }
 
 // enqueueDependentsOfGroups enqueues the Clusters that a ClusterGroup began or ceased to select, or selects with other labels, and the Bundles
-// that a group may assign to other partitions.
+// that a group may assign to other partitions. If it is or was not known which Clusters a group selects, it enqueues all of them, and the Bundles that
+// select groups: their status says so, and perhaps no BundleDeployment is written whose event would enqueue them.
 func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace string, groups enqueue.EarlierVersions[*fleet.ClusterGroup]) {
 	end, err := d.Matching.Begin(ctx, workspace)
 	defer end()
 	groups.All = groups.All || err != nil
 	var changes [][]groupVersion // the versions of each group, the current one first
 	for name, earlier := range groups.ByName {
-		current := groupVersion{} // of a deleted group
+		current := newGroupVersion(&fleet.ClusterGroup{}) // of a deleted group
 		if group, err := d.groupCache.Get(workspace, name); err == nil {
 			current = newGroupVersion(group)
 		}
@@ -118,18 +121,22 @@ func (d *Deployer) enqueueDependentsOfGroups(ctx context.Context, workspace stri
 		}
 		changes = append(changes, versions)
 	}
+	isUnknown := func(versions []groupVersion) bool {
+		return slices.ContainsFunc(versions, func(v groupVersion) bool { return v.selector == nil })
+	}
+	toAll := groups.All || slices.ContainsFunc(changes, isUnknown)
 	clusters, _ := d.clusterCache.List(workspace, labels.Everything())
 	for _, cluster := range clusters {
 		depends := func(versions []groupVersion) bool {
 			return slices.ContainsFunc(versions[1:], func(v groupVersion) bool { return !v.isSameFor(cluster, versions[0]) })
 		}
-		if groups.All || ctx.Err() != nil || slices.ContainsFunc(changes, depends) {
+		if toAll || ctx.Err() != nil || slices.ContainsFunc(changes, depends) {
 			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 		}
 	}
 	bundles, _ := d.bundleCache.List(workspace, labels.Everything())
 	for _, b := range bundles {
-		if hasPartitionOfGroup(b.Spec.RolloutStrategy) {
+		if hasPartitionOfGroup(b.Spec.RolloutStrategy) || toAll && d.plans.of(ctx, b).selectsGroups() {
 			d.bundleChanged(keyOf(b))
 		}
 	}

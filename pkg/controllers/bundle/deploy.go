@@ -222,7 +222,7 @@ func (d *Deployer) assign(
 		case other == nil:
 			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
 			delete(untargeted, name)
-		case t.plan.problem == nil: // otherwise the status of the Bundle reports the problem
+		case len(t.targets) > 0: // otherwise the status of the Bundle reports the problem
 			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)})
 		}
 	}
@@ -258,7 +258,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	if plan.err != nil {
 		return leaveAsIs(existing, fmt.Errorf("Bundle %s: %w", b.Name, plan.err))
 	}
-	if plan.problem != nil { // the status of the Bundle reports it
+	if len(t.targets) == 0 { // the status of the Bundle reports the problem
 		if plan.lacksValues() {
 			d.noteMissingValues(keyOf(b))
 		}
@@ -312,7 +312,7 @@ func (d *Deployer) noteRenderErrors(ctx context.Context, cluster key, targeting 
 		return
 	}
 	for _, t := range targeting {
-		if t.plan.err != nil || t.plan.problem != nil {
+		if len(t.targets) == 0 {
 			continue
 		}
 		if merged, err := t.plan.mergedOptions(ctx, t.targets); err != nil || merged.hasTemplate { // an error may be that of ctx
@@ -517,8 +517,6 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 			return leftToEvents()
 		case p.problem != nil:
 			return leftToEvents()
-		case p.selectsGroups() && slices.ContainsFunc(known, func(group *fleet.ClusterGroup) bool { return group.Spec.MetadataTooLarge }):
-			return notConfirmed(d.RecheckDelay(), nil) // the cache does not have the labels of the group, which may select the Cluster
 		}
 	}
 
@@ -545,7 +543,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return notConfirmed(result.MissedEvent, nil)
 	}
-	if len(p.choose(cached, d.candidateOf(cluster, groups))) > 0 {
+	if targets, isKnown := p.choose(cached, candidateOf(cluster, groups)); len(targets) > 0 || !isKnown {
 		return notConfirmed(result.MissedEvent, nil) // the Bundle or a group has changed since the pass has decided
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
@@ -574,7 +572,8 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	isCurrent := len(liveGroups.Items) == len(known)
 	for _, live := range liveGroups.Items {
 		i, found := groups.positions()[live.Name]
-		isCurrent = isCurrent && found && isSameGroupVersion(known[i], &live)
+		// The cache does not have all labels of a large group. The Bundle does not target the Cluster, whatever they are.
+		isCurrent = isCurrent && found && (known[i].Spec.MetadataTooLarge || isSameGroupVersion(known[i], &live))
 	}
 	if !isCurrent {
 		return notConfirmed(result.MissedEvent, nil)

@@ -284,20 +284,6 @@ func TestReconcileConfirmsDeletions(t *testing.T) {
 	}
 }
 
-// The cache does not have the labels of such a group, by which targets and partitions select it.
-func TestReconcile_groupWithTooManyLabels(t *testing.T) {
-	s := newStage(t)
-	selecting := bundleWith(func(s *fleet.BundleSpec) {
-		s.Targets = []fleet.BundleTarget{{ClusterGroupSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kind": "edge"}}}}
-	})
-	group := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edges"}}
-	group.Spec.MetadataTooLarge = true
-	s.has(t, selecting, group, clusterNamed("alice"), deployed(t, targetingAlice()))
-	_, out := s.reconcile(t, clusterNamed("alice"))
-	assert.Empty(t, s.taken(), "neither a deletion nor a request")
-	assert.Equal(t, s.RecheckDelay(), out.After)
-}
-
 // A Schedule of Fleet forbids changes on the Cluster. As with Fleet's controllers, the BundleDeployment is deleted then only if its Bundle is
 // deleted.
 func TestReconcile_offSchedule(t *testing.T) {

@@ -38,14 +38,17 @@ func FuzzChoose(f *testing.F) {
 		}
 		m := inGroups(candidate{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels)}, groups...)
 		p := planOf(&b)
-		chosen := p.choose(&b, m)
-		assert.Equal(t, chosen, planOf(b.DeepCopy()).choose(&b, m))
+		chosen, isKnown := p.choose(&b, m)
+		again, _ := planOf(b.DeepCopy()).choose(&b, m)
+		assert.Equal(t, chosen, again)
+		assert.True(t, isKnown || len(chosen) == 0, "nothing is decided")
 		if p.problem != nil {
 			require.NotEmpty(t, p.problem.reason)
 			assert.Empty(t, chosen, "an invalid Bundle targets no Cluster")
 		}
 		for _, i := range chosen {
-			assert.True(t, p.targets[i].match(m), "target %d does not select the Cluster", i)
+			matches, _ := p.targets[i].match(m)
+			assert.True(t, matches, "target %d does not select the Cluster", i)
 			assert.False(t, p.targets[i].isEmpty(), "an empty target selects nothing")
 			assert.False(t, p.targets[i].doNotDeploy)
 		}
@@ -88,7 +91,7 @@ func FuzzEvents(f *testing.F) {
 		b.Spec.ValuesHash = "" // the Secret is on an API server
 		p := planOf(&b)
 		m := inGroups(candidate{name: cluster.Name, labels: cluster.Labels})
-		if chosen := p.choose(&b, m); len(chosen) > 0 {
+		if chosen, _ := p.choose(&b, m); len(chosen) > 0 {
 			_, _ = p.variant(t.Context(), chosen, &cluster)
 		}
 		if p.strategy != nil {

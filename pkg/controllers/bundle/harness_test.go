@@ -316,7 +316,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 
 // matching returns the Clusters that a Bundle targets.
 func (s *stage) matching(b *fleet.Bundle) []match {
-	matches, err := s.matches(context.Background(), b, s.plans.of(context.Background(), b))
+	matches, _, err := s.matches(context.Background(), b, s.plans.of(context.Background(), b))
 	if err != nil {
 		panic(err) // the context has not ended
 	}

@@ -44,8 +44,9 @@ type plan struct {
 	allMatches   bool // the options of all targets that match are merged, and not only those of the first
 	targets      []target
 	restrictions []criteria
-	strategy     *strategy // nil if all Clusters are updated at the same time
-	commonSize   int       // of the other fields that each BundleDeployment has from the Bundle, as JSON
+	ofGroups     []criteria // of the targets and restrictions that select ClusterGroups
+	strategy     *strategy  // nil if all Clusters are updated at the same time
+	commonSize   int        // of the other fields that each BundleDeployment has from the Bundle, as JSON
 
 	rendering *matching.Limiter
 	cache     planCache
@@ -189,14 +190,22 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targets[%d].%w", i, err))
 		}
-		p.targets = append(p.targets, target{criteria: shareSelectors(selectors, c), doNotDeploy: t.DoNotDeploy, options: &t.BundleDeploymentOptions})
+		c = shareSelectors(selectors, c)
+		p.targets = append(p.targets, target{criteria: c, doNotDeploy: t.DoNotDeploy, options: &t.BundleDeploymentOptions})
+		if c.selectsGroups() {
+			p.ofGroups = append(p.ofGroups, c)
+		}
 	}
 	for i, r := range b.Spec.TargetRestrictions {
 		c, err := newCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
 		if err != nil {
 			invalid = append(invalid, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
 		}
-		p.restrictions = append(p.restrictions, shareSelectors(selectors, c))
+		c = shareSelectors(selectors, c)
+		p.restrictions = append(p.restrictions, c)
+		if c.selectsGroups() {
+			p.ofGroups = append(p.ofGroups, c)
+		}
 	}
 	var err error
 	if p.strategy, err = newStrategy(b.Spec.RolloutStrategy); err != nil {

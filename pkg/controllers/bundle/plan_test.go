@@ -22,12 +22,17 @@ import (
 func TestChoose(t *testing.T) {
 	yes, no := fleet.BundleTarget{ClusterName: "alice"}, fleet.BundleTarget{ClusterName: "bob"}
 	never := fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}, DoNotDeploy: true}
+	maybe := fleet.BundleTarget{ClusterGroup: "broken"}
+	maybeNever := fleet.BundleTarget{ClusterGroup: "broken", DoNotDeploy: true}
+	ofLead, ofIron := fleet.BundleTarget{ClusterGroupSelector: selector("tier", "lead")}, fleet.BundleTarget{ClusterGroupSelector: selector("tier", "iron")}
+	onlyMaybe, alsoYes := []fleet.BundleTargetRestriction{{ClusterGroup: "broken"}}, []fleet.BundleTargetRestriction{{ClusterGroup: "broken"}, {ClusterName: "alice"}}
 	for _, row := range []struct {
 		name         string
 		mode         string
 		targets      []fleet.BundleTarget
 		restrictions []fleet.BundleTargetRestriction
 		want         []int
+		isUnknown    bool
 	}{
 		{name: "no target"},
 		{name: "no target matches", targets: []fleet.BundleTarget{no, {}}},
@@ -39,6 +44,25 @@ func TestChoose(t *testing.T) {
 		{name: "one of all matches is doNotDeploy", mode: "AllMatches", targets: []fleet.BundleTarget{yes, never}},
 		{name: "a restriction matches", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}, {ClusterSelector: selector("env", "prod")}}, want: []int{0}},
 		{name: "no restriction matches", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}}},
+		{name: "unknown", targets: []fleet.BundleTarget{maybe}, isUnknown: true},
+		{name: "unknown, by the labels of the group", targets: []fleet.BundleTarget{ofLead}, isUnknown: true},
+		{name: "other labels of groups", targets: []fleet.BundleTarget{ofIron}},
+		{name: "a group selects it, whatever the unknown one does", targets: []fleet.BundleTarget{{ClusterGroupSelector: &metav1.LabelSelector{}}}, want: []int{0}},
+		{name: "unknown, and of another Cluster", targets: []fleet.BundleTarget{{ClusterName: "bob", ClusterGroup: "broken"}}},
+		{name: "unknown before a match", targets: []fleet.BundleTarget{maybe, yes}, isUnknown: true},
+		{name: "unknown after a match", targets: []fleet.BundleTarget{yes, maybe, maybeNever}, want: []int{0}},
+		{name: "unknown before doNotDeploy", targets: []fleet.BundleTarget{maybe, never}, isUnknown: true},
+		{name: "unknown after doNotDeploy", targets: []fleet.BundleTarget{never, maybe}},
+		{name: "unknown doNotDeploy before a match", targets: []fleet.BundleTarget{maybeNever, yes}, isUnknown: true},
+		{name: "unknown doNotDeploy alone", targets: []fleet.BundleTarget{maybeNever, no}},
+		{name: "unknown doNotDeploy before doNotDeploy", targets: []fleet.BundleTarget{maybeNever, never, yes}},
+		{name: "unknown after a match of all", mode: "AllMatches", targets: []fleet.BundleTarget{yes, maybe}, isUnknown: true},
+		{name: "unknown doNotDeploy after a match of all", mode: "AllMatches", targets: []fleet.BundleTarget{yes, maybeNever}, isUnknown: true},
+		{name: "unknown, and one of all matches is doNotDeploy", mode: "AllMatches", targets: []fleet.BundleTarget{maybe, never}},
+		{name: "an unknown restriction", targets: []fleet.BundleTarget{yes}, restrictions: onlyMaybe, isUnknown: true},
+		{name: "an unknown restriction of no target", targets: []fleet.BundleTarget{no}, restrictions: onlyMaybe},
+		{name: "an unknown restriction, and doNotDeploy", targets: []fleet.BundleTarget{never, yes}, restrictions: onlyMaybe},
+		{name: "one of several restrictions is unknown", targets: []fleet.BundleTarget{yes}, restrictions: alsoYes, want: []int{0}},
 		{name: "an empty restriction matches nothing", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -47,23 +71,30 @@ func TestChoose(t *testing.T) {
 			})
 			p := planOf(b)
 			require.Nil(t, p.problem)
-			assert.Equal(t, row.want, p.choose(b, alice()))
+			chosen, isKnown := p.choose(b, alice())
+			assert.Equal(t, row.want, chosen)
+			assert.Equal(t, row.isUnknown, !isKnown)
 		})
 	}
 }
 
 func TestChooseForTheBundleOfAnAgent(t *testing.T) {
+	chosen := func(b *fleet.Bundle, m candidate) []int {
+		targets, isKnown := planOf(b).choose(b, m)
+		assert.True(t, isKnown)
+		return targets
+	}
 	b := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "Alice A"}} })
 	b.Name, b.Annotations = "fleet-agent-other", map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
-	assert.Empty(t, planOf(b).choose(b, alice()), "the display name of another Cluster")
+	assert.Empty(t, chosen(b, alice()), "the display name of another Cluster")
 	b.Name = "fleet-agent-alice"
-	assert.Empty(t, planOf(b).choose(b, alice()), "the display name of this Cluster")
+	assert.Empty(t, chosen(b, alice()), "the display name of this Cluster")
 	b.Spec.Targets[0].ClusterName = "alice"
-	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
+	assert.Equal(t, []int{0}, chosen(b, alice()))
 	b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}})
-	assert.Empty(t, planOf(b).choose(b, candidate{name: "bob"}))
+	assert.Empty(t, chosen(b, candidate{name: "bob"}))
 	b.Name, b.Annotations = "anything", nil
-	assert.Equal(t, []int{0}, planOf(b).choose(b, alice()))
+	assert.Equal(t, []int{0}, chosen(b, alice()))
 }
 
 func values(data map[string]any) *fleet.HelmOptions {
@@ -260,7 +291,8 @@ func TestNewPlanProblem(t *testing.T) {
 			require.NotNil(t, p.problem)
 			assert.Equal(t, row.reason, p.problem.reason)
 			assert.Contains(t, p.problem.message, row.says)
-			assert.Empty(t, p.choose(b, alice()))
+			chosen, isKnown := p.choose(b, alice())
+			assert.True(t, isKnown && len(chosen) == 0)
 		})
 	}
 }

@@ -245,10 +245,13 @@ func (d *Deployer) clusterEvents() enqueue.EventHandler[*fleet.Cluster] {
 
 // groupEvents notes a ClusterGroup that may select other Clusters, or that other targets and partitions may select.
 func (d *Deployer) groupEvents() enqueue.EventHandler[*fleet.ClusterGroup] {
+	isSame := func(a, b *fleet.ClusterGroup) bool {
+		return isSameGroupVersion(a, b) && a.Spec.MetadataTooLarge == b.Spec.MetadataTooLarge
+	}
 	note := func(before *fleet.ClusterGroup) {
 		d.changes.Note(before.Namespace, func(c *changedObjects) {
 			version := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{UID: before.UID, Generation: before.Generation, Labels: before.Labels}, Spec: before.Spec}
-			c.groups.Add(before.Name, version, clustergroup.Size(before)+len(before.Labels), isSameGroupVersion)
+			c.groups.Add(before.Name, version, clustergroup.Size(before)+len(before.Labels), isSame)
 		})
 	}
 	return enqueue.EventHandler[*fleet.ClusterGroup]{
@@ -258,7 +261,7 @@ func (d *Deployer) groupEvents() enqueue.EventHandler[*fleet.ClusterGroup] {
 			}
 		},
 		Changed: func(before, after *fleet.ClusterGroup) {
-			if !isSameGroupVersion(before, after) || before.Spec.MetadataTooLarge != after.Spec.MetadataTooLarge {
+			if !isSame(before, after) {
 				note(before)
 			}
 		},

@@ -84,6 +84,7 @@ type rolloutTarget struct {
 	isSkipped    bool // this step does not update it, and it still counts: it has that deployment ID, is paused, is not processed, or isInvalid
 	isInvalid    bool // the new version cannot be rendered for it
 	exists       bool // it has a BundleDeployment
+	isHeld       bool // it is not known whether it belongs to its partition or to a later one
 	unavailable  bool // it is without a deployment, or what is deployed is not ready; never if it is paused or not processed
 	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
@@ -98,20 +99,22 @@ type partitioned struct {
 	targets []*rolloutTarget
 }
 
-// divide assigns each Cluster to the first partition that selects it. The others form further partitions in their order. These are larger
-// than autoPartitionSize if there would be too many.
+// divide assigns each Cluster to the first partition that selects it, or of which that is not known: such a Cluster is held. The others form further
+// partitions in their order. These are larger than autoPartitionSize if there would be too many.
 func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 	for _, p := range s.partitions {
 		all = append(all, partitioned{rolloutPartition: p})
 	}
 	var others []*rolloutTarget
 	for _, t := range targets {
-		at := slices.IndexFunc(s.partitions, func(p rolloutPartition) bool { return p.match(t.candidate) })
-		if at >= 0 {
-			all[at].targets = append(all[at].targets, t)
-		} else {
-			others = append(others, t)
+		to := &others
+		for i, p := range s.partitions {
+			if matches, isKnown := p.match(t.candidate); matches || !isKnown {
+				to, t.isHeld = &all[i].targets, !isKnown
+				break
+			}
 		}
+		*to = append(*to, t)
 	}
 	switch {
 	case len(others) == 0:
@@ -128,7 +131,7 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 
 // decide marks the Clusters that may be updated now, and returns the state of the partitions.
 //
-// The partitions are updated in their order. One is done when each of its Clusters is skipped or was allowed to be updated, and no more of
+// The partitions are updated in their order. One is done when each of its Clusters is skipped or was allowed to be updated, none is held, and no more of
 // them are unavailable than its maxUnavailable says. A Cluster that was allowed just now counts as unavailable, so with a maxUnavailable of 100 % the next
 // partition begins at once. The next one begins when no more than maxUnavailablePartitions are not done.
 //
@@ -176,6 +179,8 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 		for _, t := range p.targets {
 			switch {
 			case t.isSkipped:
+			case t.isHeld:
+				waiting++
 			case begins && t.unavailable:
 				t.mayUpdate = true
 			case begins && unavailable < limit && room > 0:
@@ -251,7 +256,7 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 		if m.cluster.Spec.Quarantined {
 			continue // nothing is written to it
 		}
-		t := &rolloutTarget{candidate: d.candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true}
+		t := &rolloutTarget{candidate: candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true}
 		targets = append(targets, t)
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
 		if t.exists = deployment != nil; t.exists {

@@ -14,6 +14,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 )
 
 // match is a Cluster that a Bundle targets, with the indexes of the targets whose options apply to it.
@@ -22,11 +23,12 @@ type match struct {
 	targets []int
 }
 
-// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere, and those whose labels are not known.
-func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, err error) {
+// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere, and those of which that is not known:
+// their labels are not, or groupProblem names a ClusterGroup that decides it.
+func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, groupProblem *problem, err error) {
 	end, err := d.Matching.Begin(ctx, b.Namespace)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer end()
 	groups := d.groupsOf(b.Namespace)
@@ -34,33 +36,37 @@ func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (match
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" || cluster.Spec.MetadataTooLarge {
 			continue
 		}
-		if targets := p.choose(b, d.candidateOf(cluster, groups)); len(targets) > 0 {
+		if targets, _ := p.choose(b, candidateOf(cluster, groups)); len(targets) > 0 {
 			matches = append(matches, match{cluster, targets})
 		}
 	}
-	return matches, nil
+	return matches, p.groupProblem(groups), nil
 }
 
-// targeting is a Bundle that targets a Cluster, with the indexes of the targets whose options apply to it.
+// targeting is a Bundle that targets a Cluster, with the indexes of the targets whose options apply to it. There are none if the Bundle has a problem, or
+// if it is not known whether and how it targets the Cluster.
 type targeting struct {
 	bundle  *fleet.Bundle
 	plan    *plan
 	targets []int
 }
 
-// targetingBundles returns the Bundles that target a Cluster, and those with a problem that may target it.
+// targetingBundles returns the Bundles that target a Cluster, and those that may target it.
 func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster) (all []targeting, err error) {
 	end, err := d.Matching.Begin(ctx, cluster.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	m := d.candidateOf(cluster, d.groupsOf(cluster.Namespace))
+	m := candidateOf(cluster, d.groupsOf(cluster.Namespace))
 	for _, b := range d.possibleBundles(cluster) {
 		p := d.plans.of(ctx, b)
-		targets := p.choose(b, m)
-		mayTarget := p.problem != nil && (!p.lacksValues() || len(p.selected(b, m)) > 0)
-		if len(targets) > 0 || mayTarget {
+		targets, isKnown := p.selected(b, m)
+		mayTarget := len(targets) > 0 || !isKnown || p.problem != nil && !p.lacksValues()
+		if p.problem != nil {
+			targets = nil
+		}
+		if mayTarget {
 			all = append(all, targeting{b, p, targets})
 		}
 	}
@@ -116,57 +122,91 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 	return clusters
 }
 
-// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it or has a problem.
-func (p *plan) choose(b *fleet.Bundle, m candidate) []int {
+// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it or has a problem. If isKnown is false
+// that depends on a ClusterGroup of which it is not known which Clusters it selects: what is deployed must stay as it is.
+func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int, isKnown bool) {
 	if p.problem != nil {
-		return nil
+		return nil, true
 	}
 	return p.selected(b, m)
 }
 
 // selected is choose without the check for a problem. The problem must be one that leaves the targets known, such as missing values.
-func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int) {
+func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int, isKnown bool) {
 	// An agent's Bundle targets its Cluster by name, and no other Cluster gets the agent: one may have that name as its display name, and the
 	// shortened name of the Bundle may be right for several Clusters with long names.
 	if agentspec.IsAgentBundle(b) && agentspec.ClusterOfBundle(b) != m.name {
-		return nil
+		return nil, true
 	}
-	allowed := len(p.restrictions) == 0
+	isAllowed, mayBeAllowed := len(p.restrictions) == 0, len(p.restrictions) == 0
 	for _, r := range p.restrictions {
-		allowed = allowed || r.match(m)
+		matches, isMatchKnown := r.match(m)
+		isAllowed, mayBeAllowed = isAllowed || matches, mayBeAllowed || matches || !isMatchKnown
 	}
-	if !allowed {
-		return nil
+	if !mayBeAllowed {
+		return nil, true
 	}
+	isKnown, mayDeploy := isAllowed, false
 	for i, t := range p.targets {
-		if !t.match(m) {
+		matches, isMatchKnown := t.match(m)
+		switch {
+		case !isMatchKnown:
+			isKnown, mayDeploy = false, mayDeploy || !t.doNotDeploy
 			continue
+		case !matches:
+			continue
+		case !t.doNotDeploy:
+			chosen, mayDeploy = append(chosen, i), true
+		case p.allMatches:
+			return nil, true
 		}
-		if t.doNotDeploy {
-			return nil
-		}
-		chosen = append(chosen, i)
 		if !p.allMatches {
 			break
 		}
 	}
-	return chosen
+	if !mayDeploy || !isKnown {
+		return nil, !mayDeploy
+	}
+	return chosen, true
 }
 
 // selectsGroups reports whether the ClusterGroups decide which Clusters a Bundle targets.
-func (p *plan) selectsGroups() bool {
-	selectsGroup := func(c criteria) bool { return c.group != "" || c.groups != nil }
-	return slices.ContainsFunc(p.restrictions, selectsGroup) ||
-		slices.ContainsFunc(p.targets, func(t target) bool { return selectsGroup(t.criteria) })
-}
+func (p *plan) selectsGroups() bool { return len(p.ofGroups) > 0 }
 
 // lacksGroups reports whether a target selects ClusterGroups of which none exists.
 func (p *plan) lacksGroups(w *workspaceGroups) bool {
-	lacks := func(c criteria) bool {
+	return slices.ContainsFunc(p.ofGroups, func(c criteria) bool {
 		_, exists := w.positions()[c.group]
-		return c.group != "" && !exists || c.group == "" && c.groups != nil && len(w.selectedBy(c.groups)) == 0
+		return c.group != "" && !exists || c.group == "" && len(w.selectedBy(c.groups)) == 0
+	})
+}
+
+// groupProblem returns a problem that names the ClusterGroups which targets, restrictions and partitions select, and of which it is not known which
+// Clusters they select; nil if there are none.
+func (p *plan) groupProblem(w *workspaceGroups) *problem {
+	all := slices.Clip(p.ofGroups)
+	if p.strategy != nil {
+		for _, partition := range p.strategy.partitions {
+			if partition.selectsGroups() {
+				all = append(all, partition.criteria)
+			}
+		}
 	}
-	return slices.ContainsFunc(p.restrictions, lacks) || slices.ContainsFunc(p.targets, func(t target) bool { return lacks(t.criteria) })
+	if len(all) == 0 {
+		return nil
+	}
+	var unknown []error
+	for i, group := range w.list() {
+		if w.unknown().has(i) && slices.ContainsFunc(all, func(c criteria) bool { return w.isSelected(i, c) }) {
+			_, err := w.selectorOf(group)
+			unknown = append(unknown, fmt.Errorf("ClusterGroup %s: %s", group.Name, rollup.Shown(err.Error())))
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	slices.SortFunc(unknown, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) }) // the same in each pass
+	return &problem{fleet.ReasonBundleInvalid, joinErrors(unknown...).Error() + "; until that is corrected, the hub changes nothing on Clusters that depend on it"}
 }
 
 // candidate has the properties of a Cluster by which targets select it.
@@ -178,12 +218,12 @@ type candidate struct {
 	groups func() bitset
 }
 
-func (d *Deployer) candidateOf(cluster *fleet.Cluster, workspace *workspaceGroups) candidate {
+func candidateOf(cluster *fleet.Cluster, workspace *workspaceGroups) candidate {
 	return candidate{
 		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels, workspace: workspace,
 		groups: sync.OnceValue(func() bitset {
 			return workspace.which(func(group *fleet.ClusterGroup) bool {
-				selector, err := d.groupSelectors.Of(group)
+				selector, err := workspace.selectorOf(group)
 				return err == nil && selector.Matches(labels.Set(cluster.Labels))
 			})
 		}),
@@ -193,9 +233,11 @@ func (d *Deployer) candidateOf(cluster *fleet.Cluster, workspace *workspaceGroup
 // workspaceGroups are the ClusterGroups of a workspace during one pass. Which of them a selector selects does not depend on a Cluster, so it is
 // computed once, and a pass over many Clusters or targets does not match every selector with every group for each of them.
 type workspaceGroups struct {
-	list      func() []*fleet.ClusterGroup // of one time for the whole pass
-	positions func() map[string]int        // in the list, by name
-	selected  map[*groupSelector]bitset
+	list       func() []*fleet.ClusterGroup // of one time for the whole pass
+	positions  func() map[string]int        // in the list, by name
+	selectorOf func(*fleet.ClusterGroup) (labels.Selector, error)
+	unknown    func() bitset // the groups of which it is not known which Clusters they select
+	selected   map[*groupSelector]bitset
 }
 
 // groupSelector is a selector of ClusterGroups. Equal ones of a Bundle are the same pointer.
@@ -206,11 +248,17 @@ func (d *Deployer) groupsOf(workspace string) *workspaceGroups {
 	return newWorkspaceGroups(func() []*fleet.ClusterGroup {
 		all, _ := d.groupCache.List(workspace, labels.Everything())
 		return all
-	})
+	}, d.groupSelectors.Of)
 }
 
-func newWorkspaceGroups(list func() []*fleet.ClusterGroup) *workspaceGroups {
-	w := &workspaceGroups{list: sync.OnceValue(list), selected: map[*groupSelector]bitset{}}
+func newWorkspaceGroups(list func() []*fleet.ClusterGroup, selectorOf func(*fleet.ClusterGroup) (labels.Selector, error)) *workspaceGroups {
+	w := &workspaceGroups{list: sync.OnceValue(list), selectorOf: selectorOf, selected: map[*groupSelector]bitset{}}
+	w.unknown = sync.OnceValue(func() bitset {
+		return w.which(func(group *fleet.ClusterGroup) bool {
+			_, err := selectorOf(group)
+			return err != nil
+		})
+	})
 	w.positions = sync.OnceValue(func() map[string]int {
 		positions := map[string]int{}
 		for i, group := range w.list() {
@@ -231,14 +279,21 @@ func (w *workspaceGroups) which(isOne func(*fleet.ClusterGroup) bool) (set bitse
 	return set
 }
 
-// selectedBy returns the groups that a selector selects.
+// selectedBy returns the groups that a selector selects, and those whose labels are not known.
 func (w *workspaceGroups) selectedBy(selector *groupSelector) bitset {
 	set, known := w.selected[selector]
 	if !known {
-		set = w.which(func(group *fleet.ClusterGroup) bool { return selector.Matches(labels.Set(group.Labels)) })
+		set = w.which(func(group *fleet.ClusterGroup) bool {
+			return group.Spec.MetadataTooLarge || selector.Matches(labels.Set(group.Labels))
+		})
 		w.selected[selector] = set
 	}
 	return set
+}
+
+// isSelected reports whether the group at a position has the name and the labels that criteria require.
+func (w *workspaceGroups) isSelected(i int, c criteria) bool {
+	return (c.group == "" || w.list()[i].Name == c.group) && (c.groups == nil || w.selectedBy(c.groups).has(i))
 }
 
 // bitset is a set of small numbers.
@@ -299,23 +354,31 @@ func (c criteria) isEmpty() bool {
 	return c.clusterName == "" && c.cluster == nil && c.group == "" && c.groups == nil
 }
 
-func (c criteria) match(m candidate) bool {
+func (c criteria) selectsGroups() bool { return c.group != "" || c.groups != nil }
+
+// match reports whether a Cluster meets the criteria. If isKnown is false that depends on a ClusterGroup of which it is not known which Clusters it selects.
+func (c criteria) match(m candidate) (matches, isKnown bool) {
 	switch {
 	case c.isEmpty():
-		return false
+		return false, true
 	case c.clusterName != "" && c.clusterName != m.name && c.clusterName != m.displayName:
-		return false
+		return false, true
 	case c.cluster != nil && !c.cluster.Matches(m.labels):
-		return false
-	case c.group == "" && c.groups == nil:
-		return true
+		return false, true
+	case !c.selectsGroups():
+		return true, true
 	}
 	// One group must have both the name and the labels.
 	if c.group == "" {
-		return m.groups().intersects(m.workspace.selectedBy(c.groups))
+		selected := m.workspace.selectedBy(c.groups)
+		matches = m.groups().intersects(selected)
+		return matches, matches || !m.workspace.unknown().intersects(selected)
 	}
 	i, exists := m.workspace.positions()[c.group]
-	return exists && m.groups().has(i) && (c.groups == nil || m.workspace.selectedBy(c.groups).has(i))
+	if !exists || !m.workspace.isSelected(i, c) {
+		return false, true
+	}
+	return m.groups().has(i), !m.workspace.unknown().has(i)
 }
 
 // shareSelectors makes equal selectors of ClusterGroups the same pointer.

@@ -21,10 +21,15 @@ func group(name string, labels map[string]string, selects *metav1.LabelSelector)
 	return &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: fleet.ClusterGroupSpec{Selector: selects}}
 }
 
-// alice returns a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin).
+// alice returns a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin). The group "broken" (tier: lead) cannot be read.
 func alice() candidate {
-	return inGroups(candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}},
+	m := inGroups(candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}},
 		group("edge", map[string]string{"tier": "gold"}, nil), group("north", map[string]string{"tier": "tin"}, nil))
+	others := m.workspace.list()
+	m.workspace = newWorkspaceGroups(func() []*fleet.ClusterGroup {
+		return append(others, group("broken", map[string]string{"tier": "lead"}, expression("env", "Inn")))
+	}, clustergroup.Compile)
+	return m
 }
 
 // inGroups adds the ClusterGroups that select a Cluster, and 70 others before them.
@@ -35,7 +40,7 @@ func inGroups(m candidate, groups ...*fleet.ClusterGroup) candidate {
 			all = append(all, group(fmt.Sprint("other-", n), map[string]string{"tier": "iron"}, nil))
 		}
 		return append(all, groups...)
-	})
+	}, clustergroup.Compile)
 	m.groups = func() (set bitset) {
 		for n := range groups {
 			set = set.with(others + n)
@@ -67,7 +72,7 @@ func TestMatch(t *testing.T) {
 		{"the group", fleet.BundleTarget{ClusterGroup: "north"}, true},
 		{"another group", fleet.BundleTarget{ClusterGroup: "south"}, false},
 		{"labels of a group", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "gold")}, true},
-		{"labels that no group has", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "lead")}, false},
+		{"labels that no group has", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "none")}, false},
 		{"labels of any group", fleet.BundleTarget{ClusterGroupSelector: &metav1.LabelSelector{}}, true},
 		{"name and labels", fleet.BundleTarget{ClusterName: "alice", ClusterSelector: selector("env", "prod")}, true},
 		{"the name, but other labels", fleet.BundleTarget{ClusterName: "alice", ClusterSelector: selector("env", "dev")}, false},
@@ -78,7 +83,9 @@ func TestMatch(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c, err := newCriteria(row.target.ClusterName, row.target.ClusterSelector, row.target.ClusterGroup, row.target.ClusterGroupSelector)
 			require.NoError(t, err)
-			assert.Equal(t, row.want, c.match(alice()))
+			matches, isKnown := c.match(alice())
+			assert.True(t, isKnown)
+			assert.Equal(t, row.want, matches)
 		})
 	}
 }
@@ -99,10 +106,11 @@ func TestMatchesHaveEachClusterOnce(t *testing.T) {
 func TestMatchListsGroupsOnlyForTargetsThatSelectThem(t *testing.T) {
 	m := alice()
 	m.groups = func() bitset { t.Error("matched"); return nil }
-	m.workspace = newWorkspaceGroups(func() []*fleet.ClusterGroup { t.Error("listed"); return nil })
+	m.workspace = newWorkspaceGroups(func() []*fleet.ClusterGroup { t.Error("listed"); return nil }, clustergroup.Compile)
 	c, err := newCriteria("alice", selector("env", "prod"), "", nil)
 	require.NoError(t, err)
-	assert.True(t, c.match(m))
+	matches, isKnown := c.match(m)
+	assert.True(t, matches && isKnown)
 }
 
 // A user of a workspace may write many targets that select many groups. A selector is matched with a group once in a pass, not for each Cluster.
@@ -152,22 +160,24 @@ func TestNewCriteriaNamesInvalidSelectors(t *testing.T) {
 
 func TestCandidateOf_groups(t *testing.T) {
 	for name, row := range map[string]struct {
-		selector *metav1.LabelSelector
-		selected bool
+		selector          *metav1.LabelSelector
+		selected, unknown bool
 	}{
-		"its labels":        {selector("env", "prod"), true},
-		"everything":        {&metav1.LabelSelector{}, true},
-		"other labels":      {selector("env", "dev"), false},
-		"no selector":       {nil, false},
-		"an invalid one":    {&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "x"}}}, false},
-		"one too large":     {notInMany(clustergroup.MaxSelector), false},
-		"one just as large": {notInMany(clustergroup.MaxSelector - 1), true},
+		"its labels":        {selector("env", "prod"), true, false},
+		"everything":        {&metav1.LabelSelector{}, true, false},
+		"other labels":      {selector("env", "dev"), false, false},
+		"no selector":       {nil, false, false},
+		"an invalid one":    {expression("env", "x"), false, true},
+		"one too large":     {notInMany(clustergroup.MaxSelector), false, true},
+		"one just as large": {notInMany(clustergroup.MaxSelector - 1), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, g, cluster := newStage(t), group("g", nil, row.selector), clusterNamed("alice")
 			g.Namespace, cluster.Labels = cluster.Namespace, map[string]string{"env": "prod"}
 			s.has(t, g)
-			assert.Equal(t, row.selected, s.candidateOf(cluster, s.groupsOf("ws")).groups().has(0))
+			groups := s.groupsOf("ws")
+			assert.Equal(t, row.selected, candidateOf(cluster, groups).groups().has(0))
+			assert.Equal(t, row.unknown, groups.unknown().has(0))
 		})
 	}
 }

@@ -86,7 +86,7 @@ func TestWire(t *testing.T) {
 						return
 					}
 					require.Nil(t, p.problem)
-					chosen := p.choose(&b, s.candidateOf(m1, s.groupsOf(m1.Namespace)))
+					chosen, _ := p.choose(&b, candidateOf(m1, s.groupsOf(m1.Namespace)))
 					if len(r.BundleDeployments) > 0 && r.BundleDeployments[0] == '"' {
 						return
 					}
@@ -211,7 +211,7 @@ func TestWire_status(t *testing.T) {
 						s.has(t, &made[i])
 					}
 					s.has(t, b)
-					_, err := s.updateStatus(t.Context(), b, s.plans.of(t.Context(), b), s.matching(b), rolloutStatus{})
+					_, err := s.updateStatus(t.Context(), b, s.plans.of(t.Context(), b), s.matching(b), nil, rolloutStatus{})
 					require.NoError(t, err)
 					log := s.taken()
 					require.Len(t, log, 1)

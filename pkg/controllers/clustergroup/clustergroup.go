@@ -191,8 +191,8 @@ type compiled struct {
 	compile    func() (labels.Selector, error)
 }
 
-// Of returns the selector of a group. A group without a selector selects no Cluster. The selector is compiled without the lock, so that the
-// selectors of other groups can be found meanwhile.
+// Of returns the selector of a group. A group without a selector selects no Cluster; after an error it is not known which Clusters a group selects. The
+// selector is compiled without the lock, so that the selectors of other groups can be found meanwhile.
 func (s *Selectors) Of(group *fleet.ClusterGroup) (labels.Selector, error) {
 	if group.Spec.MetadataTooLarge { // a change of labels is not a new generation
 		return Compile(group)
