@@ -283,6 +283,18 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	}
 	size := plan.wantedSize(v, isPostponed, existing)
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
+	// Without the groups that a target selects, another target applies, or none excludes the Cluster.
+	if plan.lacksGroups(t.groups) && (existing == nil || !isAsWanted(existing, wanted)) {
+		kindDeleted, err := d.groupsDeleted(ctx, b.CreationTimestamp, false)
+		if kindDeleted {
+			err = &kindDeletedError{key: keyOf(wanted), resource: "clustergroups", isHeld: true}
+		}
+		if err != nil {
+			a := leaveAsIs(existing, err)
+			a.recheck = d.RecheckDelay() // the group may select other Clusters, so that its event does not enqueue this one
+			return a
+		}
+	}
 	if err := d.reserveDeploymentStorage(ctx, cluster, size, existing, wanted); err != nil {
 		return leaveAsIs(existing, err)
 	}
@@ -478,7 +490,7 @@ func leftToEvents() confirmation { return confirmation{} }
 
 // keptWithoutKind means that the BundleDeployment stays, because no object of the kind requires it any more only because the kind was deleted.
 func keptWithoutKind(deployment *fleet.BundleDeployment, resource string) confirmation {
-	return confirmation{err: &kindDeletedError{keyOf(deployment), resource}}
+	return confirmation{err: &kindDeletedError{key: keyOf(deployment), resource: resource}}
 }
 
 // confirmedUntargeted means that no Bundle requires the BundleDeployment: it is to be deleted.
@@ -578,7 +590,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	if !isCurrent {
 		return notConfirmed(result.MissedEvent, nil)
 	}
-	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment, p, groups); {
+	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment.CreationTimestamp, p.lacksGroups(groups)); {
 	case err != nil:
 		return failed(err)
 	case groupsDeleted:
@@ -628,12 +640,12 @@ func (d *Deployer) freeRetained() {
 // groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
 const groupsRestoreTime = 24 * time.Hour
 
-// groupsDeleted reports whether the targets of a Bundle may select the Cluster of a BundleDeployment no longer because the kind of ClusterGroups was
-// deleted. This ends groupsRestoreTime after the kind was created again, unless a target still finds none of the groups that it selects.
-func (d *Deployer) groupsDeleted(ctx context.Context, deployment *fleet.BundleDeployment, p *plan, groups *workspaceGroups) (bool, error) {
+// groupsDeleted reports whether ClusterGroups may be missing because their kind was deleted since a BundleDeployment or a Bundle was created. This ends
+// groupsRestoreTime after the kind was created again, unless it is to last.
+func (d *Deployer) groupsDeleted(ctx context.Context, since metav1.Time, lasts bool) (bool, error) {
 	seen := d.Clock.Now()
-	deleted, err := d.KindDeleted(ctx, "clustergroups", deployment.CreationTimestamp, seen)
-	if err != nil || !deleted || p.lacksGroups(groups) {
+	deleted, err := d.KindDeleted(ctx, "clustergroups", since, seen)
+	if err != nil || !deleted || lasts {
 		return deleted, err
 	}
 	now, err := d.ServerNow(ctx)
@@ -769,10 +781,15 @@ func (e *unusableError) Error() string { return fmt.Sprintf("%s %s %s", e.kind, 
 type kindDeletedError struct {
 	key      // of the BundleDeployment
 	resource string
+	isHeld   bool // a Bundle requires another BundleDeployment, or a new one, only because a group is missing
 }
 
 // Error names the BundleDeployment, the kind, and what to do.
 func (e *kindDeletedError) Error() string {
+	if e.isHeld {
+		return fmt.Sprintf("BundleDeployment %s is not created or changed: a ClusterGroup that its Bundle selects is missing, and CustomResourceDefinition %s "+
+			"was deleted; create the group again, or change the targets of the Bundle", e.key, app.DefinitionName(e.resource))
+	}
 	return fmt.Sprintf("BundleDeployment %s stays: CustomResourceDefinition %s was deleted after the BundleDeployment was created; "+
 		"create the objects of that kind again, or delete the BundleDeployment to uninstall its release", e.key, app.DefinitionName(e.resource))
 }

@@ -362,6 +362,67 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 	}
 }
 
+// A deleted kind must not have Clusters deployed to as if its objects had never existed.
+func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
+	since := func(created time.Time) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+	}
+	terminating := since(noon.Add(-100 * time.Hour))
+	terminating.DeletionTimestamp = &metav1.Time{Time: noon}
+	for name, row := range map[string]struct {
+		definition *metav1.PartialObjectMetadata
+		changes    bool
+	}{
+		"the kind is gone":                     {nil, false},
+		"the kind is being deleted":            {terminating, false},
+		"the kind was created again":           {since(noon.Add(-time.Hour)), false},
+		"the kind was created again a day ago": {since(noon.Add(-25 * time.Hour)), true},
+		"the kind is older: the group is gone": {since(noon.Add(-100 * time.Hour)), true},
+	} {
+		for target, b := range map[string]*fleet.Bundle{"another target": withTargets(toProd, toOthers), "by label": withTargets(toGold, toOthers), "an exclusion": withTargets(notProd, toOthers)} {
+			t.Run(name+"/"+target, func(t *testing.T) {
+				s := newStage(t)
+				s.kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, &authenticationv1.SelfSubjectReview{}, nil
+				})
+				s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": row.definition}
+				b.CreationTimestamp = metav1.NewTime(noon.Add(-48 * time.Hour))
+				s.has(t, clusterNamed("alice"), b)
+				if target != "an exclusion" {
+					s.has(t, isReady(deployed(t, b)))
+				}
+				_, out := s.reconcile(t, clusterNamed("alice"))
+				if row.changes {
+					assert.Regexp(t, "create "+atHome+"|patch "+atHome, strings.Join(s.taken(), "\n"))
+					return
+				}
+				assert.Equal(t, []string{"kind clustergroups"}, slices.Compact(s.taken()), "nothing is created or changed")
+				assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
+				assert.Contains(t, out.Message, "CustomResourceDefinition clustergroups.fleet.cattle.io was deleted")
+				assert.Equal(t, s.RecheckDelay(), out.After)
+
+				s.has(t, groupProd(1))
+				_, out = s.reconcile(t, clusterNamed("alice"))
+				assert.NotRegexp(t, "create "+atHome+"|patch|kind", strings.Join(s.taken(), "\n"), "it is as it was")
+				assert.True(t, out.IsDone())
+			})
+		}
+	}
+}
+
+// Most Bundles lack no group, or are as they should be: the hub asks nothing about them.
+func TestReconcile_asksAboutNoKind(t *testing.T) {
+	b := withTargets(toOthers, toProd)
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), b, isReady(deployed(t, b)))
+	s.reconcile(t, clusterNamed("alice"))
+	assert.NotContains(t, s.taken(), "kind clustergroups", "nothing changes")
+	s = newStage(t)
+	s.has(t, clusterNamed("alice"), b, groupProd(1))
+	s.reconcile(t, clusterNamed("alice"))
+	assert.NotContains(t, s.taken(), "kind clustergroups", "the group exists")
+}
+
 // Another Bundle stalls too: the hub tries that one again soon, and asks nothing about the BundleDeployment that stays.
 func TestReconcileKeepsWhatADeletedKindRequired_beside(t *testing.T) {
 	s := newStage(t)

@@ -49,6 +49,7 @@ type targeting struct {
 	bundle  *fleet.Bundle
 	plan    *plan
 	targets []int
+	groups  *workspaceGroups
 }
 
 // targetingBundles returns the Bundles that target a Cluster, and those that may target it.
@@ -58,7 +59,8 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 		return nil, err
 	}
 	defer end()
-	m := candidateOf(cluster, d.groupsOf(cluster.Namespace))
+	groups := d.groupsOf(cluster.Namespace)
+	m := candidateOf(cluster, groups)
 	for _, b := range d.possibleBundles(cluster) {
 		p := d.plans.of(ctx, b)
 		targets, isKnown := p.selected(b, m)
@@ -67,7 +69,7 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 			targets = nil
 		}
 		if mayTarget {
-			all = append(all, targeting{b, p, targets})
+			all = append(all, targeting{b, p, targets, groups})
 		}
 	}
 	return all, ctx.Err()
