@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -82,6 +81,8 @@ type cluster struct {
 	inherits bool
 	// removeError is the last error of Delete, and of Build during a removal, which Helm's uninstall action does not pass on.
 	removeError error
+	// outdated is the manifest of the revision that an upgrade starts from if the cluster no longer serves one of its kinds; "" otherwise.
+	outdated string
 	// createdKinds are the kinds whose CustomResourceDefinitions the action has created.
 	createdKinds []string
 }
@@ -96,8 +97,8 @@ const (
 func (c *cluster) IsReachable() error { return nil }
 
 // Build reads the kinds of the cluster again if a kind is unknown: another release may just have installed it. It waits for the kinds that
-// the action itself has installed: Helm does so only if it waits for all objects. During a removal it skips unknown kinds: their
-// objects were deleted with the definition, and must not prevent the removal of the rest.
+// the action itself has installed: Helm does so only if it waits for all objects. During a removal, and in the outdated manifest, it builds what buildServed
+// builds.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
@@ -116,23 +117,74 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	if failed := c.schema.failure(); failed != nil && err != nil {
 		err = failed
 	}
+	if isUnknownKind(err) && (c.removing || string(manifest) == c.outdated) {
+		infos, err = c.buildServed(manifest, unknownKinds(err))
+	}
 	if c.removing {
-		c.removeError = utilerrors.FilterOut(err, isUnknownKind)
-		return infos, c.removeError
+		c.removeError = err
 	}
 	return infos, err
 }
 
-// isUnknownKind checks the text as well, because the library that reads manifests does not wrap the cause.
-func isUnknownKind(err error) bool {
-	return meta.IsNoMatchError(err) || err != nil && strings.Contains(err.Error(), "no matches for kind ")
+// buildServed builds the objects of an earlier manifest. Objects of the unknown kinds get a version that the cluster serves. If it serves none, it skips
+// them: they were deleted with the definition, and must not prevent the removal or the upgrade of the rest.
+func (c *cluster) buildServed(manifest []byte, unknown []schema.GroupVersionKind) (kube.ResourceList, error) {
+	versions := map[schema.GroupKind]string{}
+	for _, kind := range unknown {
+		if _, isAsked := versions[kind.GroupKind()]; isAsked {
+			continue
+		}
+		version, err := c.servedVersion(kind)
+		if err != nil {
+			return nil, err
+		}
+		versions[kind.GroupKind()] = version
+	}
+	objects, err := decodeObjects(manifest)
+	if err != nil {
+		return nil, err
+	}
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+		kind := o.GroupVersionKind().GroupKind()
+		version, isUnknown := versions[kind]
+		if version != "" {
+			o.SetGroupVersionKind(kind.WithVersion(version))
+		}
+		return isUnknown && version == ""
+	})
+	served, err := encodeObjects(objects)
+	if err != nil {
+		return nil, err
+	}
+	return c.Client.Build(served, false)
 }
 
-// hasCreatedKind reports whether the unknown kind of the error is one that the action has created.
+// servedVersion returns another version in which the cluster serves a kind; "" if it serves none.
+func (c *cluster) servedVersion(kind schema.GroupVersionKind) (string, error) {
+	client, err := c.Factory.KubernetesClientSet()
+	if err != nil {
+		return "", err
+	}
+	version, err := servedVersion(client.Discovery(), kind.GroupKind())
+	if err == nil && version == kind.Version { // its API server did not answer before
+		err = apierrors.NewServiceUnavailable(fmt.Sprintf("kind %s of %s was unavailable", kind.Kind, kind.GroupVersion()))
+	}
+	return version, err
+}
+
+// buildOutdated builds the objects of the revision that an upgrade starts from. Helm builds them again.
+func (c *cluster) buildOutdated(manifest string) (kube.ResourceList, error) {
+	infos, err := c.Build(strings.NewReader(manifest), false)
+	if isUnknownKind(err) {
+		c.outdated = manifest
+		infos, err = c.Build(strings.NewReader(manifest), false)
+	}
+	return infos, err
+}
+
+// hasCreatedKind reports whether one of the unknown kinds of the error is one that the action has created.
 func (c *cluster) hasCreatedKind(err error) bool {
-	return isUnknownKind(err) && slices.ContainsFunc(c.createdKinds, func(kind string) bool {
-		return strings.Contains(err.Error(), fmt.Sprintf("no matches for kind %q ", kind))
-	})
+	return slices.ContainsFunc(unknownKinds(err), func(kind schema.GroupVersionKind) bool { return slices.Contains(c.createdKinds, kind.Kind) })
 }
 
 // Create notes the kinds that it has created.
@@ -266,6 +318,15 @@ func (c *cluster) delete(o removable, policy metav1.DeletionPropagation) error {
 func (c *cluster) read(info *resource.Info) (*removable, error) {
 	desired := info.Object
 	err := info.Get()
+	if apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) { // of the kind, not of the object
+		kind := info.Mapping.GroupVersionKind
+		version, err := c.servedVersion(kind)
+		if err == nil && version != "" {
+			c.schema.mapper.Reset() // the next attempt builds objects of another version
+			err = apierrors.NewServiceUnavailable(fmt.Sprintf("kind %s is no longer served in version %s", kind.Kind, kind.GroupVersion()))
+		}
+		return nil, err
+	}
 	live := info.Object
 	info.Object = desired
 	switch {

@@ -406,7 +406,7 @@ func (r Request) hasDeployed(existing *helm.Release) bool {
 // objectsOf returns the objects of the revision that an upgrade starts from.
 func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
 	from := upgradedFrom(revisions)
-	infos, err := o.cluster.Build(bytes.NewBufferString(from.Manifest), false)
+	infos, err := o.cluster.buildOutdated(from.Manifest)
 	if err != nil {
 		return nil // every object is looked up
 	}

@@ -2,12 +2,18 @@ package release
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/rest"
@@ -37,6 +43,52 @@ func (s *schemaCache) failure() error {
 		return err
 	}
 	return nil
+}
+
+// servedVersion returns a version in which the API server serves a kind; "" if it serves none. Unlike a mapper, it returns an error if an aggregated API
+// server does not answer: the mapper of client-go does not know the kinds of that server then, and does not say so.
+func servedVersion(client discovery.DiscoveryInterface, kind schema.GroupKind) (string, error) {
+	group := metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: corev1.SchemeGroupVersion.String(), Version: corev1.SchemeGroupVersion.Version}}}
+	if kind.Group != "" {
+		// The transport of the client ends each request with the context of the action (endingWith).
+		err := client.RESTClient().Get().AbsPath("/apis", kind.Group).Do(context.Background()).Into(&group)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for the versions of API group %s: %w", kind.Group, err)
+		}
+	}
+	for _, version := range group.Versions {
+		list, err := client.ServerResourcesForGroupVersion(version.GroupVersion)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return "", fmt.Errorf("looking for the kinds of %s: %w", version.GroupVersion, err)
+		case slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }):
+			return version.Version, nil
+		}
+	}
+	return "", nil
+}
+
+func isUnknownKind(err error) bool { return len(unknownKinds(err)) > 0 }
+
+// unknownKinds returns the kinds that are unknown according to an error of a mapper, or of Build.
+func unknownKinds(err error) (kinds []schema.GroupVersionKind) {
+	var all utilerrors.Aggregate
+	var unknown *meta.NoKindMatchError
+	switch {
+	case errors.As(err, &all):
+		for _, err := range all.Errors() {
+			kinds = append(kinds, unknownKinds(err)...)
+		}
+	case errors.As(err, &unknown):
+		for _, version := range unknown.SearchedVersions {
+			kinds = append(kinds, unknown.GroupKind.WithVersion(version))
+		}
+	}
+	return kinds
 }
 
 // LookUpKinds returns a client that reads only the kinds of the versions of API groups that it needs, one version after another, and keeps only

@@ -3,6 +3,7 @@ package release
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"helm.sh/helm/v4/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,11 +36,26 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 			return nil, err
 		}
 	}
+	if p.cluster.outdated != "" {
+		if err := p.checkKinds(objects); err != nil {
+			return nil, err
+		}
+	}
 	manifests, err := encodeObjects(objects)
 	if err == nil && (p.adopts || len(p.request.Predecessors) > 0) && !p.request.helm().TakeOwnership {
 		err = p.checkObjectOwners(manifests.Bytes())
 	}
 	return manifests, err
+}
+
+// checkKinds refuses objects of unknown kinds. Helm builds them again, and Build skips unknown kinds if they are the same as in the last revision.
+func (p renderedManifests) checkKinds(objects []*unstructured.Unstructured) error {
+	manifest, err := encodeObjects(slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return isHook(o) }))
+	if err != nil {
+		return err
+	}
+	_, err = p.cluster.Build(manifest, false)
+	return err
 }
 
 // change marks an object with its BundleDeployment and puts it into the target namespace, if there is one. A CustomResourceDefinition gets

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv/sample"
@@ -477,26 +478,143 @@ spec:
   group: release.example.com
   scope: Namespaced
   names: {plural: things, singular: thing, kind: Thing, listKind: ThingList}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+  versions:
+  - {name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
+  - {name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
 `
 
-func TestUninstall_unknownKind(t *testing.T) {
-	m := onMember(t)
+// deployThing deploys a kind as release "kind", and then the ConfigMap "a" and an object of that kind.
+func (m *member) deployThing() {
+	m.t.Helper()
 	definition := m.request("crd.yaml", thingKind)
 	definition.Name, definition.Options.DeleteCRDResources = "kind", true
 	m.deploy(definition)
-	r := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", "apiVersion: release.example.com/v1\nkind: Thing\nmetadata: {name: t}\n")
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		_, err := m.Deploy(t.Context(), r)
+	r := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", thing)
+	require.EventuallyWithT(m.t, func(c *assert.CollectT) {
+		_, err := m.Deploy(m.t.Context(), r)
 		assert.NoError(c, err)
 	}, 2*time.Minute, 50*time.Millisecond)
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", UninstallOptions{DeleteCRDs: true}))
+}
+
+const thing = "apiVersion: release.example.com/v1\nkind: Thing\nmetadata: {name: t}\n"
+
+// deleteKind deletes the kind of deployThing, and returns a client that has not read the kinds before that.
+func (m *member) deleteKind() *Client {
+	m.t.Helper()
+	require.NoError(m.t, m.Uninstall(m.t.Context(), m.namespace, "kind", UninstallOptions{DeleteCRDs: true}))
+	m.awaitUnserved("v1")
+	m.awaitUnserved("v2")
 	fresh, err := New(m.config)
-	require.NoError(t, err)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
+	require.NoError(m.t, err)
+	return fresh
+}
+
+func (m *member) awaitUnserved(version string) {
+	m.t.Helper()
+	require.EventuallyWithT(m.t, func(c *assert.CollectT) {
+		list, err := m.core.Discovery().ServerResourcesForGroupVersion("release.example.com/" + version)
+		assert.True(c, apierrors.IsNotFound(err) || err == nil && !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == "Thing" }))
 	}, 2*time.Minute, 50*time.Millisecond)
+}
+
+func TestUninstall_unknownKind(t *testing.T) {
+	m := onMember(t)
+	m.deployThing()
+	require.NoError(t, m.deleteKind().Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
 	assert.Empty(t, m.configMaps())
+}
+
+func TestDeploy_unknownKind(t *testing.T) {
+	m := onMember(t)
+	m.deployThing()
+	fresh := m.deleteKind()
+	for _, helmOptions := range []*fleet.HelmOptions{nil, {Atomic: true, TimeoutSeconds: 60}} {
+		same := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", thing)
+		same.Options.Helm = helmOptions
+		_, err := fresh.Deploy(t.Context(), same)
+		require.ErrorContains(t, err, "no matches for kind", "what is to be deployed has it too")
+	}
+	_, err := fresh.Deploy(t.Context(), m.request("b.yaml", configMap("b", "k", "two")))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"b"}, m.configMaps())
+}
+
+// The cluster no longer serves the version of an object that a release has, but serves the object in another version.
+func TestUninstall_unservedVersion(t *testing.T) {
+	for name, row := range map[string]struct {
+		client func(*member) (*Client, error)
+		remove func(*member, *Client) error
+	}{
+		"removal":       {func(m *member) (*Client, error) { return New(m.config) }, (*member).uninstallApp},
+		"by the hub":    {func(m *member) (*Client, error) { return m.LookUpKinds(m.t.Context()) }, (*member).uninstallApp},
+		"known version": {func(m *member) (*Client, error) { return m.Client, nil }, (*member).uninstallApp},
+		"upgrade": {func(m *member) (*Client, error) { return New(m.config) }, func(m *member, c *Client) error {
+			_, err := c.Deploy(m.t.Context(), m.request("b.yaml", configMap("b", "k", "two")))
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			m.deployThing()
+			client, err := row.client(m)
+			require.NoError(t, err)
+			changed := m.request("crd.yaml", strings.Replace(thingKind, "{name: v1, served: true,", "{name: v1, served: false,", 1))
+			changed.Name, changed.Options.DeleteCRDResources = "kind", true
+			m.deploy(changed)
+			m.awaitUnserved("v1")
+			things := m.dynamic.Resource(schema.GroupVersionResource{Group: "release.example.com", Version: "v2", Resource: "things"}).Namespace(m.namespace)
+			_, err = things.Get(t.Context(), "t", metav1.GetOptions{})
+			require.NoError(t, err)
+			if err := row.remove(m, client); err != nil {
+				require.True(t, isTransient(err), "the next attempt: %v", err)
+				require.NoError(t, row.remove(m, client))
+			}
+			_, err = things.Get(t.Context(), "t", metav1.GetOptions{})
+			assert.True(t, apierrors.IsNotFound(err))
+			m.deleteKind()
+		})
+	}
+}
+
+func (m *member) uninstallApp(c *Client) error {
+	return c.Uninstall(m.t.Context(), m.namespace, "app", UninstallOptions{})
+}
+
+// The API server of an API group does not answer, as an aggregated one that is being restarted.
+func TestUninstall_unavailableKind(t *testing.T) {
+	const group = "/apis/release.example.com/"
+	m := onMember(t)
+	m.deployThing()
+	isDown := true
+	config := rest.CopyConfig(m.config)
+	through(func(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+		if req.URL.Path == "/apis" {
+			req = req.Clone(req.Context())
+			req.Header.Set("Accept", "application/json") // without the kinds of all groups
+		}
+		if isDown && strings.HasPrefix(req.URL.Path, group) {
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("down")), Request: req}, nil
+		}
+		return next.RoundTrip(req)
+	})(config)
+	careful, err := New(config)
+	require.NoError(t, err)
+	objects := m.dynamic.Resource(schema.GroupVersionResource{Group: "release.example.com", Version: "v1", Resource: "things"}).Namespace(m.namespace)
+
+	err = careful.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{})
+	require.ErrorContains(t, err, "unable to handle the request")
+	assert.True(t, isTransient(err))
+	_, err = careful.Deploy(t.Context(), m.request("b.yaml", configMap("b", "k", "two")))
+	require.Error(t, err)
+	_, err = objects.Get(t.Context(), "t", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Len(t, m.mine(), 2, "the histories")
+
+	isDown = false
+	require.NoError(t, careful.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
+	_, err = objects.Get(t.Context(), "t", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err))
+	m.deleteKind()
 }
 
 // Deleting a CustomResourceDefinition deletes all objects of its kind, whoever created them.
