@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -63,9 +62,11 @@ type cluster struct {
 	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
 	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
-	// onlyCreated makes a removal keep objects that the agent did not create, or has changed since: the deployment that named them has failed, so it may
-	// have adopted them.
-	onlyCreated bool
+	// had are the objects that the release had before the action, see noteObjects. adopted are those that failed deployments may have changed although they
+	// existed and the release did not have them: a removal keeps them. The keys are those of objectKey.
+	had, adopted sets.Set[string]
+	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none.
+	annotations map[string]string
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
 	// may not read them, at most maxKept.
 	kept   []string
@@ -96,14 +97,25 @@ const (
 // IsReachable sends no request: the first request of the action shows whether the cluster answers.
 func (c *cluster) IsReachable() error { return nil }
 
-// Build reads the kinds of the cluster again if a kind is unknown: another release may just have installed it. It waits for the kinds that
-// the action itself has installed: Helm does so only if it waits for all objects. During a removal, and in the outdated manifest, it builds what buildServed
-// builds.
+// Build builds the objects of a manifest. During a removal, and in the outdated manifest, it builds what buildServed builds.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
 		return nil, err
 	}
+	infos, err := c.build(manifest, validate)
+	if isUnknownKind(err) && (c.removing || string(manifest) == c.outdated) {
+		infos, err = c.buildServed(manifest, unknownKinds(err))
+	}
+	if c.removing {
+		c.removeError = err
+	}
+	return infos, err
+}
+
+// build reads the kinds of the cluster again if a kind is unknown: another release may just have installed it. It waits for the kinds that
+// the action itself has installed: Helm does so only if it waits for all objects.
+func (c *cluster) build(manifest []byte, validate bool) (kube.ResourceList, error) {
 	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
 	if isUnknownKind(err) {
 		// The transport of the client ends each request with the context of the action (endingWith). The error of the poll is a timeout, and err
@@ -117,13 +129,16 @@ func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, err
 	if failed := c.schema.failure(); failed != nil && err != nil {
 		err = failed
 	}
-	if isUnknownKind(err) && (c.removing || string(manifest) == c.outdated) {
-		infos, err = c.buildServed(manifest, unknownKinds(err))
-	}
-	if c.removing {
-		c.removeError = err
-	}
 	return infos, err
+}
+
+// buildEarlier builds the objects of an earlier revision, and reports whether the cluster no longer serves one of its kinds.
+func (c *cluster) buildEarlier(manifest string) (infos kube.ResourceList, isOutdated bool, err error) {
+	infos, err = c.build([]byte(manifest), false)
+	if isOutdated = isUnknownKind(err); isOutdated {
+		infos, err = c.buildServed([]byte(manifest), unknownKinds(err))
+	}
+	return infos, isOutdated, err
 }
 
 // buildServed builds the objects of an earlier manifest. Objects of the unknown kinds get a version that the cluster serves. If it serves none, it skips
@@ -172,16 +187,6 @@ func (c *cluster) servedVersion(kind schema.GroupVersionKind) (string, error) {
 	return version, err
 }
 
-// buildOutdated builds the objects of the revision that an upgrade starts from. Helm builds them again.
-func (c *cluster) buildOutdated(manifest string) (kube.ResourceList, error) {
-	infos, err := c.Build(strings.NewReader(manifest), false)
-	if isUnknownKind(err) {
-		c.outdated = manifest
-		infos, err = c.Build(strings.NewReader(manifest), false)
-	}
-	return infos, err
-}
-
 // hasCreatedKind reports whether one of the unknown kinds of the error is one that the action has created.
 func (c *cluster) hasCreatedKind(err error) bool {
 	return slices.ContainsFunc(unknownKinds(err), func(kind schema.GroupVersionKind) bool { return slices.Contains(c.createdKinds, kind.Kind) })
@@ -189,6 +194,15 @@ func (c *cluster) hasCreatedKind(err error) bool {
 
 // Create notes the kinds that it has created.
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
+	isOfRelease := func(info *resource.Info) bool {
+		name, _ := marksOf(info.Object)
+		return name == c.release && !isHook(info.Object)
+	}
+	if slices.ContainsFunc(resources, isOfRelease) { // Helm has found none of them that exists
+		if err := c.noteAdopted(nil, resources); err != nil {
+			return nil, err
+		}
+	}
 	created, err := c.Client.Create(resources, options...)
 	if err != nil {
 		return created, err
@@ -356,20 +370,43 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
 		c.noteKept(info, "which does not belong to the BundleDeployment")
 		return nil, nil
-	case c.onlyCreated && !isHook(desired) && !isAsCreatedBy(c.manager, accessor):
-		c.noteKept(info, "which a failed deployment has adopted or changed")
+	case c.adopted.Has(objectKey(info)) && !isHook(desired):
+		c.noteKept(info, "which existed, or may have existed, before a failed deployment")
 		return nil, nil
 	}
 	return &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}, nil
 }
 
-// isAsCreatedBy reports whether a field manager created an object and has not changed it since. Both times come from the clock of the API server: that of
-// managedFields is the time of the last change by that manager. In a creation, it is determined just before creationTimestamp.
-func isAsCreatedBy(manager string, live metav1.Object) bool {
-	created := live.GetCreationTimestamp()
-	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == manager && f.Subresource == "" && f.Time != nil && !created.Before(f.Time)
-	})
+// objectKey identifies an object in all versions of its kind.
+func objectKey(info *resource.Info) string {
+	return fmt.Sprintf("%s %s/%s", info.Mapping.GroupVersionKind.GroupKind(), info.Namespace, info.Name)
+}
+
+// noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release did not have them: if the action
+// fails, they must stay. original contains those that Helm has found, and none that do not exist unless a failed deployment has tried to create them.
+func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
+	if _, isNoted := c.annotations[adoptedAnnotation]; isNoted || c.annotations == nil { // Helm undoes what was noted
+		return nil
+	}
+	adopted := sets.New[string]()
+	for _, info := range original.Intersect(target) {
+		if c.had.Has(objectKey(info)) {
+			continue
+		}
+		live := *info
+		if err := live.Get(); err == nil {
+			adopted.Insert(objectKey(info))
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("reading %s: %w", info.ObjectName(), err)
+		}
+	}
+	for _, info := range target {
+		c.adopted.Delete(objectKey(info)) // it may not exist any more
+	}
+	c.adopted = c.adopted.Union(adopted)
+	text, err := json.Marshal(sets.List(adopted))
+	c.annotations[adoptedAnnotation] = string(text)
+	return err
 }
 
 // maxKept is how many objects noteKept describes.
@@ -419,9 +456,11 @@ func marksOf(object runtime.Object) (name, namespace string) {
 // field managers, with inherits, ends rolling updates where the target has another strategy, and then, with replace, deletes objects that cannot be patched.
 // Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
-// the field manager in its package variable, see fieldManager. If Helm calls it a second time in one action, it undoes the first call.
+// the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
-	defer func() { c.onlyCreated = true }()
+	if err := c.noteAdopted(original, target); err != nil {
+		return &kube.Result{}, err
+	}
 	all := target
 	target, err := c.withoutAdopted(all)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -181,7 +182,8 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = true
 	}
-	op.cluster.onlyCreated = lastWith(revisions, common.StatusDeployed, common.StatusSuperseded) == nil
+	existing := op.noteObjects(revisions)
+	op.cluster.annotations = source.chart.Metadata.Annotations
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)
@@ -189,7 +191,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if len(revisions) == 0 {
 		made, err = op.install(ctx, r, source).RunWithContext(background, source.chart, values)
 	} else {
-		made, err = op.upgrade(ctx, r, source, revisions).RunWithContext(background, r.Name, source.chart, values)
+		made, err = op.upgrade(ctx, r, source, revisions, existing).RunWithContext(background, r.Name, source.chart, values)
 	}
 	if ctx.Err() != nil {
 		return Deployed{}, context.Cause(ctx)
@@ -229,7 +231,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	err = op.sweep(deployed, revisions[:len(revisions)-1])
+	revisions = revisions[:len(revisions)-1]
+	op.noteObjects(revisions)
+	err = op.sweep(deployed, revisions)
 	deployed.Kept = op.cluster.kept
 	return deployed, err
 }
@@ -342,7 +346,7 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 	return install
 }
 
-func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release) *action.Upgrade {
+func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release, existing kube.ResourceList) *action.Upgrade {
 	// As with Fleet's own agent, an upgrade adopts existing objects. An upgrade that may be undone does not: that would not restore them.
 	adopts := !r.rollsBack()
 	upgrade := action.NewUpgrade(o.config)
@@ -361,7 +365,7 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: o.objectsOf(revisions), adopts: adopts}
+	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: existing, adopts: adopts}
 	return upgrade
 }
 
@@ -403,14 +407,54 @@ func (r Request) hasDeployed(existing *helm.Release) bool {
 	return checkReleaseOwner(r, existing, false) == nil && registration.LabelValue(account) == registration.LabelValue(r.Options.ServiceAccount)
 }
 
-// objectsOf returns the objects of the revision that an upgrade starts from.
-func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
-	from := upgradedFrom(revisions)
-	infos, err := o.cluster.buildOutdated(from.Manifest)
-	if err != nil {
-		return nil // every object is looked up
+// failedAttempts returns the last revision that worked, nil if there is none, and the revisions after it.
+func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*helm.Release) {
+	for i, r := range slices.Backward(revisions) {
+		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
+			return r, revisions[i+1:]
+		}
 	}
-	return infos
+	return nil, revisions
+}
+
+// noteObjects notes which objects the release has: those of the last revision that worked, and what failed attempts after it have created, as they have noted
+// in adoptedAnnotation. Without a signed note, it is not known what an attempt has created: it was interrupted, ended before it wrote an object, or was one of
+// another agent. It returns the objects of the revision that an upgrade starts from.
+func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.ResourceList) {
+	worked, failed := failedAttempts(revisions)
+	ofWorked, created, adopted := sets.New[string](), sets.New[string](), sets.New[string]()
+	for _, r := range append([]*helm.Release{worked}, failed...) {
+		if r == nil {
+			continue
+		}
+		infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
+		if err != nil { // the action fails, or finds that the objects exist, and keeps them
+			continue
+		}
+		if r == upgradedFrom(revisions) {
+			existing = infos
+			if isOutdated { // Helm builds it too
+				o.cluster.outdated = r.Manifest
+			}
+		}
+		kept, isNoted := adoptedBy(r)
+		isNoted = isNoted && o.client.isSigned(r)
+		for _, info := range infos {
+			switch key := objectKey(info); {
+			case r == worked:
+				ofWorked.Insert(key)
+			case ofWorked.Has(key):
+			case isNoted && !kept.Has(key):
+				created.Insert(key)
+				adopted.Delete(key)
+			default:
+				adopted.Insert(key)
+				created.Delete(key)
+			}
+		}
+	}
+	o.cluster.had, o.cluster.adopted = ofWorked.Union(created), adopted
+	return existing
 }
 
 func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.WaitOption) {
@@ -439,13 +483,11 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 		})
 	}
 	var left kube.ResourceList
-	for _, r := range slices.Backward(revisions) {
-		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
-			break
-		}
-		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
-		if err != nil {
-			continue // the API server does not know a kind of the manifest, so there are no objects of it
+	_, failed := failedAttempts(revisions)
+	for _, r := range slices.Backward(failed) {
+		infos, _, err := o.cluster.buildEarlier(r.Manifest)
+		if isTransient(err) {
+			return &LeftoverError{err}
 		}
 		for _, info := range infos {
 			if !deployed(info.Mapping.Resource.GroupResource(), info.Namespace, info.Name) {
@@ -453,7 +495,6 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 			}
 		}
 	}
-	o.cluster.onlyCreated = true
 	if err := o.cluster.deleteMarked(left); err != nil {
 		return &LeftoverError{err}
 	}

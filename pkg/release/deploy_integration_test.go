@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -404,9 +405,76 @@ func TestDeploy_leftoversOfAdoption(t *testing.T) {
 			assert.Equal(t, "two", m.configMap("b").Data["k"])
 			d := m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
 			assert.Equal(t, []string{"a", "b"}, m.configMaps())
-			assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which a failed deployment has adopted or changed"}, d.Kept)
+			assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which existed, or may have existed, before a failed deployment"}, d.Kept)
 		})
 	}
+}
+
+// Failed attempts create "b" and change it.
+func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
+	for name, first := range map[string]string{"upgrade": configMap("a", "k", "one"), "no revision has worked": invalidService} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
+			require.Equal(t, first == invalidService, err != nil, err)
+			for _, value := range []string{"two", "three"} {
+				_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", value), "b.yaml", configMap("b", "k", value), "z.yaml", invalidService))
+				require.Error(t, err)
+				m.nextSecond(m.configMap("b").CreationTimestamp)
+			}
+			d := m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
+			assert.Equal(t, []string{"a"}, m.configMaps())
+			assert.Empty(t, d.Kept)
+		})
+	}
+}
+
+// The first attempt ends before it has stored which objects existed.
+func TestDeploy_leftoversOfAnInterruption(t *testing.T) {
+	m := onMember(t)
+	r := m.request("b.yaml", configMap("b", "k", "one"), "z.yaml", invalidService)
+	var written []string
+	dying := onMember(t, cutAfter(2, &written)) // the revision, and "b"
+	_, err := dying.Deploy(t.Context(), r)
+	require.Error(t, err)
+	require.Equal(t, []string{"b"}, m.configMaps(), written)
+	_, err = m.Deploy(t.Context(), r)
+	require.Error(t, err)
+	d := m.deploy(m.request("a.yaml", configMap("a", "k", "two")))
+	assert.Equal(t, []string{"a", "b"}, m.configMaps(), "a person may have created it")
+	assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which existed, or may have existed, before a failed deployment"}, d.Kept)
+}
+
+// An earlier release of the name has left "a".
+func TestDeploy_undoneInstallationOverKeptResources(t *testing.T) {
+	m := onMember(t)
+	a := configMap("a", "k", "one")
+	m.deploy(m.request("a.yaml", a))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{KeepResources: true}))
+	r := m.request("a.yaml", a, "b.yaml", configMap("b", "k", "one"), "z.yaml", invalidService)
+	r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 60}
+	before := m.configMap("a").UID
+	for range 2 {
+		_, err := m.Deploy(t.Context(), r)
+		require.ErrorContains(t, err, "has been uninstalled")
+		assert.Equal(t, []string{"a"}, m.configMaps())
+		assert.Equal(t, before, m.configMap("a").UID)
+	}
+}
+
+// A failed attempt has an object of a kind that is deleted before the next one.
+func TestDeploy_leftoversOfUnknownKind(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	definition := m.request("crd.yaml", thingKind)
+	definition.Name, definition.Options.DeleteCRDResources = "kind", true
+	m.deploy(definition)
+	m.awaitKind(schema.GroupVersionResource{Group: "release.example.com", Version: "v1", Resource: "things"})
+	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "t.yaml", thing, "z.yaml", invalidService))
+	require.ErrorContains(t, err, "spec.ports[0].port")
+	_, err = m.deleteKind().Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "three")))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
 func TestSweep(t *testing.T) {
@@ -594,11 +662,16 @@ func (m *member) ofOther(files ...string) Request {
 func (m *member) createEarlier(name string) {
 	m.t.Helper()
 	m.recreate(name)
-	created := m.configMap(name).CreationTimestamp
+	m.nextSecond(m.configMap(name).CreationTimestamp)
+}
+
+// nextSecond waits for a later second of the API server's clock.
+func (m *member) nextSecond(now metav1.Time) {
+	m.t.Helper()
 	require.NoError(m.t, wait.PollUntilContextTimeout(m.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		tried, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "now-"}},
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil && created.Before(&tried.CreationTimestamp), err
+		return err == nil && now.Before(&tried.CreationTimestamp), err
 	}))
 }
 

@@ -3,6 +3,7 @@ package release
 import (
 	"crypto/sha1" //nolint:gosec // Fleet's agent computes this label with SHA-1; it protects nothing
 	"encoding/hex"
+	"encoding/json"
 	"strconv"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -35,6 +37,10 @@ const (
 	keepResourcesAnnotation  = "fleet.cattle.io/keep-resources"
 	commitAnnotation         = "fleet.cattle.io/commit"
 )
+
+// adoptedAnnotation of the chart in a revision has a JSON list of the objects that existed before the deployment of that revision and were not those of the
+// release. A revision whose deployment has written no object has none.
+const adoptedAnnotation = labelPrefix + "adopted"
 
 // markObject marks an object as one of the set of a BundleDeployment.
 func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
@@ -84,4 +90,11 @@ func annotationsOf(existing *helm.Release) map[string]string {
 		return nil
 	}
 	return existing.Chart.Metadata.Annotations
+}
+
+// adoptedBy returns the objects in adoptedAnnotation.
+func adoptedBy(r *helm.Release) (adopted sets.Set[string], isNoted bool) {
+	var keys []string
+	err := json.Unmarshal([]byte(annotationsOf(r)[adoptedAnnotation]), &keys)
+	return sets.New(keys...), err == nil
 }
