@@ -192,20 +192,35 @@ func (c *cluster) hasCreatedKind(err error) bool {
 	return slices.ContainsFunc(unknownKinds(err), func(kind schema.GroupVersionKind) bool { return slices.Contains(c.createdKinds, kind.Kind) })
 }
 
-// Create notes the kinds that it has created.
+// Create leaves CustomResourceDefinitions of the folder crds of a chart as they are if they exist, as Helm does without server-side apply: several charts
+// may bring the same one in different versions. It notes the kinds that it has created.
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
-	isOfRelease := func(info *resource.Info) bool {
-		name, _ := marksOf(info.Object)
-		return name == c.release && !isHook(info.Object)
-	}
-	if slices.ContainsFunc(resources, isOfRelease) { // Helm has found none of them that exists
-		if err := c.noteAdopted(nil, resources); err != nil {
-			return nil, err
+	var missing kube.ResourceList
+	for _, info := range resources {
+		if isHook(info.Object) {
+			missing = append(missing, info)
+			continue
+		}
+		if name, _ := marksOf(info.Object); name == c.release { // Helm has found no object of the release that exists
+			if err := c.noteAdopted(nil, resources); err != nil {
+				return nil, err
+			}
+			missing = resources
+			break
+		}
+		live := *info
+		if err := live.Get(); apierrors.IsNotFound(err) {
+			missing = append(missing, info)
+		} else if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
 		}
 	}
-	created, err := c.Client.Create(resources, options...)
-	if err != nil {
-		return created, err
+	created := &kube.Result{}
+	if len(missing) > 0 {
+		var err error
+		if created, err = c.Client.Create(missing, options...); err != nil {
+			return created, err
+		}
 	}
 	for _, info := range resources.Filter(isCRD) {
 		if definition, ok := info.Object.(*unstructured.Unstructured); ok {

@@ -656,10 +656,18 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 func TestUninstall_crdsFolder(t *testing.T) {
 	m := onMember(t)
 	kind := strings.NewReplacer("things", "folders", "thing", "folder", "Thing", "Folder").Replace(thingKind)
-	for _, name := range []string{"app", "other"} {
-		r := m.request("Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n", "crds/crd.yaml", kind, "templates/a.yaml", configMap(name, "k", "one"))
+	older, _, _ := strings.Cut(kind, "  - {name: v2")
+	older = strings.Replace(older, "storage: false", "storage: true", 1)
+	for i, content := range []string{kind, older} {
+		name := []string{"app", "other"}[i]
+		r := m.request("Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n", "crds/crd.yaml", content, "templates/a.yaml", configMap(name, "k", "one"))
 		r.Name, r.Options.DeleteCRDResources = name, true
 		m.deploy(r)
+		found := m.definitions("folders.release.example.com")
+		require.Len(t, found, 1)
+		versions, _, err := unstructured.NestedSlice(found[0].Object, "spec", "versions")
+		require.NoError(t, err)
+		assert.Len(t, versions, 2, "the second chart does not change what the first one has created")
 	}
 	for _, name := range []string{"app", "other"} {
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, name, UninstallOptions{DeleteCRDs: true}))
