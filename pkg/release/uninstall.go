@@ -112,7 +112,11 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		}
 	}
 
-	isRemoved := true // whether the objects are removed, although a later step may have failed
+	isRemoved := true           // whether the objects are removed, although a later step may have failed
+	var earlier []*helm.Release // revisions whose objects may have to be removed too
+	decided := func() []*helm.Release {
+		return slices.DeleteFunc(own[:len(own)-1], func(r *helm.Release) bool { return !c.decides(r, options) })
+	}
 	switch latest := last(revisions); {
 	case options.KeepResources:
 		return op.forget(own)
@@ -133,7 +137,9 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		options.DeleteNamespace = false // a revision that does not decide may name any namespace
 	case latest.Info.Status == common.StatusUninstalled: // by an earlier call, see storeRemoved, or by a person who kept the history
+		earlier = decided()
 	default:
+		earlier = decided()
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ReportKept != nil && len(op.cluster.kept) > 0 {
 			options.ReportKept(op.cluster.kept)
@@ -143,12 +149,44 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		}
 	}
 	if isRemoved {
-		if restErr := op.removeRest(ctx, name, options, revisions); restErr != nil {
+		restErr := op.removeEarlier(earlier, last(revisions), options)
+		if restErr == nil {
+			restErr = op.removeRest(ctx, name, options, revisions)
+		}
+		if restErr != nil {
 			err = errors.Join(err, restErr, op.storeRemoved(last(revisions)))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// removeEarlier removes the objects that the last revision does not have, although the release may have them: those that failed attempts before it have created
+// and, if the last revision is that of a failed upgrade, those of the revision from which it started.
+func (o *helmAction) removeEarlier(earlier []*helm.Release, latest *helm.Release, options UninstallOptions) error {
+	worked, attempts := failedAttempts(earlier)
+	if worked != nil && latest.Info.Status != common.StatusDeployed && latest.Info.Status != common.StatusSuperseded {
+		attempts = append([]*helm.Release{worked}, attempts...)
+	}
+	if len(attempts) == 0 {
+		return nil
+	}
+	o.noteObjects(earlier)
+	o.cluster.keepCRDs = !options.DeleteCRDs
+	of, _, err := o.cluster.buildEarlier(latest.Manifest)
+	if err != nil {
+		return err
+	}
+	for _, r := range slices.Backward(attempts) {
+		infos, _, err := o.cluster.buildEarlier(r.Manifest)
+		if err != nil {
+			return err
+		}
+		if err := o.cluster.deleteMarked(infos.Difference(of)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

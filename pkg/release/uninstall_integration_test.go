@@ -867,6 +867,28 @@ func TestUninstall_historyIsLast(t *testing.T) {
 	}
 }
 
+// An upgrade from a revision with "b" has failed, after an attempt that created "c" and adopted "d".
+func TestUninstall_afterFailedUpgrades(t *testing.T) {
+	for name, open := range map[string]func(m *member) *Client{
+		"agent": func(m *member) *Client { return m.Client },
+		"hub":   func(m *member) *Client { return m.reducing(m.config) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := signing(t)
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+			m.recreate("d")
+			for _, file := range []string{configMap("c", "k", "two") + "---\n" + configMap("d", "k", "two"), configMap("a", "k", "three")} {
+				_, err := m.Deploy(t.Context(), m.request("all.yaml", file, "z.yaml", invalidService))
+				require.Error(t, err)
+			}
+			require.Equal(t, []string{"a", "b", "c", "d"}, m.configMaps())
+			require.NoError(t, open(m).Uninstall(t.Context(), m.namespace, "app", m.removal("default")))
+			assert.Equal(t, []string{"d"}, m.configMaps())
+			assert.Empty(t, m.revisions())
+		})
+	}
+}
+
 // A policy of the cluster refuses the deletion of the namespace, each time.
 func TestUninstall_namespaceRefused(t *testing.T) {
 	for _, reason := range []metav1.Status{
