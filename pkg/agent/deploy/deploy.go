@@ -192,7 +192,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	deployed, drift := state.release()
 	var revision release.Found
 	revision, f.IsCurrent = d.requestedRevision(key, bd, state)
-	f.MustRepeat = !f.IsCurrent && (isRevision(deployed, revision) || state.revisionNotSigned == revision.String() || state.hasDeployed(bd))
+	f.MustRepeat = !f.IsCurrent && !d.isReplaced(key, bd, state) && (isRevision(deployed, revision) || state.revisionNotSigned == revision.String() || state.hasDeployed(bd))
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.NoDeploymentID = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(key, bd)
@@ -315,17 +315,25 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 
 // requestedRevision returns the revision with the release name and the deployment ID of the BundleDeployment, if there is one, and whether it
 // is deployed. The watch may still show a revision as pending that this run has finished. A superseded revision is not deployed, even if this
-// run has deployed it: another BundleDeployment has adopted the release. Nor is a revision that is not signed.
+// run has deployed it: another BundleDeployment has adopted the release. Nor is a revision that is not signed, or one that isReplaced.
 func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
 	for _, f := range d.index.of(key) {
 		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
-			return f, state.revisionNotSigned != f.String() && (f.Deployed || f.Pending && isRevision(deployed, f))
+			isDeployed := f.Deployed || f.Pending && isRevision(deployed, f)
+			return f, isDeployed && state.revisionNotSigned != f.String() && !d.isReplaced(key, bd, state)
 		}
 	}
 	return release.Found{}, false
+}
+
+// isReplaced reports whether a release under another name may have adopted objects of the requested one, which is then deployed again to take them back
+// before the other one is uninstalled: the options had another name meanwhile, and that deployment may have failed.
+func (d *reconciler) isReplaced(key string, bd *fleet.BundleDeployment, state *deploymentState) bool {
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	return !isPaused(bd) && state.applied != releaseName{namespace, name} && len(otherReleases(d.index.of(key), namespace, name)) > 0
 }
 
 // hasDeployed reports whether this run has deployed the deployment ID last, and no attempt has failed since. Another revision is the last one now.
@@ -400,7 +408,12 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
 		state.copiedFor = state.copiedFor.Union(sets.New(releaseName{namespace, name}))
 	}
-	return d.releases.Deploy(ctx, request)
+	state.applied = releaseName{}
+	made, err := d.releases.Deploy(ctx, request)
+	if err == nil || isLeftover(err) {
+		state.applied = releaseName{namespace, name}
+	}
+	return made, err
 }
 
 // relabel applies the labels and annotations that the options set on the namespace of the release.

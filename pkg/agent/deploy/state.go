@@ -39,6 +39,9 @@ type deploymentState struct {
 	// copiedFor are the releases for which a deployment may have copied Secrets and ConfigMaps of the hub without storing a revision whose removal
 	// deletes them.
 	copiedFor sets.Set[releaseName]
+	// applied is the release that this run has deployed, if it has tried to deploy no other one since. The objects of a release that another one was to
+	// replace may have the marks of that one.
+	applied releaseName
 	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
 	labelled string
 }
