@@ -62,9 +62,9 @@ type cluster struct {
 	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
 	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
-	// had are the objects that the release had before the action, see noteObjects. adopted are those that failed deployments may have changed although they
-	// existed and the release did not have them: a removal keeps them. The keys are those of objectKey.
-	had, adopted sets.Set[string]
+	// owned are the objects of the release that a failed deployment has created, or that the release had before, see noteObjects. A removal keeps others, because
+	// they may have existed before; nil if it keeps none. The keys are those of objectKey.
+	owned sets.Set[string]
 	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none.
 	annotations map[string]string
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
@@ -385,7 +385,7 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
 		c.noteKept(info, "which does not belong to the BundleDeployment")
 		return nil, nil
-	case c.adopted.Has(objectKey(info)) && !isHook(desired):
+	case c.owned != nil && !c.owned.Has(objectKey(info)) && !isHook(desired):
 		c.noteKept(info, "which existed, or may have existed, before a failed deployment")
 		return nil, nil
 	}
@@ -397,31 +397,38 @@ func objectKey(info *resource.Info) string {
 	return fmt.Sprintf("%s %s/%s", info.Mapping.GroupVersionKind.GroupKind(), info.Namespace, info.Name)
 }
 
-// noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release did not have them: if the action
-// fails, they must stay. original contains those that Helm has found, and none that do not exist unless a failed deployment has tried to create them.
+// noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release does not own them: if the action
+// fails, they must stay. It owns the others now. original contains those that Helm has found, and those that a failed deployment may have created. It returns
+// an error if one of them is being deleted: it would be gone later, although the deployment has succeeded.
 func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 	if _, isNoted := c.annotations[adoptedAnnotation]; isNoted || c.annotations == nil { // Helm undoes what was noted
 		return nil
 	}
-	adopted := sets.New[string]()
-	for _, info := range original.Intersect(target) {
-		if c.had.Has(objectKey(info)) {
+	adopted, errs := []string{}, []error(nil)
+	for _, info := range target {
+		key := objectKey(info)
+		if c.owned.Has(key) {
 			continue
 		}
-		live := *info
-		if err := live.Get(); err == nil {
-			adopted.Insert(objectKey(info))
-		} else if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("reading %s: %w", info.ObjectName(), err)
+		live, err := *info, error(nil)
+		if original.Contains(info) {
+			err = live.Get()
+		}
+		if !original.Contains(info) || apierrors.IsNotFound(err) {
+			c.owned.Insert(key)
+			continue
+		}
+		adopted = append(adopted, key)
+		if accessor, accessErr := meta.Accessor(live.Object); err == nil && accessErr == nil && accessor.GetDeletionTimestamp() != nil {
+			err = errors.New("it is being deleted; the next attempt creates it")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", info.ObjectName(), err))
 		}
 	}
-	for _, info := range target {
-		c.adopted.Delete(objectKey(info)) // it may not exist any more
-	}
-	c.adopted = c.adopted.Union(adopted)
-	text, err := json.Marshal(sets.List(adopted))
+	text, err := json.Marshal(adopted)
 	c.annotations[adoptedAnnotation] = string(text)
-	return err
+	return errors.Join(append(errs, err)...)
 }
 
 // maxKept is how many objects noteKept describes.

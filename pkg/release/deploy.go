@@ -417,12 +417,12 @@ func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*
 	return nil, revisions
 }
 
-// noteObjects notes which objects the release has: those of the last revision that worked, and what failed attempts after it have created, as they have noted
+// noteObjects notes which objects the release owns: those of the last revision that worked, and what failed attempts after it have created, as they have noted
 // in adoptedAnnotation. Without a signed note, it is not known what an attempt has created: it was interrupted, ended before it wrote an object, or was one of
 // another agent. It returns the objects of the revision that an upgrade starts from.
 func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.ResourceList) {
 	worked, failed := failedAttempts(revisions)
-	ofWorked, created, adopted := sets.New[string](), sets.New[string](), sets.New[string]()
+	ofWorked, created := sets.New[string](), sets.New[string]()
 	for _, r := range append([]*helm.Release{worked}, failed...) {
 		if r == nil {
 			continue
@@ -437,23 +437,20 @@ func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.Resou
 				o.cluster.outdated = r.Manifest
 			}
 		}
-		kept, isNoted := adoptedBy(r)
+		adopted, isNoted := adoptedBy(r)
 		isNoted = isNoted && o.client.isSigned(r)
 		for _, info := range infos {
 			switch key := objectKey(info); {
 			case r == worked:
 				ofWorked.Insert(key)
-			case ofWorked.Has(key):
-			case isNoted && !kept.Has(key):
+			case isNoted && !adopted.Has(key):
 				created.Insert(key)
-				adopted.Delete(key)
 			default:
-				adopted.Insert(key)
 				created.Delete(key)
 			}
 		}
 	}
-	o.cluster.had, o.cluster.adopted = ofWorked.Union(created), adopted
+	o.cluster.owned = ofWorked.Union(created)
 	return existing
 }
 

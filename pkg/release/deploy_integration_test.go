@@ -429,6 +429,26 @@ func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
 	}
 }
 
+// The objects of an earlier release of the name are not gone yet.
+func TestDeploy_objectsBeingDeleted(t *testing.T) {
+	m := onMember(t)
+	a := configMap("a", "k", "one")
+	m.deploy(m.request("a.yaml", a))
+	finalize := func(patch string) {
+		_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+patch+`}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	finalize(`["example.com/test"]`)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
+	for range 2 {
+		_, err := m.Deploy(t.Context(), m.request("a.yaml", a))
+		require.ErrorContains(t, err, "a: it is being deleted")
+	}
+	finalize("null")
+	m.deploy(m.request("a.yaml", a))
+	assert.Nil(t, m.configMap("a").DeletionTimestamp)
+}
+
 // The first attempt ends before it has stored which objects existed.
 func TestDeploy_leftoversOfAnInterruption(t *testing.T) {
 	m := onMember(t)
@@ -454,7 +474,9 @@ func TestDeploy_undoneInstallationOverKeptResources(t *testing.T) {
 	r := m.request("a.yaml", a, "b.yaml", configMap("b", "k", "one"), "z.yaml", invalidService)
 	r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 60}
 	before := m.configMap("a").UID
-	for range 2 {
+	early := m.request("Chart.yaml", chartYAML, "templates/a.yaml", a, "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-install"))
+	early.Options.Helm = r.Options.Helm
+	for _, r := range []Request{r, early, r} {
 		_, err := m.Deploy(t.Context(), r)
 		require.ErrorContains(t, err, "has been uninstalled")
 		assert.Equal(t, []string{"a"}, m.configMaps())
