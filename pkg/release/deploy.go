@@ -197,7 +197,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return Deployed{}, err
+		return Deployed{}, errors.Join(err, op.forgetRepeated(last(revisions), made))
 	}
 	deployed, err := op.deployed(made)
 	if err != nil {
@@ -207,6 +207,25 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	err = op.sweep(deployed, revisions)
 	deployed.Kept = op.cluster.kept
 	return deployed, err
+}
+
+// forgetRepeated deletes the revision of a failed attempt if another one has failed since that has the same objects, and knows which of them it has created.
+// Otherwise repeated attempts would push the revisions of other attempts, whose objects have to be removed, out of the history.
+func (o *helmAction) forgetRepeated(earlier *helm.Release, made helmrelease.Releaser) error {
+	later, ok := made.(*helm.Release)
+	isFailed := func(r *helm.Release) bool { return r != nil && r.Info.Status == common.StatusFailed }
+	if !ok || !isFailed(later) || !isFailed(earlier) || !o.client.isSigned(earlier) || earlier.Labels[DeploymentLabel] != later.Labels[DeploymentLabel] {
+		return nil
+	}
+	of, _, err := o.cluster.buildEarlier(earlier.Manifest)
+	if err != nil {
+		return nil //nolint:nilerr // it stays
+	}
+	others, _, err := o.cluster.buildEarlier(later.Manifest)
+	if _, isNoted := adoptedBy(later); err != nil || !isNoted || len(of.Difference(others)) > 0 {
+		return nil //nolint:nilerr // it stays
+	}
+	return o.forget([]*helm.Release{earlier})
 }
 
 // inherits reports whether an agent may have applied the objects on the cluster with another field manager.

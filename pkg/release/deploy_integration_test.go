@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -427,6 +428,20 @@ func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
 			assert.Empty(t, d.Kept)
 		})
 	}
+}
+
+// The attempts that follow the one with "b" are as many as the history has revisions.
+func TestDeploy_leftoversOfManyAttempts(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "z.yaml", invalidService))
+	require.Error(t, err)
+	for i := range defaultHistory {
+		_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", fmt.Sprint("v", i)), "z.yaml", invalidService))
+		require.Error(t, err)
+	}
+	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
+	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
 // The objects of an earlier release of the name are not gone yet.
