@@ -175,7 +175,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	op.cluster.replace = r.helm().Force
-	op.cluster.inherits = r.inherits(op.manager, last(revisions))
+	op.cluster.inherits = r.inherits(op.manager, last(revisions)) || len(revisions) > 0 && !c.isSigned(last(revisions)) // Helm copies labels
 	// The upgrade removes objects that the last revision has and the new one lacks, if they have the marks of the release. A forged revision may name any
 	// object, and so may a revision that was deployed with the rights of another ServiceAccount: they must have the marks of the BundleDeployment too.
 	isForged := func(r *helm.Release) bool { return !c.isSigned(r) }

@@ -318,6 +318,21 @@ func TestDeploy_fieldsOfAnotherAgent(t *testing.T) {
 	}
 }
 
+// Fleet's own agent applies on the client's side, and fails. Helm copies the labels of the revision before.
+func TestDeploy_fieldsOfAFailedUpgradeOfAnotherAgent(t *testing.T) {
+	m := signing(t)
+	m.deploy(m.request("a.yaml", configMap("a", "kept", "one")))
+	another, err := New(m.config)
+	require.NoError(t, err)
+	_, err = another.Deploy(t.Context(), m.request("a.yaml", configMap("a", "kept", "one"), "z.yaml", invalidService))
+	require.Error(t, err)
+	_, err = m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"removed":"two"}}`),
+		metav1.PatchOptions{FieldManager: objectManager})
+	require.NoError(t, err)
+	m.deploy(m.request("a.yaml", configMap("a", "kept", "three")))
+	assert.Equal(t, map[string]string{"kept": "three"}, m.configMap("a").Data)
+}
+
 // Releases of other programs have neither labels nor annotations.
 func TestDeploy_recordedRelease(t *testing.T) {
 	m := onMember(t)
