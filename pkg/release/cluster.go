@@ -65,6 +65,8 @@ type cluster struct {
 	// owned are the objects of the release that a failed deployment has created, or that the release had before, see noteObjects. A removal keeps others, because
 	// they may have existed before; nil if it keeps none. The keys are those of objectKey.
 	owned sets.Set[string]
+	// created are those of them that only failed deployments had.
+	created sets.Set[string]
 	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none.
 	annotations map[string]string
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
@@ -407,7 +409,7 @@ func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 	adopted, errs := []string{}, []error(nil)
 	for _, info := range target {
 		key := objectKey(info)
-		if c.owned.Has(key) {
+		if c.owned.Has(key) && !c.created.Has(key) {
 			continue
 		}
 		live, err := *info, error(nil)
@@ -418,6 +420,10 @@ func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 			c.owned.Insert(key)
 			continue
 		}
+		if name, namespace := marksOf(live.Object); err == nil && c.created.Has(key) && name == c.release && namespace == c.Namespace {
+			continue // otherwise it is not the same object any more
+		}
+		c.owned.Delete(key)
 		adopted = append(adopted, key)
 		if accessor, accessErr := meta.Accessor(live.Object); err == nil && accessErr == nil && accessor.GetDeletionTimestamp() != nil {
 			err = errors.New("it is being deleted; the next attempt creates it")

@@ -469,7 +469,7 @@ func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.Resou
 			}
 		}
 	}
-	o.cluster.owned = ofWorked.Union(created)
+	o.cluster.owned, o.cluster.created = ofWorked.Union(created), created.Difference(ofWorked)
 	return existing
 }
 

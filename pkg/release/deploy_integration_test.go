@@ -414,7 +414,7 @@ func TestDeploy_leftoversOfAdoption(t *testing.T) {
 			m := onMember(t)
 			_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
 			require.Equal(t, first == invalidService, err != nil, err)
-			m.createEarlier("b")
+			m.recreate("b")
 			_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
 				"c.yaml", configMap("c", "k", "two"), "z.yaml", invalidService))
 			require.Error(t, err)
@@ -426,21 +426,36 @@ func TestDeploy_leftoversOfAdoption(t *testing.T) {
 	}
 }
 
-// Failed attempts create "b" and change it.
+// Failed attempts create "b" and change it; or a person replaces it between them.
 func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
-	for name, first := range map[string]string{"upgrade": configMap("a", "k", "one"), "no revision has worked": invalidService} {
+	for name, row := range map[string]struct {
+		first    string
+		replaced bool
+	}{
+		"upgrade":                     {configMap("a", "k", "one"), false},
+		"no revision has worked":      {invalidService, false},
+		"upgrade, replaced meanwhile": {configMap("a", "k", "one"), true},
+		"replaced meanwhile":          {invalidService, true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
-			_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
-			require.Equal(t, first == invalidService, err != nil, err)
+			_, err := m.Deploy(t.Context(), m.request("first.yaml", row.first))
+			require.Equal(t, row.first == invalidService, err != nil, err)
 			for _, value := range []string{"two", "three"} {
+				if row.replaced && value == "three" {
+					m.recreate("b")
+				}
 				_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", value), "b.yaml", configMap("b", "k", value), "z.yaml", invalidService))
 				require.Error(t, err)
-				m.nextSecond(m.configMap("b").CreationTimestamp)
+				assert.Equal(t, value, m.configMap("b").Data["k"])
 			}
 			d := m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
-			assert.Equal(t, []string{"a"}, m.configMaps())
-			assert.Empty(t, d.Kept)
+			want := []string{"a"}
+			if row.replaced {
+				want = append(want, "b")
+			}
+			assert.Equal(t, want, m.configMaps())
+			assert.Len(t, d.Kept, len(want)-1)
 		})
 	}
 }
@@ -692,7 +707,7 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		}
 		m.deploy(takes("a.yaml", configMap("a", "k", "one")))
 		m.deploy(m.ofOther("b.yaml", configMap("b", "k", "one")))
-		m.createEarlier("c")
+		m.recreate("c")
 		_, err := m.Deploy(t.Context(), takes("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "c.yaml", configMap("c", "k", "two"),
 			"d.yaml", configMap("d", "k", "two"), "z.yaml", invalidService))
 		require.ErrorContains(t, err, "rolled back")
@@ -707,24 +722,6 @@ func (m *member) ofOther(files ...string) Request {
 	r.Name, r.BundleDeployment, r.Labels = "other", "other", owner.LabelsFor("other", "one")
 	r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
 	return r
-}
-
-// createEarlier creates a ConfigMap as a person does, and returns in a later second of the API server's clock: the times in the metadata of objects
-// have no fractions of a second.
-func (m *member) createEarlier(name string) {
-	m.t.Helper()
-	m.recreate(name)
-	m.nextSecond(m.configMap(name).CreationTimestamp)
-}
-
-// nextSecond waits for a later second of the API server's clock.
-func (m *member) nextSecond(now metav1.Time) {
-	m.t.Helper()
-	require.NoError(m.t, wait.PollUntilContextTimeout(m.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		tried, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "now-"}},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil && now.Before(&tried.CreationTimestamp), err
-	}))
 }
 
 func TestDeploy_renamedReleaseObjectsOfOthers(t *testing.T) {
