@@ -400,7 +400,7 @@ func objectKey(info *resource.Info) string {
 }
 
 // noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release does not own them: if the action
-// fails, they must stay. It owns the others now. original contains those that Helm has found, and those that a failed deployment may have created. It returns
+// fails, they must stay. It owns the others now, and those of releases that it replaces. original contains those that Helm has found, and those that a failed deployment may have created. It returns
 // an error if one of them is being deleted: it would be gone later, although the deployment has succeeded.
 func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 	if _, isNoted := c.annotations[adoptedAnnotation]; isNoted || c.annotations == nil { // Helm undoes what was noted
@@ -420,8 +420,12 @@ func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 			c.owned.Insert(key)
 			continue
 		}
-		if name, namespace := marksOf(live.Object); err == nil && c.created.Has(key) && name == c.release && namespace == c.Namespace {
-			continue // otherwise it is not the same object any more
+		name, namespace := marksOf(live.Object)
+		isMarked := name == c.release && namespace == c.Namespace // otherwise it is not the object that a failed attempt has created
+		isReplaced := !isMarked && name != "" && c.owns != nil && c.owns(name, namespace)
+		if err == nil && (isReplaced || isMarked && c.created.Has(key)) {
+			c.owned.Insert(key)
+			continue
 		}
 		c.owned.Delete(key)
 		adopted = append(adopted, key)

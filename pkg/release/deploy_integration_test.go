@@ -671,6 +671,17 @@ func TestDeploy_renamedRelease(t *testing.T) {
 	assert.Equal(t, "two", m.configMap("a").Data["k"])
 }
 
+// A failed attempt has "a" of the release that it replaces, and the next one does not.
+func TestDeploy_renamedReleaseDropsObject(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService))
+	require.Error(t, err)
+	m.deploy(m.renamed("b.yaml", configMap("b", "k", "two")))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
+	assert.Equal(t, []string{"b"}, m.configMaps())
+}
+
 func TestDeploy_failedAdoption(t *testing.T) {
 	atomic := &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
 	t.Run("from an older release", func(t *testing.T) {
