@@ -88,6 +88,24 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.attempts.failure)
 }
 
+func TestAttempts_endConflict(t *testing.T) {
+	p := newStoppedReconciler()
+	attempts, now := &p.states.get("app").attempts, p.clock.Now()
+	attempts.failed(p.bd, &release.ConflictError{}, now, p.Timing)
+	assert.Equal(t, now.Add(p.Timing.RetryMax), attempts.next(p.bd, p.Timing))
+
+	attempts.endConflict()
+	resolved := attempts.next(p.bd, p.Timing)
+	assert.True(t, resolved.After(now) && resolved.Before(now.Add(p.Timing.RetryMax)), "%s after %s", resolved, now)
+	attempts.endConflict()
+	assert.Equal(t, resolved, attempts.next(p.bd, p.Timing))
+	for range 20 { // it seems to end again and again
+		attempts.failed(p.bd, &release.ConflictError{}, now, p.Timing)
+		attempts.endConflict()
+	}
+	assert.InDelta(t, p.Timing.RetryMax.Seconds(), attempts.next(p.bd, p.Timing).Sub(now).Seconds(), p.Timing.RetryMax.Seconds()/4)
+}
+
 func TestCorrections_next(t *testing.T) {
 	p := newStoppedReconciler()
 	state := p.states.get("app")

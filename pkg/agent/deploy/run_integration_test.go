@@ -1206,6 +1206,26 @@ func TestRun_conflictEnds(t *testing.T) {
 	}
 }
 
+// A user who may write Secrets in the namespace has the last revision of the other release removed again and again.
+func TestRun_conflictSeemsToEnd(t *testing.T) {
+	s := onStage(t)
+	s.run(func(c *deploy.Config) { c.Timing.RetryFirst, c.Timing.RetryMax = time.Minute, time.Hour })
+	shared := func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "shared"} }
+	s.put("old", configMap("a", "one"), shared)
+	s.state("old", fleet.Ready)
+	s.put("new", configMap("a", "two"), shared)
+	s.condition("new", fleet.ConditionDeployed, "False Error: Helm release "+s.target+"/shared exists and belongs to BundleDeployment old")
+	s.still()
+	before := len(s.hubWire.Requests("/contents/"))
+	labels := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}.LabelsFor("new", "forged")
+	for range 10 {
+		s.forge("shared", 7, "", 0, labels)
+		require.NoError(t, s.Kubernetes.CoreV1().Secrets(s.target).Delete(t.Context(), "sh.helm.release.v1.shared.v7", metav1.DeleteOptions{}))
+	}
+	s.still()
+	assert.Len(t, s.hubWire.Requests("/contents/"), before, "each attempt to deploy reads the Content")
+}
+
 // tenant creates a ServiceAccount that may do everything in the namespace that is deployed to, and nothing elsewhere.
 func (s *stage) tenant(name string) {
 	s.t.Helper()

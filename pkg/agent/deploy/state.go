@@ -46,7 +46,7 @@ type deploymentState struct {
 	labelled string
 }
 
-// endConflictIfOver ends the pause after a conflict of owners if the other release was removed.
+// endConflictIfOver shortens the pause after a conflict of owners if the other release was removed.
 func (s *deploymentState) endConflictIfOver() {
 	if !s.hasTried() {
 		s.attempts.endConflict()
@@ -61,8 +61,8 @@ type attempts struct {
 	failedGeneration int64
 	failedAt         time.Time
 	failure          error
-	// retryAt is the earliest time of the next attempt.
-	retryAt time.Time
+	// retryAt is the earliest time of the next attempt. resolvedAt is that after a conflict of owners that seems to have ended.
+	retryAt, resolvedAt time.Time
 	// retries are the pauses after failures of any step; nil if the last pass had none.
 	retries *wait.Backoff
 }
@@ -92,6 +92,7 @@ func (a *attempts) failed(bd *fleet.BundleDeployment, err error, now time.Time, 
 		a.retries = nil
 	}
 	pause = a.pause(t)
+	a.resolvedAt = now.Add(pause)
 	if needsChange(err) {
 		pause = t.RetryMax
 	}
@@ -118,12 +119,12 @@ func (a *attempts) succeeded(done action) {
 
 func (a *attempts) endFailure() { a.failedID, a.failure = "", nil }
 
-// endConflict ends the pause after a conflict of owners: the other release was removed, or it belongs to this agent now. A hub with a kubeconfig changes
-// the labels of the releases on the member, for example, when it moves an agent to another namespace.
+// endConflict shortens the pause after a conflict of owners to that after any other failure: the other release was removed, or it belongs to this agent
+// now. A hub with a kubeconfig changes the labels of the releases on the member, for example, when it moves an agent to another namespace. There is still a
+// pause, because users who may write Secrets in the namespace can make it look so any number of times.
 func (a *attempts) endConflict() {
-	if isConflict(a.failure) {
-		a.endFailure()
-		a.retryAt = time.Time{}
+	if isConflict(a.failure) && a.resolvedAt.Before(a.retryAt) {
+		a.retryAt = a.resolvedAt
 	}
 }
 
