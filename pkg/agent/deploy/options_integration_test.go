@@ -86,7 +86,13 @@ func TestRun_keepResourcesWithFinalizer(t *testing.T) {
 
 // A person sets keepResources and deletes the Cluster before that is deployed.
 func TestRun_keepResourcesBeforeTheClusterIsDeleted(t *testing.T) {
-	for name, isStopped := range map[string]bool{"the agent runs": false, "the agent is stopped meanwhile": true} {
+	for name, row := range map[string]struct{ isStopped, listsFail bool }{
+		"the agent runs":                                  {},
+		"the agent runs, and cannot list":                 {listsFail: true},
+		"the agent is stopped meanwhile":                  {isStopped: true},
+		"the agent is stopped meanwhile, and cannot list": {isStopped: true, listsFail: true},
+	} {
+		isStopped := row.isStopped
 		t.Run(name, func(t *testing.T) {
 			s := onStage(t)
 			start := s.ends
@@ -109,6 +115,14 @@ func TestRun_keepResourcesBeforeTheClusterIsDeleted(t *testing.T) {
 			if !isStopped { // an agent that has not seen the options cannot know them
 				s.update("deleted", stage)
 				s.remove("deleted")
+			}
+			if row.listsFail { // the first list of a watch is part of the watch
+				s.hubWire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+					if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments") && !req.URL.Query().Has("watch") {
+						return nil, errKilled
+					}
+					return send()
+				})
 			}
 			s.update(s.ownBundle(), func(bd *fleet.BundleDeployment) { bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"} })
 			if isStopped {

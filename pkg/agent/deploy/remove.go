@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/features"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/agent/timing"
@@ -317,12 +318,17 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 	return nil
 }
 
-// keeping returns the keys of the BundleDeployments whose resources stay. It asks the hub: the event that ended the run may be part of a list, of which
-// the cache lacks the rest. What an agent that was not connected missed is in that list.
+// keeping returns the keys of the BundleDeployments whose resources stay. It asks the hub, whose answer is newer than the cache. If the hub does not answer,
+// the cache decides: the hub may delete the credential before it answers again. The cache has all objects of the list, or all earlier events of the watch,
+// in which the request to uninstall came, unless the feature AtomicFIFO of client-go is off.
 func (d *reconciler) keeping(ctx context.Context) (sets.Set[string], error) {
 	list, err := d.listBundleDeployments(ctx, metav1.ListOptions{})
-	if err != nil {
+	if err != nil && !features.FeatureGates().Enabled(features.AtomicFIFO) {
 		return nil, fmt.Errorf("asking the hub which resources stay: %w", err)
+	}
+	if err != nil {
+		d.Log.Warnf("The hub does not say which resources stay, so what it said last counts: %s", release.Explain(err))
+		list = &fleet.BundleDeploymentList{}
 	}
 	known := d.bundleDeployments() // and those that have been deleted since
 	for i := range list.Items {
