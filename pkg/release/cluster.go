@@ -195,15 +195,12 @@ func (c *cluster) hasCreatedKind(err error) bool {
 }
 
 // Create leaves CustomResourceDefinitions of the folder crds of a chart as they are if they exist, as Helm does without server-side apply: several charts
-// may bring the same one in different versions. It notes the kinds that it has created.
+// may bring the same one in different versions. It refuses a hook that has the name of an object of another release: all releases have one field manager, so
+// it would change that object, and the end of the hook delete it. It notes the kinds that it has created.
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
 	var missing kube.ResourceList
 	for _, info := range resources {
-		if isHook(info.Object) {
-			missing = append(missing, info)
-			continue
-		}
-		if name, _ := marksOf(info.Object); name == c.release { // Helm has found no object of the release that exists
+		if name, _ := marksOf(info.Object); name == c.release && !isHook(info.Object) { // Helm has found no object of the release that exists
 			if err := c.noteAdopted(nil, resources); err != nil {
 				return nil, err
 			}
@@ -211,10 +208,18 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 			break
 		}
 		live := *info
-		if err := live.Get(); apierrors.IsNotFound(err) {
+		err := live.Get()
+		name, namespace := marksOf(live.Object)
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err) && isHook(info.Object): // an apply needs other rights
 			missing = append(missing, info)
-		} else if err != nil {
+		case err != nil:
 			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
+		case isHook(info.Object) && name != "" && (name != c.release || namespace != c.Namespace):
+			return nil, fmt.Errorf("hook %s has the name of an object of Helm release %s/%s: rename the hook, or move the release to another namespace",
+				info.ObjectName(), namespace, name)
+		case isHook(info.Object):
+			missing = append(missing, info)
 		}
 	}
 	created := &kube.Result{}

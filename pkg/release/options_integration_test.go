@@ -111,6 +111,20 @@ func TestDeploy_hooks(t *testing.T) {
 	}
 }
 
+func TestDeploy_hookWithTheNameOfAnotherObject(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	hook := strings.Replace(configMap("a", "k", "two"), "name: a",
+		"name: a\n  annotations: {helm.sh/hook: pre-install, helm.sh/hook-delete-policy: 'before-hook-creation,hook-succeeded'}", 1)
+	r := m.request("hook.yaml", hook, "b.yaml", configMap("b", "k", "two"))
+	r.Name = "other"
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "hook configmaps/a has the name of an object of Helm release "+m.namespace+"/app: rename the hook")
+	live := m.configMap("a")
+	assert.Equal(t, "one", live.Data["k"])
+	assert.Equal(t, "app", live.Annotations[NameAnnotation])
+}
+
 // A disabled dependency need not be in the Bundle.
 func TestDeploy_disabledDependency(t *testing.T) {
 	m := onMember(t)
