@@ -141,15 +141,15 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	default:
 		earlier = decided()
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
-		if options.ReportKept != nil && len(op.cluster.kept) > 0 {
-			options.ReportKept(op.cluster.kept)
-		}
 		if options.ServiceAccount != "" && isForbidden(err) {
 			isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		}
 	}
 	if isRemoved {
 		restErr := op.removeEarlier(earlier, last(revisions), options)
+		if options.ReportKept != nil && len(op.cluster.kept) > 0 {
+			options.ReportKept(op.cluster.kept)
+		}
 		if restErr == nil {
 			restErr = op.removeRest(ctx, name, options, revisions)
 		}

@@ -99,6 +99,91 @@ func TestUninstall_objectsOfAnotherRelease(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
+// The last revision has failed, so the revision before is still deployed.
+func TestUninstall_afterFailedUpgrades(t *testing.T) {
+	for name, open := range map[string]func(m *member) *Client{
+		"agent": func(m *member) *Client { return m.withKey(m.key) },
+		"hub":   func(m *member) *Client { return m.reducing(m.config) },
+	} {
+		setUp := func(t *testing.T, change func(*Request)) *member {
+			m := signing(t)
+			deploy := func(files ...string) error {
+				r := m.request(files...)
+				change(&r)
+				_, err := m.Deploy(t.Context(), r)
+				return err
+			}
+			require.NoError(t, deploy("a.yaml", configMap("a", "k", "one"), "old.yaml", configMap("old", "k", "one")))
+			require.NoError(t, deploy("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"), "moved.yaml", configMap("moved", "k", "one")))
+			_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.Error(t, deploy("a.yaml", configMap("a", "k", "two"), "c.yaml", configMap("c", "k", "two"), "theirs.yaml", configMap("theirs", "k", "two"),
+				"z.yaml", invalidService))
+			require.Error(t, deploy("a.yaml", configMap("a", "k", "two"), "d.yaml", configMap("d", "k", "two"), "z.yaml", invalidService))
+			taken := m.ofOther("moved.yaml", configMap("moved", "k", "two"))
+			m.deploy(taken)
+			require.Equal(t, []string{"a", "b", "c", "d", "moved", "theirs"}, m.configMaps())
+			return m
+		}
+		uninstall := func(m *member, c *Client, change func(*UninstallOptions)) error {
+			options := UninstallOptionsFrom(owner.LabelsFor("app", "one"))
+			options.ServiceAccountNamespace = m.namespace
+			change(&options)
+			return c.Uninstall(m.t.Context(), m.namespace, "app", options)
+		}
+		t.Run(name+", all that its revisions have created since is deleted", func(t *testing.T) {
+			m := setUp(t, func(*Request) {})
+			var kept []string
+			require.NoError(t, uninstall(m, open(m), func(o *UninstallOptions) { o.ReportKept = func(objects []string) { kept = append(kept, objects...) } }))
+			assert.Equal(t, []string{"moved", "theirs"}, m.configMaps())
+			assert.ElementsMatch(t, []string{
+				"ConfigMap " + m.namespace + "/moved, which belongs to Helm release " + m.namespace + "/other",
+				"ConfigMap " + m.namespace + "/theirs, which existed, or may have existed, before a failed deployment",
+			}, kept)
+			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
+		})
+		t.Run(name+", keepResources", func(t *testing.T) {
+			m := setUp(t, func(r *Request) { r.Options.KeepResources = true })
+			require.NoError(t, uninstall(m, open(m), func(o *UninstallOptions) { o.KeepResources = true }))
+			assert.Equal(t, []string{"a", "b", "c", "d", "moved", "theirs"}, m.configMaps())
+		})
+		t.Run(name+", the first attempt fails", func(t *testing.T) {
+			m := setUp(t, func(*Request) {})
+			_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/x"]}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			fails := true
+			config := rest.CopyConfig(m.config)
+			through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				if fails && r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/configmaps/b") {
+					return nil, errCut
+				}
+				return next.RoundTrip(r)
+			})(config)
+			careful := *m
+			careful.Client, err = New(config)
+			require.NoError(t, err)
+			careful.Client = careful.withKey(m.key)
+			require.ErrorIs(t, uninstall(m, open(&careful), func(*UninstallOptions) {}), errCut)
+			assert.NotEmpty(t, m.revisions(), "the next attempt needs them")
+			fails = false
+			require.NoError(t, uninstall(m, open(&careful), func(*UninstallOptions) {}))
+			assert.NotNil(t, m.configMap("b").DeletionTimestamp)
+			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
+		})
+	}
+	t.Run("an earlier owner", func(t *testing.T) {
+		m := signing(t)
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+		other := m.ofOther("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
+		other.Name = "app"
+		_, err := m.Deploy(t.Context(), other)
+		require.Error(t, err)
+		options := UninstallOptionsFrom(other.Labels)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Equal(t, []string{"b"}, m.configMaps(), "only the other BundleDeployment has it")
+	})
+}
+
 // A person has created an object of the release again.
 func TestUninstall_objectsOfAPerson(t *testing.T) {
 	m := onMember(t)
@@ -863,28 +948,6 @@ func TestUninstall_historyIsLast(t *testing.T) {
 				require.ErrorContains(t, open(m).Uninstall(t.Context(), m.namespace, "app", m.removal(m.namespace)), "hook")
 				assert.Equal(t, []string{"a", "copy"}, m.configMaps())
 			}
-		})
-	}
-}
-
-// An upgrade from a revision with "b" has failed, after an attempt that created "c" and adopted "d".
-func TestUninstall_afterFailedUpgrades(t *testing.T) {
-	for name, open := range map[string]func(m *member) *Client{
-		"agent": func(m *member) *Client { return m.Client },
-		"hub":   func(m *member) *Client { return m.reducing(m.config) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := signing(t)
-			m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
-			m.recreate("d")
-			for _, file := range []string{configMap("c", "k", "two") + "---\n" + configMap("d", "k", "two"), configMap("a", "k", "three")} {
-				_, err := m.Deploy(t.Context(), m.request("all.yaml", file, "z.yaml", invalidService))
-				require.Error(t, err)
-			}
-			require.Equal(t, []string{"a", "b", "c", "d"}, m.configMaps())
-			require.NoError(t, open(m).Uninstall(t.Context(), m.namespace, "app", m.removal("default")))
-			assert.Equal(t, []string{"d"}, m.configMaps())
-			assert.Empty(t, m.revisions())
 		})
 	}
 }

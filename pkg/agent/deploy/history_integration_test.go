@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -400,39 +399,4 @@ func TestRun_oldReleaseCannotBeRemoved(t *testing.T) {
 	require.NoError(t, err)
 	s.member.Inject(nil)
 	s.gone("old")
-}
-
-// A commit changes the name of the release, and fails after its objects were applied. Another one reverts it: the deployment ID is the first one again.
-func TestRun_failedRenameIsReverted(t *testing.T) {
-	for name, restarts := range map[string]bool{"same run": false, "restarted agent": true} {
-		t.Run(name, func(t *testing.T) {
-			s := onStage(t)
-			stop := s.run()
-			first := configMap("a", "one")
-			s.put("app", first)
-			s.state("app", fleet.Ready)
-			id := s.get("app").Spec.DeploymentID
-			a, err := s.configMap("a")
-			require.NoError(t, err)
-			s.put("app", configMap("a", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n",
-				func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
-			s.state("app", fleet.ErrApplied)
-			s.value("a", "two")
-			if restarts {
-				require.NoError(t, stop())
-			}
-			s.put("app", first, func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = nil })
-			require.Equal(t, id, s.get("app").Spec.DeploymentID)
-			if restarts {
-				s.run()
-			}
-			s.value("a", "one")
-			s.state("app", fleet.Ready)
-			testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the renamed release is not removed" })
-			again, err := s.configMap("a")
-			require.NoError(t, err)
-			assert.Equal(t, a.UID, again.UID)
-			assert.Equal(t, "app", again.Annotations[release.NameAnnotation])
-		})
-	}
 }

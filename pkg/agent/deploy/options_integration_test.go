@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // The release moves to another namespace, and the objects in the former one stay, because keepResources says so.
@@ -38,6 +41,83 @@ func TestRun_movedReleaseKeepsResources(t *testing.T) {
 	moved, err := s.Kubernetes.CoreV1().ConfigMaps(other).Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "two", moved.Data["k"])
+}
+
+// A commit changes the release name and is reverted. Its release has adopted the object of the former one, which is still deployed with the
+// deployment ID of the reverted BundleDeployment.
+func TestRun_revertedName(t *testing.T) {
+	const invalidService = "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
+	isApply := func(req *http.Request) bool {
+		return req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/services/z")
+	}
+	isHistory := func(req *http.Request) bool { // of the former release
+		return strings.HasSuffix(req.URL.Path, "/secrets") && strings.HasPrefix(req.URL.Query().Get("labelSelector"), "name=app,")
+	}
+	for name, row := range map[string]struct {
+		more    string                   // what the commit adds
+		fails   func(*http.Request) bool // requests to the member that fail until the revert
+		restart bool
+		state   fleet.BundleState // after the commit
+	}{
+		"the deployment has failed":                {more: configMap("b", "two") + invalidService, state: fleet.ErrApplied},
+		"the agent was killed meanwhile":           {more: configMap("b", "two") + invalidService, fails: isApply, restart: true},
+		"the former release could not be removed":  {more: configMap("b", "two"), fails: isHistory, state: fleet.Ready},
+		"the same, and the agent starts again":     {more: configMap("b", "two"), fails: isHistory, state: fleet.Ready, restart: true},
+		"the deployment has failed before a start": {more: configMap("b", "two") + invalidService, state: fleet.ErrApplied, restart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			stop := s.run()
+			s.put("app", configMap("a", "one"))
+			id := s.state("app", fleet.Ready).Spec.DeploymentID
+			before, err := s.configMap("a")
+			require.NoError(t, err)
+
+			reached := make(chan struct{})
+			var once sync.Once
+			if row.fails != nil {
+				s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+					if !row.fails(req) {
+						return send()
+					}
+					once.Do(func() { close(reached) })
+					if row.state == "" { // until the agent is killed
+						<-req.Context().Done()
+					}
+					return nil, errKilled
+				})
+			}
+			s.put("app", configMap("a", "two")+row.more, func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
+			if row.state == "" {
+				<-reached
+			} else {
+				s.state("app", row.state)
+			}
+			s.value("a", "two")
+			require.Len(t, s.releases(), 2)
+
+			if row.restart {
+				require.NoError(t, stop())
+			}
+			s.member.Inject(nil)
+			s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = nil })
+			require.Equal(t, id, s.get("app").Spec.DeploymentID)
+			if row.restart {
+				s.run()
+			}
+			testenv.Eventually(t, func() (bool, string) {
+				found := s.releases()
+				return len(found) == 1 && found[0].Name == "app", fmt.Sprint("the release of the reverted commit is there: ", found)
+			})
+			s.gone("b")
+			s.value("a", "one")
+			s.state("app", fleet.Ready)
+			after, err := s.configMap("a")
+			require.NoError(t, err)
+			assert.Equal(t, before.UID, after.UID, "it was never deleted")
+			assert.Equal(t, "app", after.Annotations[release.NameAnnotation])
+		})
+	}
 }
 
 // A person sets keepResources and deletes the Bundle before that is deployed.
