@@ -65,14 +65,18 @@ func (r *APIReachability) send(next http.RoundTripper, req *http.Request) (*http
 	}
 	switch resource := path.Base(req.URL.Path); resource {
 	case "leases", "clusters", "managedclusters":
-		if failed := isUnreachable(req.Context(), response, err); failed || err == nil {
-			r.watched(resource, !failed)
+		switch failed := isUnreachable(req.Context(), response, err); {
+		case failed:
+			r.watched(resource, false)
+		case err == nil && (response.StatusCode < http.StatusBadRequest || response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusGone):
+			r.watched(resource, true)
 		}
 	}
 	return response, err
 }
 
-// isUnreachable excludes requests that the hub cancelled and requests that the API server rejected.
+// isUnreachable excludes requests that the hub cancelled and requests that the API server rejected: those do not end an outage either, unless the resource
+// does not exist, or the watch has to begin again.
 func isUnreachable(ctx context.Context, response *http.Response, err error) bool {
 	if err != nil {
 		return ctx.Err() == nil && !errors.Is(err, context.Canceled)
