@@ -284,8 +284,8 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	size := plan.wantedSize(v, isPostponed, existing)
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
 	// Without the groups that a target selects, another target applies, or none excludes the Cluster.
-	if plan.lacksGroups(t.groups) && (existing == nil || !isAsWanted(existing, wanted)) {
-		kindDeleted, err := d.groupsDeleted(ctx, b.CreationTimestamp, false)
+	if plan.selectsGroups() && (existing == nil || !isAsWanted(existing, wanted)) {
+		kindDeleted, err := d.groupsMissing(ctx, b, plan, t.groups)
 		if kindDeleted {
 			err = &kindDeletedError{key: keyOf(wanted), resource: "clustergroups", isHeld: true}
 		}
@@ -590,7 +590,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	if !isCurrent {
 		return notConfirmed(result.MissedEvent, nil)
 	}
-	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment.CreationTimestamp, p.lacksGroups(groups)); {
+	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment.CreationTimestamp, func() bool { return p.lacksGroups(groups) }); {
 	case err != nil:
 		return failed(err)
 	case groupsDeleted:
@@ -640,12 +640,26 @@ func (d *Deployer) freeRetained() {
 // groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
 const groupsRestoreTime = 24 * time.Hour
 
+// groupsMissing reports whether a target of the Bundle selects ClusterGroups of which none exists, perhaps because their kind was deleted.
+func (d *Deployer) groupsMissing(ctx context.Context, b *fleet.Bundle, p *plan, groups *workspaceGroups) (bool, error) {
+	end, err := d.Matching.Begin(ctx, b.Namespace)
+	if err != nil {
+		return false, err
+	}
+	lacksGroups := p.lacksGroups(groups)
+	end()
+	if !lacksGroups {
+		return false, nil
+	}
+	return d.groupsDeleted(ctx, b.CreationTimestamp, func() bool { return false })
+}
+
 // groupsDeleted reports whether ClusterGroups may be missing because their kind was deleted since a BundleDeployment or a Bundle was created. This ends
 // groupsRestoreTime after the kind was created again, unless it is to last.
-func (d *Deployer) groupsDeleted(ctx context.Context, since metav1.Time, lasts bool) (bool, error) {
+func (d *Deployer) groupsDeleted(ctx context.Context, since metav1.Time, lasts func() bool) (bool, error) {
 	seen := d.Clock.Now()
 	deleted, err := d.KindDeleted(ctx, "clustergroups", since, seen)
-	if err != nil || !deleted || lasts {
+	if err != nil || !deleted || lasts() {
 		return deleted, err
 	}
 	now, err := d.ServerNow(ctx)

@@ -224,7 +224,7 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	}
 	selecting := 0
 	for _, t := range p.targets {
-		if t.clusterName == "" {
+		if t.clusterName == "" || t.selectsGroups() {
 			selecting++
 		}
 	}
