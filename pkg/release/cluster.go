@@ -196,7 +196,7 @@ func (c *cluster) hasCreatedKind(err error) bool {
 
 // Create leaves CustomResourceDefinitions of the folder crds of a chart as they are if they exist, as Helm does without server-side apply: several charts
 // may bring the same one in different versions. It refuses a hook that has the name of an object of another release: all releases have one field manager, so
-// it would change that object, and the end of the hook delete it. It notes the kinds that it has created.
+// it would change that object, and the end of the hook delete it. A removal goes on without that hook. It notes the kinds that it has created.
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
 	var missing kube.ResourceList
 	for _, info := range resources {
@@ -215,7 +215,11 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 			missing = append(missing, info)
 		case err != nil:
 			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
-		case isHook(info.Object) && name != "" && (name != c.release || namespace != c.Namespace):
+		case isHook(info.Object) && name != "" && (name != c.release || namespace != c.Namespace) && (c.owns == nil || !c.owns(name, namespace)):
+			if c.removing {
+				c.noteKept(info, fmt.Sprintf("which has the name of a hook and belongs to Helm release %s/%s", namespace, name))
+				continue
+			}
 			return nil, fmt.Errorf("hook %s has the name of an object of Helm release %s/%s: rename the hook, or move the release to another namespace",
 				info.ObjectName(), namespace, name)
 		case isHook(info.Object):
@@ -405,8 +409,8 @@ func objectKey(info *resource.Info) string {
 }
 
 // noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release does not own them: if the action
-// fails, they must stay. It owns the others now, and those of releases that it replaces. original contains those that Helm has found, and those that a failed deployment may have created. It returns
-// an error if one of them is being deleted: it would be gone later, although the deployment has succeeded.
+// fails, they must stay. It owns the others now, and those of releases that it replaces. original contains those that Helm has found, and those that a
+// failed deployment may have created. It returns an error if one of them is being deleted: it would be gone later, although the deployment has succeeded.
 func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 	if _, isNoted := c.annotations[adoptedAnnotation]; isNoted || c.annotations == nil { // Helm undoes what was noted
 		return nil
@@ -432,8 +436,10 @@ func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 			c.owned.Insert(key)
 			continue
 		}
-		c.owned.Delete(key)
-		adopted = append(adopted, key)
+		if err == nil || !c.created.Has(key) {
+			c.owned.Delete(key)
+			adopted = append(adopted, key)
+		}
 		if accessor, accessErr := meta.Accessor(live.Object); err == nil && accessErr == nil && accessor.GetDeletionTimestamp() != nil {
 			err = errors.New("it is being deleted; the next attempt creates it")
 		}

@@ -118,6 +118,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
+	delete(source.chart.Metadata.Annotations, adoptedAnnotation) // of a chart that was copied from a revision
 	if r.Predecessors, err = c.signedPredecessors(ctx, r); err != nil {
 		return Deployed{}, err
 	}
@@ -182,7 +183,10 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = true
 	}
-	existing := op.noteObjects(revisions)
+	existing, err := op.noteObjects(revisions)
+	if err != nil {
+		return Deployed{}, err
+	}
 	op.cluster.annotations = source.chart.Metadata.Annotations
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
@@ -197,6 +201,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
+		if failed, _ := made.(*helm.Release); failed != nil && r.rollsBack() && len(revisions) > 0 && failed.Info.Status == common.StatusFailed {
+			err = errors.Join(err, op.config.Releases.Update(failed)) // Helm marks it as superseded if the rollback fails as well
+		}
 		return Deployed{}, errors.Join(err, op.forgetRepeated(last(revisions), made))
 	}
 	deployed, err := op.deployed(made)
@@ -251,7 +258,9 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 		return deployed, err
 	}
 	revisions = revisions[:len(revisions)-1]
-	op.noteObjects(revisions)
+	if _, err := op.noteObjects(revisions); err != nil {
+		return deployed, &LeftoverError{err}
+	}
 	err = op.sweep(deployed, revisions)
 	deployed.Kept = op.cluster.kept
 	return deployed, err
@@ -439,7 +448,7 @@ func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*
 // noteObjects notes which objects the release owns: those of the last revision that worked, and what failed attempts after it have created, as they have noted
 // in adoptedAnnotation. Without a signed note, it is not known what an attempt has created: it was interrupted, ended before it wrote an object, or was one of
 // another agent. It returns the objects of the revision that an upgrade starts from.
-func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.ResourceList) {
+func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.ResourceList, err error) {
 	worked, failed := failedAttempts(revisions)
 	ofWorked, created := sets.New[string](), sets.New[string]()
 	for _, r := range append([]*helm.Release{worked}, failed...) {
@@ -447,7 +456,10 @@ func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.Resou
 			continue
 		}
 		infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
-		if err != nil { // the action fails, or finds that the objects exist, and keeps them
+		switch {
+		case err != nil && r == worked:
+			return nil, fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, r.Namespace, r.Name, err)
+		case err != nil: // the action finds that the objects exist, and keeps them
 			continue
 		}
 		if r == upgradedFrom(revisions) {
@@ -470,7 +482,7 @@ func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.Resou
 		}
 	}
 	o.cluster.owned, o.cluster.created = ofWorked.Union(created), created.Difference(ofWorked)
-	return existing
+	return existing, nil
 }
 
 func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.WaitOption) {
@@ -502,7 +514,7 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 	_, failed := failedAttempts(revisions)
 	for _, r := range slices.Backward(failed) {
 		infos, _, err := o.cluster.buildEarlier(r.Manifest)
-		if isTransient(err) {
+		if err != nil && (isTransient(err) || o.client.isSigned(r)) {
 			return &LeftoverError{err}
 		}
 		for _, info := range infos {

@@ -65,7 +65,7 @@ func servedVersion(client discovery.DiscoveryInterface, kind schema.GroupKind) (
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return "", fmt.Errorf("looking for the kinds of %s: %w", version.GroupVersion, err)
-		case slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }):
+		case slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind && !strings.Contains(r.Name, "/") }):
 			return version.Version, nil
 		}
 	}

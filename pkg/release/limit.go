@@ -222,7 +222,11 @@ func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o me
 
 // Update changes a Secret.
 func (s *historySecrets) Update(ctx context.Context, secret *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error) {
+	before := s.read[secret.Name]
+	isUninstalling := secret.Labels[helmStatusLabel] == string(common.StatusUninstalling)
 	switch {
+	case isUninstalling && before != nil && before.Labels[helmStatusLabel] != string(common.StatusDeployed): // a repeated removal has to know that it failed
+		return secret, nil
 	case s.limits.Reduces:
 		return secret, s.storeStatus(ctx, secret)
 	case secret.Labels[helmStatusLabel] == string(common.StatusUninstalled) && !s.storesRemoved: // removeRest deletes the Secret

@@ -140,13 +140,24 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		earlier = decided()
 	default:
 		earlier = decided()
+		if err := op.noteAttempts(append(slices.Clone(earlier), latest)); err != nil {
+			return err
+		}
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
 		if options.ServiceAccount != "" && isForbidden(err) {
 			isRemoved, err = c.uninstallMarked(ctx, namespace, name, options)
 		}
 	}
 	if isRemoved {
-		restErr := op.removeEarlier(earlier, last(revisions), options)
+		restErr := op.removeEarlier(earlier, last(revisions), options.DeleteCRDs)
+		if options.ServiceAccount != "" && isForbidden(restErr) {
+			var marked *helmAction
+			if marked, restErr = c.newAction(ctx, namespace, serviceAccount{}); restErr == nil {
+				marked.cluster.release, marked.cluster.onlyMarked = name, true
+				restErr = marked.removeEarlier(earlier, last(revisions), false)
+				op.cluster.kept = append(op.cluster.kept, marked.cluster.kept...)
+			}
+		}
 		if options.ReportKept != nil && len(op.cluster.kept) > 0 {
 			options.ReportKept(op.cluster.kept)
 		}
@@ -163,9 +174,23 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
+// noteAttempts notes which objects the release owns, if the last revision has failed and says what it has adopted: that stays. Otherwise the removal
+// deletes all objects of the last revision that have the marks of the release.
+func (o *helmAction) noteAttempts(revisions []*helm.Release) error {
+	latest := last(revisions)
+	if latest == nil {
+		return nil
+	}
+	if _, isNoted := adoptedBy(latest); !isNoted || latest.Info.Status != common.StatusFailed || !o.client.isSigned(latest) {
+		return nil
+	}
+	_, err := o.noteObjects(revisions)
+	return err
+}
+
 // removeEarlier removes the objects that the last revision does not have, although the release may have them: those that failed attempts before it have created
 // and, if the last revision is that of a failed upgrade, those of the revision from which it started.
-func (o *helmAction) removeEarlier(earlier []*helm.Release, latest *helm.Release, options UninstallOptions) error {
+func (o *helmAction) removeEarlier(earlier []*helm.Release, latest *helm.Release, deleteCRDs bool) error {
 	worked, attempts := failedAttempts(earlier)
 	if worked != nil && latest.Info.Status != common.StatusDeployed && latest.Info.Status != common.StatusSuperseded {
 		attempts = append([]*helm.Release{worked}, attempts...)
@@ -173,8 +198,10 @@ func (o *helmAction) removeEarlier(earlier []*helm.Release, latest *helm.Release
 	if len(attempts) == 0 {
 		return nil
 	}
-	o.noteObjects(earlier)
-	o.cluster.keepCRDs = !options.DeleteCRDs
+	if _, err := o.noteObjects(earlier); err != nil {
+		return err
+	}
+	o.cluster.keepCRDs = !deleteCRDs
 	of, _, err := o.cluster.buildEarlier(latest.Manifest)
 	if err != nil {
 		return err
@@ -247,6 +274,9 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, op
 	op.cluster.onlyMarked = true
 	if latest := last(revisions); options.Deployment != "" && !c.isSigned(latest) {
 		op.cluster.setHash = options.setHash(latest)
+	}
+	if err := op.noteAttempts(options.ownOf(revisions)); err != nil {
+		return false, err
 	}
 	return op.uninstall(ctx, name, false)
 }

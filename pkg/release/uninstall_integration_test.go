@@ -142,6 +142,14 @@ func TestUninstall_afterFailedUpgrades(t *testing.T) {
 			}, kept)
 			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
 		})
+		t.Run(name+", the last attempt has adopted an object", func(t *testing.T) {
+			m := setUp(t, func(*Request) {})
+			_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "e.yaml", configMap("e", "k", "two"),
+				"theirs.yaml", configMap("theirs", "k", "three"), "z.yaml", invalidService))
+			require.Error(t, err)
+			require.NoError(t, uninstall(m, open(m), func(*UninstallOptions) {}))
+			assert.Equal(t, []string{"moved", "theirs"}, m.configMaps())
+		})
 		t.Run(name+", keepResources", func(t *testing.T) {
 			m := setUp(t, func(r *Request) { r.Options.KeepResources = true })
 			require.NoError(t, uninstall(m, open(m), func(o *UninstallOptions) { o.KeepResources = true }))
@@ -830,6 +838,11 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 			require.NoError(t, err)
 		}
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+		_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "c.yaml", configMap("c", "k", "two"), "z.yaml", invalidService))
+		require.Error(t, err)
+		if account == "weak" {
+			m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
+		}
 		options := m.mine()[0].Options()
 		options.ServiceAccount, options.ServiceAccountNamespace = account, m.namespace
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
