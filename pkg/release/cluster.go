@@ -215,7 +215,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 			missing = append(missing, info)
 		case err != nil:
 			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
-		case isHook(info.Object) && name != "" && (name != c.release || namespace != c.Namespace) && (c.owns == nil || !c.owns(name, namespace)):
+		case isHook(info.Object) && c.isOfOther(name, namespace) && (c.owns == nil || !c.owns(name, namespace)):
 			if c.removing {
 				c.noteKept(info, fmt.Sprintf("which has the name of a hook and belongs to Helm release %s/%s", namespace, name))
 				continue
@@ -390,7 +390,7 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case name == "" && (!isHook(desired) || c.removing && c.onlyMarked):
 		c.noteKept(info, "which belongs to no Helm release")
 		return nil, nil
-	case name != "" && (name != c.release || namespace != c.Namespace):
+	case c.isOfOther(name, namespace):
 		c.noteKept(info, fmt.Sprintf("which belongs to Helm release %s/%s", namespace, name))
 		return nil, nil
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
@@ -430,8 +430,8 @@ func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
 			continue
 		}
 		name, namespace := marksOf(live.Object)
-		isMarked := name == c.release && namespace == c.Namespace // otherwise it is not the object that a failed attempt has created
-		isReplaced := !isMarked && name != "" && c.owns != nil && c.owns(name, namespace)
+		isMarked := name != "" && !c.isOfOther(name, namespace) // otherwise it is not the object that a failed attempt has created
+		isReplaced := c.isOfOther(name, namespace) && c.owns != nil && c.owns(name, namespace)
 		if err == nil && (isReplaced || isMarked && c.created.Has(key)) {
 			c.owned.Insert(key)
 			continue
@@ -493,6 +493,11 @@ func marksOf(object runtime.Object) (name, namespace string) {
 	}
 	annotations := accessor.GetAnnotations()
 	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
+}
+
+// isOfOther reports whether the marks of an object name another release.
+func (c *cluster) isOfOther(name, namespace string) bool {
+	return name != "" && (name != c.release || namespace != c.Namespace)
 }
 
 // Update leaves objects that another release has adopted as they are, without takeOwnership. Of the others, it first takes over the fields of other
