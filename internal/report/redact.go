@@ -41,8 +41,13 @@ var Public = []string{
 	"request", "apiVersion", "kind", "name", "cluster", "context", "user", "namespace", "current-context", "server", "certificate-authority-data", "ca.crt",
 }
 
-// credentials matches texts that are removed from all files: tokens, private keys, and passwords in URLs.
-var credentials = regexp.MustCompile(`eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)|://[^/\s:@"]+:[^/\s@"]+@`)
+// credentials matches texts that are removed from all files: tokens, private keys, users with their passwords in URLs, and parameters of URLs that
+// sign them.
+var credentials = regexp.MustCompile(`eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)|` +
+	`://[^/\s"?#]+@|(?i:(?:[?&]|\\u0026)[\w-]*(?:token|signature|sig|password|secret|key)=[^&\s"\\]+)`)
+
+// appliedAnnotations contain the whole object as kubectl and wrangler's apply applied it. Wrangler compresses it, so no text in it can be found.
+var appliedAnnotations = []string{corev1.LastAppliedConfigAnnotation, "objectset.rio.cattle.io/applied"}
 
 // secretFields are fields that may contain secrets of users: resources and values of Bundles, environment variables. clientRandom is a secret of
 // the agent.
@@ -51,10 +56,13 @@ var secretFields = []string{"clientRandom", "content", "values", "templateValues
 // redactObject removes the values of a Secret, and fields that may contain secrets from other objects. Keys and sizes stay.
 func (c *collection) redactObject(file string, o *unstructured.Unstructured) {
 	title := fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
-	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
-		annotations[corev1.LastAppliedConfigAnnotation] = redacted
-		o.SetAnnotations(annotations)
-		c.Redacted = append(c.Redacted, Redaction{file, title + ", annotation " + corev1.LastAppliedConfigAnnotation})
+	annotations := o.GetAnnotations()
+	for _, name := range appliedAnnotations {
+		if annotations[name] != "" {
+			annotations[name] = redacted
+			o.SetAnnotations(annotations)
+			c.Redacted = append(c.Redacted, Redaction{file, title + ", annotation " + name})
+		}
 	}
 	if o.GetKind() != "Secret" {
 		c.redactFields(file, title, o.Object)

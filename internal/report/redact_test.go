@@ -30,15 +30,20 @@ func TestRedactText(t *testing.T) {
 	assert.Equal(t, "REDACTED, 12 bytes", secret.Object["data"].(map[string]any)["long"])
 
 	for text, want := range map[string]string{
-		"say sessame-open, or sessame":        "say REDACTED, or REDACTED",
-		"sessamesessame-opens":                "REDACTEDREDACTEDs",
-		"sessame-openapi":                     "REDACTEDapi",
-		"sessame-oapi":                        "REDACTED-oapi",
-		"as base64 c2Vzc2FtZS1vcGVu":          "as base64 REDACTED",
-		"it is true":                          "it is true",
-		"bearer abcdefgh of me":               "bearer REDACTED of me",
-		"Bearer eyJhbGciOiJSUzI1NiIs.eyJh.x1": "Bearer REDACTED",
-		"https://me:pass@proxy:3128":          "httpsREDACTEDproxy:3128",
+		"say sessame-open, or sessame":              "say REDACTED, or REDACTED",
+		"sessamesessame-opens":                      "REDACTEDREDACTEDs",
+		"sessame-openapi":                           "REDACTEDapi",
+		"sessame-oapi":                              "REDACTED-oapi",
+		"as base64 c2Vzc2FtZS1vcGVu":                "as base64 REDACTED",
+		"it is true":                                "it is true",
+		"bearer abcdefgh of me":                     "bearer REDACTED of me",
+		"Bearer eyJhbGciOiJSUzI1NiIs.eyJh.x1":       "Bearer REDACTED",
+		"https://me:pass@proxy:3128":                "httpsREDACTEDproxy:3128",
+		"https://me:p@ss@proxy:3128":                "httpsREDACTEDproxy:3128",
+		"https://0123456789@git.example.com/":       "httpsREDACTEDgit.example.com/",
+		"https://s3/c.tgz?a=b&X-Amz-Signature=0123": "https://s3/c.tgz?a=bREDACTED",
+		`"https://s3/c.tgz?a=b\u0026token=0123"`:    `"https://s3/c.tgz?a=bREDACTED"`,
+		"https://host/a?mail=a@b.org":               "https://host/a?mail=a@b.org",
 		"-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----": "REDACTED",
 	} {
 		assert.Equal(t, want, string(c.redactText("log", []byte(text))))
@@ -153,7 +158,9 @@ func FuzzFind(f *testing.F) {
 func TestRedactFields(t *testing.T) {
 	c := &collection{secrets: map[string]string{}}
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"kind": "Bundle", "metadata": map[string]any{"name": "b", "annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "x"}},
+		"kind": "Bundle", "metadata": map[string]any{"name": "b", "annotations": map[string]any{
+			"kubectl.kubernetes.io/last-applied-configuration": "x", "objectset.rio.cattle.io/applied": "H4sIsecret",
+		}},
 		"spec": map[string]any{
 			"resources": []any{map[string]any{"name": "f.yaml", "content": "secret"}}, "helm": map[string]any{"values": map[string]any{"a": "secret"}, "chart": "c"},
 		},
@@ -163,5 +170,5 @@ func TestRedactFields(t *testing.T) {
 	assert.NoError(t, err)
 	assert.NotContains(t, string(text), "secret")
 	assert.Contains(t, string(text), `"chart":"c"`)
-	assert.Equal(t, 3, strings.Count(string(text), redacted))
+	assert.Equal(t, 4, strings.Count(string(text), redacted))
 }
