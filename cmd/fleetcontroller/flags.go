@@ -84,6 +84,7 @@ func (r *raw) commandLine() []cli.Flag {
 // environment returns the settings that charts pass in environment variables. Each has a flag too, which --help explains.
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
+		&cli.StringFlag{Name: "config-version", Destination: &r.config.hub.ConfigVersion, EnvVars: []string{"FLEET_CONFIG_VERSION"}, Usage: "apply the hub's ConfigMap only if it has no annotation fleet.cattle.io/version or this `VERSION`; default: the version of the first ConfigMap"},
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.config.hub.TokenTTLRequired, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that never expire"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.config.hub.DisableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.BoolFlag{Name: "clusternet", Destination: &r.config.hub.Clusternet, EnvVars: []string{"FLEET_CLUSTERNET"}, Usage: "let unchanged agents of Clusternet register with this hub"},

@@ -60,6 +60,8 @@ func TestFlags(t *testing.T) {
 		"--namespace": {
 			nil, nil, func(c config) any { return []string{c.hub.SystemNamespace, c.election.Namespace} }, []string{"hub-system", "hub-system"},
 		},
+		"--config-version":           {nil, []string{"--config-version", "v1"}, func(c config) any { return c.hub.ConfigVersion }, "v1"},
+		"FLEET_CONFIG_VERSION":       {env{"FLEET_CONFIG_VERSION": "v1"}, nil, func(c config) any { return c.hub.ConfigVersion }, "v1"},
 		"--disable-bootstrap":        {nil, []string{"--disable-bootstrap"}, func(c config) any { return c.hub.DisableBootstrap }, true},
 		"--clusternet":               {nil, []string{"--clusternet"}, func(c config) any { return c.hub.Clusternet }, true},
 		"FLEET_CLUSTERNET":           {env{"FLEET_CLUSTERNET": "true"}, nil, func(c config) any { return c.hub.Clusternet }, true},

@@ -2,14 +2,17 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -187,14 +190,18 @@ var optionalDurations = []struct {
 	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
 }
 
-// ParseHub reads the document. It ignores unknown keys: other components use the same document. An invalid or much too short duration
-// is dropped with a warning; any other invalid value is an error that names the key.
+// ParseHub reads the document. It ignores unknown keys, because other components use the same document, and returns a warning for those within
+// the keys that only the hub has. An invalid or much too short duration is dropped with a warning; any other invalid value is an error that names
+// the key. An empty document is an error: it would lift all limits, and rather is a mistake than meant.
 func ParseHub(document string) (Hub, []string, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration is neither JSON nor YAML: %w", err)
 	}
-	warnings := dropBadDurations(raw)
+	if raw == nil {
+		return Hub{}, nil, errors.New("the hub's configuration is missing or empty: write {} for the defaults")
+	}
+	warnings := slices.Concat(dropBadDurations(raw), unknownKeys(raw))
 	var hub Hub
 	if err := decode(raw, &hub); err != nil {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
@@ -231,6 +238,24 @@ func (h Hub) validate() error {
 		return nil
 	}
 	return fmt.Errorf("agentTLSMode is %q: it must be %q or %q", h.AgentTLSMode, TLSModeStrict, TLSModeSystemStore)
+}
+
+// unknownKeys returns a warning for each of the hub's own keys that contains a key which the hub does not know, such as a mistyped limit.
+func unknownKeys(raw map[string]any) (warnings []string) {
+	own := map[string]any{"registration": &Registration{}, "members": &Members{}, "bundles": &Bundles{}}
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		into := own[strings.ToLower(key)] // encoding/json ignores the case of keys
+		data, err := json.Marshal(raw[key])
+		if into == nil || err != nil {
+			continue
+		}
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into); err != nil && strings.Contains(err.Error(), "unknown field") {
+			warnings = append(warnings, fmt.Sprintf("%s has a key that the hub does not know, and that has no effect: %s", key, strings.TrimPrefix(err.Error(), "json: ")))
+		}
+	}
+	return warnings
 }
 
 func dropBadDurations(raw map[string]any) (warnings []string) {

@@ -48,14 +48,16 @@ func TestParseHub(t *testing.T) {
 }
 
 func TestParseHubDefaults(t *testing.T) {
-	for _, document := range []string{"", "{}", "null", "# only a comment"} {
-		hub, warnings, err := ParseHub(document)
-		require.NoError(t, err, document)
-		assert.Empty(t, warnings)
-		assert.Equal(t, Hub{}, hub)
-		assert.Equal(t, TLSModeSystemStore, hub.TLSMode())
-		assert.False(t, hub.Bootstrap.Enabled())
-		assert.False(t, Bootstrap{Namespace: "-"}.Enabled())
+	hub, warnings, err := ParseHub("{}")
+	require.NoError(t, err)
+	assert.Empty(t, warnings)
+	assert.Equal(t, Hub{}, hub)
+	assert.Equal(t, TLSModeSystemStore, hub.TLSMode())
+	assert.False(t, hub.Bootstrap.Enabled())
+	assert.False(t, Bootstrap{Namespace: "-"}.Enabled())
+	for _, document := range []string{"", "null", "# only a comment"} {
+		_, _, err := ParseHub(document)
+		assert.EqualError(t, err, "the hub's configuration is missing or empty: write {} for the defaults", document)
 	}
 }
 

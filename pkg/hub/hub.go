@@ -248,6 +248,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		Clock:             o.Clock,
 		Passes:            app.NewPasses(ctx),
 		SystemNamespace:   o.SystemNamespace,
+		ConfigVersion:     o.ConfigVersion,
 		PoliciesRequired:  o.RequirePolicies,
 		TokenTTLRequired:  o.TokenTTLRequired,
 		Agent:             o.Agent,

@@ -28,6 +28,10 @@ type Options struct {
 	SharedControllerFactory controller.SharedControllerFactory
 	// SystemNamespace is the namespace of the hub's ConfigMap; empty means "cattle-fleet-system".
 	SystemNamespace string
+	// ConfigVersion is the version of the chart that installed this hub: the annotation "fleet.cattle.io/version" of the ConfigMaps that the hub
+	// applies. While an upgrade or a rollback replaces the hub, it ignores those of the other version. Empty means the version of the first ConfigMap
+	// that it reads. A ConfigMap without the annotation always applies.
+	ConfigVersion string
 	// DisableBootstrap prevents the hub from registering its own cluster, whatever its configuration says.
 	DisableBootstrap bool
 	// TokenTTLRequired refuses ClusterRegistrationTokens without a TTL.

@@ -198,6 +198,9 @@ maps are for other components.
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+# The annotation fleet.cattle.io/version of the ConfigMap: a hub does not apply the configuration of another version of the chart.
+- name: FLEET_CONFIG_VERSION
+  value: {{ include "fleet.text" .Values.image.tag | toJson }}
 - name: CATTLE_ELECTION_LEASE_DURATION
   value: {{ $election.leaseDuration | default "8s" | toJson }}
 - name: CATTLE_ELECTION_RETRY_PERIOD

@@ -73,6 +73,8 @@ type Context struct {
 	Events record.EventRecorder
 	// SystemNamespace is the namespace of the hub.
 	SystemNamespace string
+	// ConfigVersion is the annotation fleet.VersionAnnotation of the ConfigMaps that the hub applies; empty means that of the first ConfigMap.
+	ConfigVersion string
 	// PoliciesRequired refuses registrations while the admission policies are not in force.
 	PoliciesRequired bool
 	// TokenTTLRequired refuses ClusterRegistrationTokens that do not expire.

@@ -2,6 +2,7 @@
 package settings
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,31 +30,38 @@ const (
 )
 
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
-// apply. If it does not exist any more (a Cluster shows that an agent was installed with it, see isConfigured), or if its document is invalid,
+// apply. If it does not exist any more (a chart installed this hub, or an agent was installed with it, see isConfigured), or if its document is invalid,
 // the hub starts with fallback: it changes no agent, and a setting whose value is not known gets its default, or the value that permits least
-// if the default could permit what the document forbids.
+// if the default could permit what the document forbids. It changes no agent either if the ConfigMap is of another version of the chart: a hub that
+// is restarted during an upgrade must not install the agents of the new version, which a rollback would not undo.
 func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
+	w := &Watcher{Context: c, version: c.ConfigVersion}
 	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(c.SystemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		clusters, err := c.Fleet.Cluster().Cache().List(metav1.NamespaceAll, labels.Everything())
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(clusters, isConfigured) {
+		if c.ConfigVersion != "" || slices.ContainsFunc(clusters, isConfigured) {
 			problem := fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s exists again", c.SystemNamespace, registration.HubConfigMap)
 			logrus.Warn("Starting without a configuration: " + problem)
 			c.Config.SetFallback(fallback(""), problem)
+		} else {
+			logrus.Warnf("There is no ConfigMap %s/%s: the defaults apply", c.SystemNamespace, registration.HubConfigMap)
 		}
-		return &Watcher{Context: c}, nil
+		return w, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
-	w := &Watcher{Context: c, hasVersion: true, version: configMap.Annotations[fleet.VersionAnnotation]}
 	document := configMap.Data[registration.ConfigKey]
 	hub, _, err := parse(document)
 	if err != nil { // it is reported when the ConfigMap is watched
 		w.Config.SetFallback(fallback(document), fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s is corrected: %s",
 			configMap.Namespace, configMap.Name, err))
+		return w, nil
+	}
+	if problem := w.otherVersion(configMap); problem != "" {
+		w.Config.SetFallback(hub, "the hub changes no agent: "+problem)
 		return w, nil
 	}
 	w.Config.Set(hub)
@@ -126,8 +134,7 @@ var protections = map[string]func(*config.Hub){
 // Watcher applies each change of the ConfigMap.
 type Watcher struct {
 	*app.Context
-	hasVersion bool
-	version    string // annotation fleet.VersionAnnotation of the ConfigMap that this hub read first: the version of the chart
+	version string // of the chart: app.Context.ConfigVersion, otherwise that of the first ConfigMap with annotation fleet.VersionAnnotation
 }
 
 const name = "hub-settings"
@@ -154,14 +161,8 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 // apply applies the ConfigMap. An invalid document changes nothing, nor does the deletion of the ConfigMap: a mistake while editing must
 // not direct every agent to another address.
 func (w *Watcher) apply(configMap *corev1.ConfigMap) {
-	version := configMap.Annotations[fleet.VersionAnnotation]
-	if !w.hasVersion {
-		w.hasVersion, w.version = true, version
-	}
-	if version != w.version {
-		w.warn(configMap, reasonOtherVersion, fmt.Sprintf(
-			"the configuration is of version %[1]q, and this hub started with one of version %[2]q; a hub that starts with version %[1]q will apply it",
-			version, w.version))
+	if problem := w.otherVersion(configMap); problem != "" {
+		w.warn(configMap, reasonOtherVersion, problem)
 		return
 	}
 	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])
@@ -179,6 +180,18 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	if w.Config.Set(hub) {
 		logrus.Infof("Applied the configuration in ConfigMap %s/%s", configMap.Namespace, configMap.Name)
 	}
+}
+
+// otherVersion returns why the hub does not apply a ConfigMap of another version of the chart, or "". A ConfigMap without a version, which a
+// person has made, applies to each hub.
+func (w *Watcher) otherVersion(configMap *corev1.ConfigMap) string {
+	version := configMap.Annotations[fleet.VersionAnnotation]
+	w.version = cmp.Or(w.version, version)
+	if version == "" || version == w.version {
+		return ""
+	}
+	return fmt.Sprintf("ConfigMap %s/%s has the configuration of version %[3]q, and this hub is of version %[4]q: a hub of version %[3]q will apply it",
+		configMap.Namespace, configMap.Name, version, w.version)
 }
 
 // parse also compiles the rules of the policy. Package config does not, because agents use it too.

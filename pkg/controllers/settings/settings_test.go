@@ -53,6 +53,18 @@ func TestWatcherKeepsThePreviousConfigurationOfAnInvalidRule(t *testing.T) {
 	assert.Contains(t, event, "Warning ConfigInvalid the hub's configuration: registration.policy[0] (n): ")
 	assert.Contains(t, event, "the previous configuration stays in effect")
 
+	withoutKey := configMap("")
+	withoutKey.Data = nil
+	for _, empty := range []*corev1.ConfigMap{configMap(""), configMap("null"), withoutKey} {
+		w.apply(empty)
+		assert.Equal(t, "x", c.Config.Get().AgentImage)
+		assert.Contains(t, <-events.Events, "Warning ConfigInvalid the hub's configuration is missing or empty: write {} for the defaults")
+	}
+
+	w.apply(configMap(`{"agentImage":"y","registration":{"limit":1}}`))
+	assert.Equal(t, "y", c.Config.Get().AgentImage)
+	assert.Contains(t, <-events.Events, `Warning ConfigInvalid registration has a key that the hub does not know, and that has no effect: unknown field "limit"`)
+
 	w.apply(configMap(`{"agentImage":"z"}`))
 	assert.Equal(t, "z", c.Config.Get().AgentImage)
 	assert.Empty(t, events.Events)
@@ -62,6 +74,8 @@ func TestLoadOfAnInvalidDocument(t *testing.T) {
 	for name, document := range map[string]string{
 		"an invalid rule":               bad,
 		"not YAML":                      "{",
+		"an empty document":             "",
+		"null":                          "null",
 		"an error elsewhere":            `{"agentTLSMode":"maybe"}`,
 		"registration is not an object": `{"registration":[]}`,
 	} {
@@ -152,14 +166,17 @@ func (c cache) List(string, labels.Selector) ([]*fleet.Cluster, error) { return 
 func TestLoadWithoutConfigMap(t *testing.T) {
 	for name, row := range map[string]struct {
 		last    *fleet.ImportStatus
+		version string
 		existed bool
 	}{
-		"no cluster was imported":             {nil, false},
-		"the Secret had the address":          {&fleet.ImportStatus{APIServerURLFromSecret: true}, false},
-		"a deleted ConfigMap had the address": {&fleet.ImportStatus{}, true},
+		"no cluster was imported":             {nil, "", false},
+		"the Secret had the address":          {&fleet.ImportStatus{APIServerURLFromSecret: true}, "", false},
+		"a deleted ConfigMap had the address": {&fleet.ImportStatus{}, "", true},
+		"a chart installed the hub":           {nil, "v1", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := hubWith()
+			c.ConfigVersion = row.version
 			all := []*fleet.Cluster{{Status: fleet.ClusterStatus{APIServerURL: "https://hub", Import: row.last}}}
 			c.Fleet = kinds{controller: controller{cache: cache{all: all}}}
 			w, err := Load(t.Context(), c)
@@ -168,6 +185,48 @@ func TestLoadWithoutConfigMap(t *testing.T) {
 			assert.Equal(t, row.existed, c.Config.Problem() != "")
 			w.apply(configMap(good))
 			assert.Equal(t, "x", c.Config.Get().AgentImage)
+			assert.Empty(t, c.Config.Problem())
+		})
+	}
+}
+
+func TestWatcher_otherVersion(t *testing.T) {
+	of := func(version, document string) *corev1.ConfigMap {
+		cm := configMap(document)
+		cm.Annotations = map[string]string{fleet.VersionAnnotation: version}
+		return cm
+	}
+	const old, upgraded = `{"agentImage":"agent:v1"}`, `{"agentImage":"agent:v2","registration":{"approval":"Manual"}}`
+	t.Run("a hub that starts during the upgrade changes no agent, and applies the configuration of the rollback", func(t *testing.T) {
+		c, events := hubWith(of("v2", upgraded))
+		c.ConfigVersion = "v1"
+		w, err := Load(t.Context(), c)
+		require.NoError(t, err)
+		assert.Equal(t, `the hub changes no agent: ConfigMap cattle-fleet-system/fleet-controller has the configuration of version "v2", and this hub is of version "v1": `+
+			`a hub of version "v2" will apply it`, c.Config.Problem())
+		assert.Equal(t, fleet.ApprovalManual, c.Config.Get().Registration.Approval, "what restricts registrations applies")
+
+		w.apply(of("v2", upgraded))
+		assert.Contains(t, <-events.Events, "Warning ConfigOfOtherRelease ConfigMap cattle-fleet-system/fleet-controller has the configuration of version")
+		assert.NotEmpty(t, c.Config.Problem())
+
+		w.apply(of("v1", old))
+		assert.Empty(t, c.Config.Problem())
+		assert.Equal(t, "agent:v1", c.Config.Get().AgentImage)
+	})
+	for name, own := range map[string]string{"of a known version": "v1", "of the version that it reads first": ""} {
+		t.Run("a hub "+name+" ignores those of others, and applies its own and those without a version", func(t *testing.T) {
+			c, events := hubWith(of("v1", old))
+			c.ConfigVersion = own
+			w, err := Load(t.Context(), c)
+			require.NoError(t, err)
+			w.apply(of("v2", upgraded))
+			assert.Contains(t, <-events.Events, "ConfigOfOtherRelease")
+			assert.Equal(t, "agent:v1", c.Config.Get().AgentImage)
+			w.apply(of("v1", `{"agentImage":"agent:v1.1"}`))
+			assert.Equal(t, "agent:v1.1", c.Config.Get().AgentImage)
+			w.apply(configMap(`{"agentImage":"mine"}`))
+			assert.Equal(t, "mine", c.Config.Get().AgentImage)
 			assert.Empty(t, c.Config.Problem())
 		})
 	}
