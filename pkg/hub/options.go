@@ -4,6 +4,7 @@ package hub
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,6 +98,9 @@ func (o Options) complete() (Options, error) {
 	if o.RESTConfig == nil {
 		return o, errors.New("Options.RESTConfig is missing: set the configuration for the hub's API server")
 	}
+	if err := o.checkNumbers(); err != nil {
+		return o, err
+	}
 	if o.SystemNamespace == "" {
 		o.SystemNamespace = registration.DefaultSystemNamespace
 	}
@@ -130,4 +134,27 @@ func (o Options) complete() (Options, error) {
 		o.OnReady = func() {}
 	}
 	return o, nil
+}
+
+// checkNumbers refuses numbers with which the hub would do nothing, would give up at once, or would repeat a failed import without a pause.
+func (o Options) checkNumbers() error {
+	var errs []error
+	if o.Workers < 0 {
+		errs = append(errs, fmt.Errorf("Options.Workers is %d: it must not be negative", o.Workers))
+	}
+	for _, option := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"FarewellGrace", o.FarewellGrace}, {"ContentGrace", o.ContentGrace}, {"Recheck", o.Recheck},
+		{"Delays.Status", o.Delays.Status}, {"Delays.Repair", o.Delays.Repair},
+	} {
+		if option.value < 0 {
+			errs = append(errs, fmt.Errorf("Options.%s is %s: it must not be negative", option.name, option.value))
+		}
+	}
+	if b := o.ImportBackoff; b != (app.Backoff{}) && (b.Base <= 0 || b.Max < b.Base) {
+		errs = append(errs, fmt.Errorf("Options.ImportBackoff is from %s to %s: set both, or none", b.Base, b.Max))
+	}
+	return errors.Join(errs...)
 }

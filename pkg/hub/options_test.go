@@ -34,6 +34,20 @@ func TestOptionsDefaults(t *testing.T) {
 	o.OnReady()
 }
 
+func TestOptions_invalidNumbers(t *testing.T) {
+	for want, o := range map[string]Options{
+		"Options.Workers is -1: it must not be negative":              {Workers: -1},
+		"Options.FarewellGrace is -1s: it must not be negative":       {FarewellGrace: -time.Second},
+		"Options.Delays.Repair is -1s: it must not be negative":       {Delays: app.Delays{Repair: -time.Second}},
+		"Options.ImportBackoff is from 0s to 1m0s: set both, or none": {ImportBackoff: app.Backoff{Max: time.Minute}},
+		"Options.ImportBackoff is from 1m0s to 1s: set both, or none": {ImportBackoff: app.Backoff{Base: time.Minute, Max: time.Second}},
+	} {
+		o.RESTConfig = &rest.Config{}
+		_, err := o.complete()
+		assert.EqualError(t, err, want)
+	}
+}
+
 // A program that embeds the hub uses the types of the fields.
 func TestOptionsTypesArePromised(t *testing.T) {
 	page, err := os.ReadFile("../../docs/releases.md")
