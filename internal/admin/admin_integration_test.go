@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -98,6 +100,35 @@ func TestFindRequest(t *testing.T) {
 			require.Equal(t, test.want, found.Name)
 		})
 	}
+
+	t.Run("without the right to read Clusters", func(t *testing.T) {
+		approver := &Hub{Kubernetes: hub.Kubernetes, Fleet: clustersForbidden{hub.Fleet}}
+		for name, want := range map[string]string{registration.ClusterName("a"): "waiting", "request/north": "north"} {
+			found, err := approver.FindRequest(t.Context(), namespace, name)
+			require.NoError(t, err, name)
+			require.Equal(t, want, found.Name)
+		}
+		_, err := approver.FindRequest(t.Context(), namespace, "north")
+		require.ErrorContains(t, err, "you have no right to read a Cluster "+namespace+"/north")
+		require.ErrorContains(t, err, "to decide about it, name it request/north")
+	})
+}
+
+// clustersForbidden refuses to read Clusters.
+type clustersForbidden struct {
+	fleetclient.FleetV1alpha1Interface
+}
+
+func (c clustersForbidden) Clusters(namespace string) fleetclient.ClusterInterface {
+	return forbiddenGet{c.FleetV1alpha1Interface.Clusters(namespace)}
+}
+
+type forbiddenGet struct {
+	fleetclient.ClusterInterface
+}
+
+func (forbiddenGet) Get(_ context.Context, name string, _ metav1.GetOptions) (*fleet.Cluster, error) {
+	return nil, apierrors.NewForbidden(fleet.SchemeGroupVersion.WithResource("clusters").GroupResource(), name, errors.New("no right"))
 }
 
 func TestDecide(t *testing.T) {

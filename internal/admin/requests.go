@@ -22,7 +22,7 @@ const RequestPrefix = "request/"
 
 // FindRequest returns the ClusterRegistration with a name, or the only request about the Cluster with that name that a decision can affect. If
 // several requests or both a Cluster and a request about another one have the name, it returns an error, because a request can be from an intruder,
-// who chooses its name. With RequestPrefix, the name is that of a ClusterRegistration.
+// who chooses its name. Without the right to read the Cluster, a name alone selects no request either. With RequestPrefix, the name is that of a ClusterRegistration.
 func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.ClusterRegistration, error) {
 	requests := h.Fleet.ClusterRegistrations(namespace)
 	if named, hasPrefix := strings.CutPrefix(name, RequestPrefix); hasPrefix {
@@ -33,8 +33,9 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 		return request, nil
 	}
 	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
+	isHidden := apierrors.IsForbidden(err) // who decides about requests need not have the right to read Clusters
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // who decides about requests need not have the right to read Clusters
+	case apierrors.IsNotFound(err), isHidden:
 		cluster = nil
 	case err != nil:
 		return nil, fmt.Errorf("Cluster %s/%s: %w", namespace, name, err)
@@ -58,6 +59,9 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 	case len(found) == 0:
 		return nil, fmt.Errorf("there is no ClusterRegistration %s/%s, and none that waits for a decision about a Cluster of that name: "+
 			"`muster%s requests -A` lists all requests", namespace, name, h.Flags)
+	case isHidden && found[0].Name == name && !view.IsAbout(found[0], name, &fleet.Cluster{}):
+		return nil, fmt.Errorf("a request has the name %[2]s, but you have no right to read a Cluster %[1]s/%[2]s, which it may not be about: look at it with "+
+			"`muster -n %[1]s requests -o wide`; to decide about it, name it %[3]s%[2]s", namespace, name, RequestPrefix)
 	case len(found) > 1:
 		return nil, fmt.Errorf("%d requests have the name of Cluster %s/%s or are about it: look at them with `muster -n %s requests -o wide` and name one: %s",
 			len(found), namespace, name, namespace, strings.Join(names, ", "))
