@@ -51,7 +51,7 @@ func flatten(t *testing.T, path string, values map[string]any, into map[string]s
 
 // A value that the schema does not know may have any type, and the error of the template would not name the value.
 func TestSchemaKnowsEveryValue(t *testing.T) {
-	free := []string{"image.os", "internal.image", "internal.clusterRole", "internal.clusterRoleBinding", "internal.scope", "internal.checkinInterval"}
+	free := []string{"image.os", "internal.image", "internal.clusterRole", "internal.clusterRoleBinding", "internal.scope", "internal.checkinInterval", "internal.credentialLifetime"}
 	for _, chart := range all {
 		var schema map[string]any
 		data, err := os.ReadFile(chart + "/values.schema.json")

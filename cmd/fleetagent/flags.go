@@ -21,7 +21,7 @@ import (
 // raw has the flags and environment variables. Those that need no parsing are in the configuration already.
 type raw struct {
 	config                                   agent.Config
-	kubeconfig, checkinInterval              string
+	kubeconfig, checkinInterval, lifetime    string
 	leaderElect, debug                       bool
 	debugLevel                               int
 	workers, driftWorkers                    string
@@ -69,6 +69,7 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "namespace", Destination: &r.config.Namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the agent runs in (required)"},
 		&cli.StringFlag{Name: "agent-scope", Destination: &r.config.Scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
 		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 1m with a Lease, else 15m"},
+		&cli.StringFlag{Name: "credential-lifetime", Destination: &r.lifetime, EnvVars: []string{"CREDENTIAL_LIFETIME"}, Usage: "`DURATION` to request when the credential for the hub is renewed; empty or 0: that of the credential"},
 		&cli.BoolFlag{Name: "heartbeat-lease", Destination: &r.config.HeartbeatLease, Value: true, EnvVars: []string{"HEARTBEAT_LEASE"}, Usage: "register for heartbeats to a Lease on the hub, where the hub supports it, instead of the status of the Cluster"},
 		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "work only while this process holds a Lease, so that one agent of the namespace works at a time"},
 		&cli.StringFlag{Name: "hostname", Destination: &r.config.Pod, EnvVars: []string{"POD_NAME", "HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
@@ -89,6 +90,8 @@ func (r *raw) complete() (agent.Config, error) {
 	c.Version, c.Log = version.Version, logrus.StandardLogger()
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
 	c.CheckinInterval = longEnough(checkin)
+	var errLifetime error
+	c.CredentialLifetime, errLifetime = launch.Duration("--credential-lifetime", r.lifetime)
 	var errElection, errWorkers, errDriftWorkers, errMember error
 	c.LeaderElection, errElection = r.election()
 	c.Workers, errWorkers = number("--workers", r.workers)
@@ -101,7 +104,7 @@ func (r *raw) complete() (agent.Config, error) {
 	if errNamespace != nil {
 		c.Namespace = "none" // as above
 	}
-	return c, errors.Join(errNamespace, errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+	return c, errors.Join(errNamespace, errCheckin, errLifetime, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
 }
 
 func (r *raw) checkNamespace() error {

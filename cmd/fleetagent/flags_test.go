@@ -63,10 +63,16 @@ func TestFlagsChangeTheConfiguration(t *testing.T) {
 		"--agent-scope":      {args: []string{"--agent-scope", "s"}, read: func(c agent.Config) any { return c.Scope }, want: "s"},
 		"AGENT_SCOPE":        {env: map[string]string{"AGENT_SCOPE": "s"}, read: func(c agent.Config) any { return c.Scope }, want: "s"},
 		"--checkin-interval": {args: []string{"--checkin-interval", "90s"}, read: checkin, want: 90 * time.Second},
-		"--heartbeat-lease":  {args: []string{"--heartbeat-lease=false"}, read: lease, want: false},
-		"HEARTBEAT_LEASE":    {env: map[string]string{"HEARTBEAT_LEASE": "false"}, read: lease, want: false},
-		"CHECKIN_INTERVAL":   {env: map[string]string{"CHECKIN_INTERVAL": "2m"}, read: checkin, want: 2 * time.Minute},
-		"--leader-elect":     {args: []string{"--leader-elect=false"}, read: func(c agent.Config) any { return c.LeaderElection == nil }, want: true},
+		"--credential-lifetime": {
+			args: []string{"--credential-lifetime", "48h"}, read: func(c agent.Config) any { return c.CredentialLifetime }, want: 48 * time.Hour,
+		},
+		"CREDENTIAL_LIFETIME": {
+			env: map[string]string{"CREDENTIAL_LIFETIME": "48h"}, read: func(c agent.Config) any { return c.CredentialLifetime }, want: 48 * time.Hour,
+		},
+		"--heartbeat-lease": {args: []string{"--heartbeat-lease=false"}, read: lease, want: false},
+		"HEARTBEAT_LEASE":   {env: map[string]string{"HEARTBEAT_LEASE": "false"}, read: lease, want: false},
+		"CHECKIN_INTERVAL":  {env: map[string]string{"CHECKIN_INTERVAL": "2m"}, read: checkin, want: 2 * time.Minute},
+		"--leader-elect":    {args: []string{"--leader-elect=false"}, read: func(c agent.Config) any { return c.LeaderElection == nil }, want: true},
 		"CATTLE_ELECTION_LEASE_DURATION": {
 			env:  map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "60s"},
 			read: func(c agent.Config) any { return c.LeaderElection.LeaseDuration }, want: time.Minute,

@@ -126,7 +126,8 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFu
 		Metrics: c.heartbeats,
 	}
 	l.renewer = &credential.Renewer{
-		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.heartbeat.Notes.SendNow,
+		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Lifetime: c.CredentialLifetime,
+		Event: l.event, Renewed: l.heartbeat.Notes.SendNow,
 	}
 	l.registrar = &register.Registrar{
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,

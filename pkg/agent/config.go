@@ -30,6 +30,8 @@ type Config struct {
 	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultLeaseInterval for an agent that renews a Lease, and
 	// config.DefaultCheckinInterval for one that writes the status of its Cluster.
 	CheckinInterval time.Duration
+	// CredentialLifetime is the lifetime that the agent requests when it renews its credential for the hub; 0 means that of the current credential.
+	CredentialLifetime time.Duration
 	// HeartbeatLease makes the agent announce, when it registers, that it sends heartbeats to a Lease on the hub.
 	HeartbeatLease bool
 	// Workers is the number of BundleDeployments that are deployed in parallel, DriftWorkers the number that are compared with the
@@ -102,6 +104,9 @@ func (c Config) validate() error {
 	}
 	if c.CheckinInterval < 0 {
 		fail("the check-in interval is %s: it must not be negative", c.CheckinInterval)
+	}
+	if c.CredentialLifetime < 0 {
+		fail("the lifetime of the credential is %s: it must not be negative", c.CredentialLifetime)
 	}
 	if c.Workers < 0 || c.DriftWorkers < 0 {
 		fail("the numbers of workers are %d and %d: they must not be negative", c.Workers, c.DriftWorkers)

@@ -303,6 +303,14 @@ func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 	}
 }
 
+func TestRenew_changedLifetime(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.config.CredentialLifetime = 7 * day
+	r.start()
+	r.advanceUntil(r.isRenewed, "renewed")
+	assert.Equal(t, 7*day, r.hub.requestedLifetimes[0])
+}
+
 // lifetimeOf returns the lifetime in a TokenRequest. The body can be read again.
 func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	body, err := io.ReadAll(req.Body)

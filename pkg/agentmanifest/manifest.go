@@ -45,6 +45,8 @@ type Options struct {
 	Replicas int
 	// CheckinInterval is the interval of the agent's heartbeat; 0 means the agent's default.
 	CheckinInterval time.Duration
+	// CredentialLifetime is the lifetime that the agent requests when it renews its credential; 0 means that of its current one.
+	CredentialLifetime time.Duration `json:",omitempty"`
 	// BundleDeploymentWorkers and DriftWorkers are numbers as text; empty means the agent's default.
 	BundleDeploymentWorkers, DriftWorkers string
 	// LeaderElection holds the times of the election between the replicas. A zero duration means the chart's default.

@@ -42,6 +42,7 @@ func full() agentmanifest.Options {
 	o := plain()
 	o.Namespace = "cattle-fleet-local-system"
 	o.Scope = "cattle-fleet-local-system"
+	o.CredentialLifetime = 7 * 24 * time.Hour
 	o.SystemDefaultRegistry = "registry.example.com"
 	o.Image = "registry.example.com/muster-fleet/fleet-agent:v1"
 	o.PrivateRepoURL = "private.example.com:5000/mirror"

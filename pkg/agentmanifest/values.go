@@ -55,6 +55,7 @@ func (o Options) values() (map[string]any, error) {
 			"clusterRoleBinding": ClusterRoleBindingName(o.Namespace),
 			"scope":              o.Scope,
 			"checkinInterval":    o.CheckinInterval.String(),
+			"credentialLifetime": o.CredentialLifetime.String(),
 		},
 		"image":      map[string]any{"imagePullPolicy": o.ImagePullPolicy},
 		"fleetAgent": pod,

@@ -120,6 +120,8 @@ The environment. Its order must not change: that would change the pod template, 
   value: {{ .Values.internal.scope | default "" | toJson }}
 - name: CHECKIN_INTERVAL
   value: {{ .Values.internal.checkinInterval | toJson }}
+- name: CREDENTIAL_LIFETIME
+  value: {{ .Values.internal.credentialLifetime | toJson }}
 {{- end }}
 - name: CATTLE_ELECTION_LEASE_DURATION
   value: {{ $election.leaseDuration | default "30s" | toJson }}

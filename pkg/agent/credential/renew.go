@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Renewer struct {
 	Clock  clock.WithTicker
 	Timing timing.Durations
 	Log    logrus.FieldLogger
+	// Lifetime is requested for each new token; 0 means the lifetime of the current one. If the hub refuses it, the agent asks for less.
+	Lifetime time.Duration
 	// Event writes an event on the agent's Deployment.
 	Event func(ctx context.Context, kind, reason, message string)
 	// Renewed is called after each renewal.
@@ -86,21 +89,21 @@ const longestPause = 5 * time.Minute
 // token is valid. If Secret fleet-agent was deleted, which asks the agent to register again, the agent keeps its token until that expires.
 func (r *Renewer) renew(ctx context.Context, use *InUse, storedClaims renewableToken) error {
 	pauses := r.Timing.RetryRenewal(storedClaims.Lifetime())
-	current, requestedLifetime, warned := storedClaims, storedClaims.Lifetime(), false
+	current, requestedLifetime, warned := storedClaims, cmp.Or(r.Lifetime, storedClaims.Lifetime()), false
 	token, due := "", time.Time{} // a new token that works, and when the next one must be requested
 	for ctx.Err() == nil {
 		var err error
 		if token == "" || token == use.Current().Token && !use.hubTime(r.Clock.Now()).Before(due) {
 			var issued string
 			if issued, err = r.requestToken(ctx, use, current, requestedLifetime); isLifetimeRefused(err) {
-				requestedLifetime = shorterLifetime(requestedLifetime, current, use.hubTime(r.Clock.Now()))
+				requestedLifetime = shorterLifetime(requestedLifetime, cmp.Or(r.Lifetime, current.Lifetime()), current, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
 				err = r.verify(ctx, use.Current().WithToken(issued))
 			}
 			if err == nil {
 				token = issued
 				current, _ = inspect(token)
-				requestedLifetime, due = current.Lifetime(), current.renewAt(r.Timing.RenewFraction)
+				requestedLifetime, due = cmp.Or(r.Lifetime, current.Lifetime()), current.renewAt(r.Timing.RenewFraction)
 			}
 		}
 		if token != "" {
@@ -202,10 +205,10 @@ func isLifetimeRefused(err error) bool {
 
 // shorterLifetime returns half of the requested lifetime. It starts again with the full lifetime if a token with the half would expire before the
 // current one: it would be useless, and the limit may be gone.
-func shorterLifetime(requested time.Duration, current renewableToken, hubTime time.Time) time.Duration {
+func shorterLifetime(requested, full time.Duration, current renewableToken, hubTime time.Time) time.Duration {
 	half := requested / 2
 	if half < tokens.MinLifetime || !hubTime.Add(half).After(current.Expires) {
-		return current.Lifetime()
+		return full
 	}
 	return half
 }

@@ -72,9 +72,9 @@ func TestRenewableToken(t *testing.T) {
 func TestShorterLifetime(t *testing.T) {
 	current := renewableToken{tokens.Claims{Issued: noon, Expires: noon.Add(day)}}
 	now := noon.Add(16 * time.Hour)
-	assert.Equal(t, day/2, shorterLifetime(day, current, now))
-	assert.Equal(t, day, shorterLifetime(day/2, current, now), "a quarter of a day ends before the current token")
-	assert.Equal(t, day, shorterLifetime(tokens.MinLifetime, current, noon.Add(2*day)), "no hub issues less than the minimum")
+	assert.Equal(t, day/2, shorterLifetime(day, day, current, now))
+	assert.Equal(t, day, shorterLifetime(day/2, day, current, now), "a quarter of a day ends before the current token")
+	assert.Equal(t, day, shorterLifetime(tokens.MinLifetime, day, current, noon.Add(2*day)), "no hub issues less than the minimum")
 }
 
 // inUse returns a credential in use with a connection to a hub that does not exist.

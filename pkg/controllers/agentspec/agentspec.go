@@ -86,6 +86,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		ImagePullSecrets:        pullSecrets,
 		Replicas:                c.Agent.Replicas,
 		CheckinInterval:         hub.AgentCheckinInterval.Duration,
+		CredentialLifetime:      hub.Registration.Lifetime(),
 		BundleDeploymentWorkers: hub.AgentWorkers.BundleDeployment,
 		DriftWorkers:            hub.AgentWorkers.Drift,
 		LeaderElection: leader.Times{
@@ -109,6 +110,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 // ManifestHash is a digest of the options without the GENERATION.
 func ManifestHash(o agentmanifest.Options) string {
 	o.EnvVars = slices.DeleteFunc(slices.Clone(o.EnvVars), func(v corev1.EnvVar) bool { return v.Name == registration.GenerationEnv })
+	o.CredentialLifetime = 0 // no reason to install the agent again
 	hash, err := registration.StatusHash(o)
 	if err != nil {
 		panic(fmt.Sprintf("options of an agent cannot be encoded: %v", err))

@@ -99,6 +99,7 @@ func TestManifestHash(t *testing.T) {
 	}
 	hash := ManifestHash(agentmanifest.Options{Image: "i", EnvVars: env("1", "a")})
 	assert.Equal(t, hash, ManifestHash(agentmanifest.Options{Image: "i", EnvVars: env("2", "a")}))
+	assert.Equal(t, hash, ManifestHash(agentmanifest.Options{Image: "i", EnvVars: env("1", "a"), CredentialLifetime: time.Hour}))
 	assert.NotEqual(t, hash, ManifestHash(agentmanifest.Options{Image: "i", EnvVars: env("1", "b")}))
 	assert.NotEqual(t, hash, ManifestHash(agentmanifest.Options{Image: "j", EnvVars: env("1", "a")}))
 }
