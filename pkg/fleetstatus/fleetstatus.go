@@ -16,6 +16,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -83,6 +84,11 @@ func OrderConditions(conditions *Conditions, types ...string) {
 // have staged it: people set it shortly before they delete a Bundle or a Cluster.
 func KeepsResources(spec fleet.BundleDeploymentSpec) bool {
 	return spec.Options.KeepResources || spec.StagedOptions.KeepResources
+}
+
+// KeepsWorkloads reports whether a Cluster, or the BundleDeployment of its agent, says that the objects of all releases stay on the member.
+func KeepsWorkloads(o metav1.Object) bool {
+	return o.GetAnnotations()[fleet.KeepWorkloadsAnnotation] == fleet.KeepWorkloadsValue
 }
 
 // BundleState is the state of a BundleDeployment: the rule of Fleet's own hub. Hub and agent use this one function, because a

@@ -285,8 +285,10 @@ func asksToUninstall(bd *fleet.BundleDeployment) bool {
 }
 
 // removeEverything removes everything that this agent deployed and reports that to the hub, until both have worked. The workers have
-// ended, so that nothing is deployed at the same time.
+// ended, so that nothing is deployed at the same time. If the hub has asked to keep the workloads, the objects of all releases stay.
 func (d *reconciler) removeEverything(ctx context.Context) error {
+	own := d.bundleDeployment(d.ownKey)
+	keepsAll := own != nil && fleetstatus.KeepsWorkloads(own)
 	d.Log.Info("The hub asked the agent to uninstall itself: removing everything that was deployed")
 	pauses := timing.Backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	noted := false // BeginUninstall is called once: a new installation after that does not belong to this request of the hub
@@ -297,7 +299,7 @@ func (d *reconciler) removeEverything(ctx context.Context) error {
 			keeping, removeErr = d.keeping(ctx)
 		}
 		if removeErr == nil {
-			removeErr = d.removeAll(ctx, keeping)
+			removeErr = d.removeAll(ctx, func(key string) bool { return keepsAll || keeping.Has(key) })
 		}
 		if removeErr == nil && !noted {
 			removeErr = d.BeginUninstall(ctx)
@@ -350,9 +352,9 @@ func (d *reconciler) keeping(ctx context.Context) (sets.Set[string], error) {
 	return keeping, nil
 }
 
-// removeAll tries to remove every release, even if some fail. The resources of the BundleDeployments in keeping stay. The agent's own release comes last
+// removeAll tries to remove every release, even if some fail. The resources stay whose key keeps returns true for. The agent's own release comes last
 // and loses only its history: the agent itself removes its objects.
-func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) error {
+func (d *reconciler) removeAll(ctx context.Context, keeps func(key string) bool) error {
 	found, err := d.releases.List(ctx, d.owner.Selector())
 	if err != nil {
 		return err
@@ -360,14 +362,14 @@ func (d *reconciler) removeAll(ctx context.Context, keeping sets.Set[string]) er
 	var errs []error
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
-			errs = append(errs, d.uninstall(ctx, key, f, release.KeepIf(keeping.Has(key))))
+			errs = append(errs, d.uninstall(ctx, key, f, release.KeepIf(keeps(key))))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for key, state := range d.states.all() {
-		if !keeping.Has(key) {
+		if !keeps(key) {
 			errs = append(errs, d.deleteCopies(ctx, key, state))
 		}
 	}

@@ -823,6 +823,23 @@ func TestRun_uninstall(t *testing.T) {
 	assert.Empty(t, s.releases(), "nothing is deployed any more")
 }
 
+// A release without a BundleDeployment has nothing else that says that its objects stay.
+func TestRun_uninstallKeepingWorkloads(t *testing.T) {
+	s := onStage(t)
+	ended := s.ends()
+	s.put("app", configMap("a", "one"))
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	s.state("app", fleet.Ready)
+	s.state(s.ownBundle(), fleet.Ready)
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true", fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}
+	})
+	require.ErrorIs(t, ended(), deploy.ErrUninstall)
+	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
+	assert.Empty(t, s.releases())
+	s.value("a", "one")
+}
+
 func TestRun_uninstallFails(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -349,7 +350,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		fmt.Sprintf("waiting until %s for the agent to remove what it deployed", deadline.UTC().Format(time.RFC3339)), remaining), nil
 }
 
-// ensureAsked returns the agent's BundleDeployment with the annotation that asks the agent.
+// ensureAsked returns the agent's BundleDeployment with the annotations that ask the agent.
 func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fleet.BundleDeployment, error) {
 	namespace, name := registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.AgentBundleName(cluster.Name)
 	client := h.FleetClient.BundleDeployments(namespace)
@@ -360,8 +361,14 @@ func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fle
 	if err != nil || deployment.Annotations[fleet.FarewellAnnotation] != "" {
 		return deployment, err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`,
-		fleet.FarewellAnnotation, cluster.DeletionTimestamp.UTC().Format(time.RFC3339))
+	annotations := map[string]string{fleet.FarewellAnnotation: cluster.DeletionTimestamp.UTC().Format(time.RFC3339)}
+	if fleetstatus.KeepsWorkloads(cluster) {
+		annotations[fleet.KeepWorkloadsAnnotation] = fleet.KeepWorkloadsValue
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return nil, err
+	}
 	asked, err := client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("asking the agent to uninstall itself with BundleDeployment %s/%s: %w", namespace, name, err)

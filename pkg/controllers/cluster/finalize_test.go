@@ -606,6 +606,14 @@ func TestAskAgent(t *testing.T) {
 		d.answer(t, result.Done("", ""))
 		assert.True(t, asks(t, d).IsRemoved())
 	})
+	t.Run("the agent is told to keep the workloads", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.cluster.Annotations = map[string]string{fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}
+		assert.True(t, asks(t, d).IsWaiting())
+		assert.Equal(t, []string{
+			`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z","muster.fleet.cattle.io/keep-workloads":"true"}}}`,
+		}, d.patches())
+	})
 	t.Run("the answer is read from the cache", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
 		out := asks(t, d)

@@ -326,7 +326,7 @@ func (u *removal) removeReleases(ctx context.Context, agentNamespace string) (pr
 			if key := r.Labels[release.DeploymentLabel]; key == own {
 				note(client.Forget(ctx, r.Namespace, r.Name))
 			} else {
-				adjust := release.KeepIf(keeping.Has(key))
+				adjust := release.KeepIf(keeping.Has(key) || fleetstatus.KeepsWorkloads(u.cluster))
 				options := adjust(r.Options())
 				options.Scope, options.Adjust = &u.cluster.Spec.AgentNamespace, adjust // as agentspec sets it
 				note(client.Uninstall(ctx, r.Namespace, r.Name, options))

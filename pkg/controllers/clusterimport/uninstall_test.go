@@ -259,6 +259,15 @@ func TestRemoval_keepResources(t *testing.T) {
 	}
 	assert.Nil(t, w.uninstall(t, deletedCluster()))
 	assert.Equal(t, []string{"applied", "staged", long}, w.kept)
+
+	// A release that the agent keeps after a restore has no BundleDeployment.
+	found := w.found
+	w = newWorkloads(newFakeMember(t))
+	w.found = found
+	cluster := deletedCluster()
+	cluster.Annotations = map[string]string{fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}
+	assert.Nil(t, w.uninstall(t, cluster))
+	assert.Len(t, w.kept, 4)
 }
 
 func TestRemoval(t *testing.T) {

@@ -15,7 +15,8 @@ const UnmanagedAnnotation = "muster.fleet.cattle.io/unmanaged"
 
 // KeepWorkloadsAnnotation is KeepWorkloadsValue on a Cluster whose BundleDeployments all get keepResources, whatever the options of their
 // Bundles, except the BundleDeployment of the agent. So the workloads stay on the member after the deletion of the Cluster or of the Bundles.
-// `muster remove --keep-workloads` sets it.
+// `muster remove --keep-workloads` sets it. The hub copies it, with FarewellAnnotation, to the BundleDeployment of the agent: then the objects of all
+// releases stay, also of those whose BundleDeployment the hub has lost.
 const (
 	KeepWorkloadsAnnotation = "muster.fleet.cattle.io/keep-workloads"
 	KeepWorkloadsValue      = "true"
