@@ -65,16 +65,39 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	if p.err != nil {
 		return b, p.err
 	}
-	matches, groupProblem, err := d.matches(ctx, b, p)
+	groups, err := d.groupsForBundle(ctx, b, p)
 	if err != nil {
 		return b, err
 	}
-	rollout, err := d.rollOut(ctx, b, p, matches)
+	matches, groupProblem, err := d.matches(ctx, b, p, groups)
+	if err != nil {
+		return b, err
+	}
+	rollout, err := d.rollOut(ctx, b, p, matches, groups)
 	if err != nil {
 		return b, err
 	}
 	d.enqueueAffected(b, p, matches)
-	return d.updateStatus(ctx, b, p, matches, groupProblem, rollout)
+	return d.updateStatus(ctx, b, p, groups, matches, groupProblem, rollout)
+}
+
+// groupsForBundle returns the ClusterGroups for a pass over a Bundle. It asks the API server about their kind if the Bundle selects groups. Without a rollout
+// the pass decides nothing, and an answer of the last second is enough, so that many Bundles cause few requests.
+func (d *Deployer) groupsForBundle(ctx context.Context, b *fleet.Bundle, p *plan) (*workspaceGroups, error) {
+	groups := d.groupsOf(b.Namespace)
+	if len(p.allOfGroups()) == 0 {
+		return groups, nil
+	}
+	groups.list() // before the API server is asked, so that the answer explains each group that is gone
+	seen := time.Time{}
+	if hasRollout(b, p) {
+		seen = d.Clock.Now()
+	}
+	missing, err := d.missingGroups(ctx, b.CreationTimestamp, seen)
+	if missing == anyMissing {
+		groups.missing = missing
+	}
+	return groups, err
 }
 
 // forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a BundleDeployment of it: a user may have removed
@@ -247,7 +270,7 @@ func (d *Deployer) noteMissingValues(k key) {
 
 // updateStatus writes the status of a Bundle, at most once in each interval StatusDelay.
 func (d *Deployer) updateStatus(
-	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, groupProblem *problem, rollout rolloutStatus,
+	ctx context.Context, b *fleet.Bundle, p *plan, groups *workspaceGroups, matches []match, groupProblem *problem, rollout rolloutStatus,
 ) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
@@ -263,13 +286,20 @@ func (d *Deployer) updateStatus(
 	}
 
 	limits := d.storageLimits(k, matches)
-	summary, unavailable, quarantined, err := d.summarize(ctx, b, p, matches, limits)
+	counts, err := d.summarize(ctx, b, p, matches, limits)
 	if err != nil {
 		return b, err
 	}
+	var missingProblem *problem
+	if counts.isHeld || rollout.isHeld {
+		if missingProblem = p.missingProblem(groups); missingProblem != nil {
+			d.bundles.EnqueueAfter(b.Namespace, b.Name, d.RecheckDelay()) // no event says that the groups do not count as missing any more
+		}
+	}
 	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
 	// of an agent the status of its Cluster reports that.
-	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied+summary.Pending == summary.DesiredReady {
+	if b.Status.ObservedGeneration == 0 && counts.summary.DesiredReady > 0 &&
+		counts.summary.WaitApplied+counts.summary.Pending == counts.summary.DesiredReady {
 		wait := unreportedStatusDelay - now.Sub(b.CreationTimestamp.Time)
 		if agentspec.IsAgentBundle(b) {
 			return b, nil
@@ -285,12 +315,12 @@ func (d *Deployer) updateStatus(
 	status := &after.Status
 	status.ObservedGeneration = b.Generation
 	status.ResourcesSHA256Sum = p.sum
-	status.Summary = summary
-	status.Unavailable = unavailable
+	status.Summary = counts.summary
+	status.Unavailable = counts.unavailable
 	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
 	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
-	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
-	out := bundleResult(cmp.Or(p.problem, groupProblem, storageProblem(limits)), summary, quarantined)
+	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(counts.summary), State: string(rollup.Worst(counts.summary))}
+	out := bundleResult(cmp.Or(p.problem, groupProblem, missingProblem, storageProblem(limits)), counts)
 	out = rollup.WithoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), out)
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
@@ -305,14 +335,22 @@ func (d *Deployer) updateStatus(
 	return latest, nil
 }
 
+// clusterCounts are the Clusters that a Bundle targets, and those that have a BundleDeployment of it.
+type clusterCounts struct {
+	summary fleet.BundleSummary
+	// unavailable are those without a BundleDeployment, those whose staged deployment ID is older, and those for which isUnavailable is true.
+	unavailable int
+	quarantined int  // without a BundleDeployment
+	isHeld      bool // one has no BundleDeployment, or keeps the one it has, because its targets are not known
+}
+
 // summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and the BundleDeployments that no target asks
 // for any more. A Cluster without a BundleDeployment counts as Pending, and one whose staged deployment ID is of an older version of the Bundle, because
 // the pass over the Cluster has not come yet, as WaitApplied: the report of its agent is about an older version. A quarantined Cluster gets no
-// BundleDeployment; if it has none it is counted separately. unavailable counts the Clusters without a
-// BundleDeployment, those whose staged deployment ID is older, and those for which isUnavailable is true.
+// BundleDeployment; if it has none it is counted separately. A Cluster whose targets are not known counts only if it has a BundleDeployment.
 func (d *Deployer) summarize(
 	ctx context.Context, b *fleet.Bundle, p *plan, matches []match, limits map[key]*storageError,
-) (summary fleet.BundleSummary, unavailable, quarantined int, err error) {
+) (counts clusterCounts, err error) {
 	deployments := d.deploymentsOf(b)
 	postponed := d.postponedByRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
@@ -320,17 +358,21 @@ func (d *Deployer) summarize(
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
 		deployment := deployments[namespace]
 		if m.cluster.Spec.Quarantined {
-			if deployment == nil {
-				quarantined++
+			if deployment == nil && m.isKnown {
+				counts.quarantined++
 			}
 			continue
 		}
 		v, err := p.variant(ctx, m.targets, m.cluster)
-		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
+		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID && len(m.targets) > 0 {
 			continue
 		}
 		if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
-			return summary, 0, 0, ctx.Err()
+			return counts, ctx.Err()
+		}
+		if !m.isKnown {
+			counts.isHeld = counts.isHeld || deployment != nil || len(m.targets) > 0
+			continue
 		}
 		delete(deployments, namespace)
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
@@ -341,15 +383,15 @@ func (d *Deployer) summarize(
 		} else if deployment == nil {
 			entry.State, entry.Message = fleet.Pending, postponed[keyOf(m.cluster)]
 		}
-		rollup.Count(&summary, entry.State, 1)
-		unavailable++
+		rollup.Count(&counts.summary, entry.State, 1)
+		counts.unavailable++
 		unready = append(unready, entry)
 	}
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
-		rollup.Count(&summary, state, 1)
+		rollup.Count(&counts.summary, state, 1)
 		if isUnavailable(deployment) {
-			unavailable++
+			counts.unavailable++
 		}
 		if state != fleet.Ready {
 			entry := rollup.NonReady(clusterOf(deployment).String(), deployment, state)
@@ -363,22 +405,22 @@ func (d *Deployer) summarize(
 	for cluster := range postponed {
 		waits[cluster.String()] = true
 	}
-	summary.NonReadyResources = rollup.WorstFirst(unready, waits)
-	return summary, unavailable, quarantined, nil
+	counts.summary.NonReadyResources = rollup.WorstFirst(unready, waits)
+	return counts, nil
 }
 
 // bundleResult returns condition Ready of a Bundle.
-func bundleResult(p *problem, summary fleet.BundleSummary, quarantined int) result.Result {
+func bundleResult(p *problem, counts clusterCounts) result.Result {
 	switch {
 	case p != nil:
 		return result.Stalled(p.reason, p.message)
-	case summary.DesiredReady == 0 && quarantined > 0:
+	case counts.summary.DesiredReady == 0 && counts.quarantined > 0:
 		return result.Done(fleet.ReasonNoClusters, fmt.Sprintf(
-			"every Cluster that the targets match is quarantined (%d); nothing is deployed to it until the quarantine is lifted (muster release)", quarantined))
-	case summary.DesiredReady == 0:
+			"every Cluster that the targets match is quarantined (%d); nothing is deployed to it until the quarantine is lifted (muster release)", counts.quarantined))
+	case counts.summary.DesiredReady == 0:
 		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
 	}
-	return rollup.Ready("Cluster", summary)
+	return rollup.Ready("Cluster", counts.summary)
 }
 
 // removeFinalizer removes the finalizer that other fleet controllers put on BundleDeployments. This hub puts none on them.

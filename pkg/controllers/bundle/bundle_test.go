@@ -313,10 +313,10 @@ func TestNonReadyListsResources(t *testing.T) {
 	}}
 	s := newStage(t)
 	s.has(t, clusterNamed("alice"), targetingAlice(), d)
-	summary, _, _, err := s.summarize(t.Context(), targetingAlice(), planOf(targetingAlice()), s.matching(targetingAlice()), nil)
+	counts, err := s.summarize(t.Context(), targetingAlice(), planOf(targetingAlice()), s.matching(targetingAlice()), nil)
 	require.NoError(t, err)
 	want[0].Name = "ws/alice"
-	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
+	assert.Equal(t, want, counts.summary.NonReadyResources, "of a Bundle")
 	cluster, _ := s.reconcile(t, clusterNamed("alice"))
 	want[0].Name = "app"
 	assert.Equal(t, want, cluster.Status.Summary.NonReadyResources, "of a Cluster")
@@ -343,10 +343,10 @@ func TestUpdateStatusNamesQuarantine(t *testing.T) {
 }
 
 func TestBundleResult(t *testing.T) {
-	none := bundleResult(nil, fleet.BundleSummary{}, 0)
+	none := bundleResult(nil, clusterCounts{})
 	assert.Equal(t, []string{fleet.ReasonNoClusters, "the targets match no Cluster"}, []string{none.Reason, none.Message})
-	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, fleet.BundleSummary{Ready: 1, DesiredReady: 1}, 0).Reason)
-	out := bundleResult(&problem{fleet.ReasonBundleInvalid, "why"}, fleet.BundleSummary{Ready: 1, DesiredReady: 1}, 0)
+	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, clusterCounts{summary: fleet.BundleSummary{Ready: 1, DesiredReady: 1}}).Reason)
+	out := bundleResult(&problem{fleet.ReasonBundleInvalid, "why"}, clusterCounts{summary: fleet.BundleSummary{Ready: 1, DesiredReady: 1}})
 	assert.Equal(t, fleet.ReasonBundleInvalid, out.Reason)
 	assert.True(t, out.IsStalled())
 }

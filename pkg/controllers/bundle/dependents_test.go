@@ -171,7 +171,7 @@ func TestMatchingIsLimited(t *testing.T) {
 		"the Clusters of a Bundle": func(s *stage, b *fleet.Bundle) { s.matching(b) },
 		"the partitions of a Bundle": func(s *stage, b *fleet.Bundle) {
 			b.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{Name: "first"}}}
-			_, _ = s.rollOut(context.Background(), b, s.plans.of(t.Context(), b), nil)
+			_, _ = s.rollOut(context.Background(), b, s.plans.of(t.Context(), b), nil, s.groupsOf("ws"))
 		},
 		"the dependents of Clusters": func(s *stage, _ *fleet.Bundle) {
 			s.enqueueDependents(context.Background(), "ws", changedObjects{clusters: enqueue.EarlierVersions[map[string]string]{ByName: map[string][]map[string]string{"alice": nil}}})

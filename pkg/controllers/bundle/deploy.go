@@ -283,11 +283,12 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	}
 	size := plan.wantedSize(v, isPostponed, existing)
 	wanted := withSize(desired(b, v, values, isPostponed, cluster, existing), size)
-	// Without the groups that a target selects, another target applies, or none excludes the Cluster.
-	if plan.selectsGroups() && (existing == nil || !isAsWanted(existing, wanted)) {
-		kindDeleted, err := d.groupsMissing(ctx, b, plan, t.groups)
-		if kindDeleted {
+	// With the groups that are missing, another target might apply, or one might exclude the Cluster. The hub asks only before a write.
+	if t.isAssumed && (existing == nil || !isAsWanted(existing, wanted)) {
+		missing, err := d.missingGroups(ctx, b.CreationTimestamp, d.Clock.Now())
+		if missing == anyMissing {
 			err = &kindDeletedError{key: keyOf(wanted), resource: "clustergroups", isHeld: true}
+			d.bundleChanged(keyOf(b)) // its status names the groups
 		}
 		if err != nil {
 			a := leaveAsIs(existing, err)
@@ -517,7 +518,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 		return leftToEvents()
 	}
 	groups := d.groupsOf(cluster.Namespace)
-	known := groups.list() // before the API server is asked, so that all objects were current at one time
+	groups.list() // before the API server is asked, so that all objects were current at one time
 	var p *plan
 	if isCached {
 		p = d.plans.of(ctx, cached)
@@ -555,8 +556,11 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 		liveBundle.Annotations[apply.LabelID] != cached.Annotations[apply.LabelID]: // it marks the Bundle of an agent
 		return notConfirmed(result.MissedEvent, nil)
 	}
-	if targets, isKnown := p.choose(cached, candidateOf(cluster, groups)); len(targets) > 0 || !isKnown {
-		return notConfirmed(result.MissedEvent, nil) // the Bundle or a group has changed since the pass has decided
+	switch mayTarget, err := d.mayTarget(ctx, cached, p, cluster, groups); {
+	case err != nil:
+		return failed(err)
+	case mayTarget: // the Bundle or a group has changed since the pass has decided
+		return notConfirmed(result.MissedEvent, nil)
 	}
 	liveCluster, err := resource("clusters").Get(ctx, cluster.Name, metav1.GetOptions{})
 	if err != nil {
@@ -568,35 +572,48 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	if !p.selectsGroups() {
 		return confirmedUntargeted()
 	}
-	liveGroups, err := resource("clustergroups").List(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) { // the API server does not serve the kind
-		kindDeleted, kindErr := d.KindDeleted(ctx, "clustergroups", deployment.CreationTimestamp, d.Clock.Now())
-		switch {
-		case kindErr != nil:
-			return failed(kindErr)
-		case kindDeleted:
-			return keptWithoutKind(deployment, "clustergroups")
-		}
-	}
-	if err != nil {
-		return failed(fmt.Errorf("listing the ClusterGroups: %w", err))
-	}
-	isCurrent := len(liveGroups.Items) == len(known)
-	for _, live := range liveGroups.Items {
-		i, found := groups.positions()[live.Name]
-		// The cache does not have all labels of a large group. The Bundle does not target the Cluster, whatever they are.
-		isCurrent = isCurrent && found && (known[i].Spec.MetadataTooLarge || isSameGroupVersion(known[i], &live))
-	}
-	if !isCurrent {
+	liveGroups, listErr := resource("clustergroups").List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(listErr): // the API server does not serve the kind
+		groups = newWorkspaceGroups(func() []*fleet.ClusterGroup { return nil }, d.groupSelectors.Of)
+	case listErr != nil:
+		return failed(fmt.Errorf("listing the ClusterGroups: %w", listErr))
+	case !areCurrent(groups, liveGroups.Items):
 		return notConfirmed(result.MissedEvent, nil)
 	}
-	switch groupsDeleted, err := d.groupsDeleted(ctx, deployment.CreationTimestamp, func() bool { return p.lacksGroups(groups) }); {
+	groups.missing, err = d.missingForRemoval(ctx, cached, deployment)
+	if err != nil || listErr != nil && groups.missing == noneMissing {
+		return failed(cmp.Or(err, listErr))
+	}
+	switch mayTarget, err := d.mayTarget(ctx, cached, p, cluster, groups); {
 	case err != nil:
 		return failed(err)
-	case groupsDeleted:
+	case mayTarget:
+		d.bundleChanged(bundle) // its status names the groups
 		return keptWithoutKind(deployment, "clustergroups")
 	}
 	return confirmedUntargeted()
+}
+
+// areCurrent reports whether the ClusterGroups of the cache are those of the API server. The cache does not have all labels of a large group: a Bundle that
+// does not target a Cluster does not target it whatever they are.
+func areCurrent(cached *workspaceGroups, live []metav1.PartialObjectMetadata) bool {
+	return len(cached.list()) == len(live) && !slices.ContainsFunc(live, func(group metav1.PartialObjectMetadata) bool {
+		i, found := cached.positions()[group.Name]
+		return !found || !cached.list()[i].Spec.MetadataTooLarge && !isSameGroupVersion(cached.list()[i], &group)
+	})
+}
+
+// mayTarget reports whether a Bundle targets a Cluster, or whether that depends on a ClusterGroup that may be missing or cannot be read.
+func (d *Deployer) mayTarget(ctx context.Context, b *fleet.Bundle, p *plan, cluster *fleet.Cluster, groups *workspaceGroups) (bool, error) {
+	end, err := d.Matching.Begin(ctx, b.Namespace)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	m := candidateOf(cluster, groups)
+	targets, isKnown := p.choose(b, m)
+	return len(targets) > 0 || !isKnown || p.dependsOn(groups.missing, b, m), nil
 }
 
 // kindRecheck is how many times as long as after another stalled pass the hub waits until it decides again about a BundleDeployment that stays because a
@@ -637,36 +654,40 @@ func (d *Deployer) freeRetained() {
 	}
 }
 
-// groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create all groups again.
+// groupsRestoreTime is the time after the kind of ClusterGroups was created again in which people create the groups again.
 const groupsRestoreTime = 24 * time.Hour
 
-// groupsMissing reports whether a target of the Bundle selects ClusterGroups of which none exists, perhaps because their kind was deleted.
-func (d *Deployer) groupsMissing(ctx context.Context, b *fleet.Bundle, p *plan, groups *workspaceGroups) (bool, error) {
-	end, err := d.Matching.Begin(ctx, b.Namespace)
-	if err != nil {
-		return false, err
-	}
-	lacksGroups := p.lacksGroups(groups)
-	end()
-	if !lacksGroups {
-		return false, nil
-	}
-	return d.groupsDeleted(ctx, b.CreationTimestamp, func() bool { return false })
-}
-
-// groupsDeleted reports whether ClusterGroups may be missing because their kind was deleted since a BundleDeployment or a Bundle was created. This ends
-// groupsRestoreTime after the kind was created again, unless it is to last.
-func (d *Deployer) groupsDeleted(ctx context.Context, since metav1.Time, lasts func() bool) (bool, error) {
-	seen := d.Clock.Now()
+// missingGroups returns which ClusterGroups may be missing because their kind was deleted after a time, for example the creation of a Bundle. seen is when
+// the hub has read the groups that exist: see KindDeleted.
+func (d *Deployer) missingGroups(ctx context.Context, since metav1.Time, seen time.Time) (missingGroups, error) {
 	deleted, err := d.KindDeleted(ctx, "clustergroups", since, seen)
-	if err != nil || !deleted || lasts() {
-		return deleted, err
+	if err != nil || !deleted {
+		return noneMissing, err
 	}
 	now, err := d.ServerNow(ctx)
 	if err != nil {
-		return false, err
+		return noneMissing, err
 	}
-	return d.KindDeleted(ctx, "clustergroups", metav1.NewTime(now.Add(-groupsRestoreTime)), seen)
+	isRecent, err := d.KindDeleted(ctx, "clustergroups", metav1.NewTime(now.Add(-groupsRestoreTime)), seen)
+	if err != nil || !isRecent {
+		return missingIfEmpty, err
+	}
+	return anyMissing, nil
+}
+
+// missingForRemoval is missingGroups for a BundleDeployment that no target requires. The agent uninstalls what is deleted, so a group that exists may not
+// select yet what it selected before, and one that is missing may select the Cluster of a BundleDeployment that was created in between.
+func (d *Deployer) missingForRemoval(ctx context.Context, b *fleet.Bundle, deployment *fleet.BundleDeployment) (missingGroups, error) {
+	seen := d.Clock.Now()
+	sinceDeployment, err := d.missingGroups(ctx, deployment.CreationTimestamp, seen)
+	if err != nil {
+		return noneMissing, err
+	}
+	sinceBundle, err := d.missingGroups(ctx, b.CreationTimestamp, seen)
+	if sinceDeployment == anyMissing || sinceBundle == anyMissing {
+		return anyChanged, err
+	}
+	return sinceDeployment, err
 }
 
 // delete deletes a BundleDeployment, unless this hub has deleted it before and the cache does not show that yet.
@@ -795,14 +816,14 @@ func (e *unusableError) Error() string { return fmt.Sprintf("%s %s %s", e.kind, 
 type kindDeletedError struct {
 	key      // of the BundleDeployment
 	resource string
-	isHeld   bool // a Bundle requires another BundleDeployment, or a new one, only because a group is missing
+	isHeld   bool // a Bundle requires another BundleDeployment, or a new one, perhaps only because a group is missing
 }
 
 // Error names the BundleDeployment, the kind, and what to do.
 func (e *kindDeletedError) Error() string {
 	if e.isHeld {
-		return fmt.Sprintf("BundleDeployment %s is not created or changed: a ClusterGroup that its Bundle selects is missing, and CustomResourceDefinition %s "+
-			"was deleted; create the group again, or change the targets of the Bundle", e.key, app.DefinitionName(e.resource))
+		return fmt.Sprintf("BundleDeployment %s is not created or changed: CustomResourceDefinition %s was deleted, and a ClusterGroup that its Bundle selects "+
+			"may be missing; create the group again, or change the targets of the Bundle", e.key, app.DefinitionName(e.resource))
 	}
 	return fmt.Sprintf("BundleDeployment %s stays: CustomResourceDefinition %s was deleted after the BundleDeployment was created; "+
 		"create the objects of that kind again, or delete the BundleDeployment to uninstall its release", e.key, app.DefinitionName(e.resource))

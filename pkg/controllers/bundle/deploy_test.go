@@ -12,11 +12,8 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
@@ -312,37 +309,32 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 		})
 	}
 	edge := &fleet.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "edge", Labels: map[string]string{"a": "b"}}}
-	since := func(created time.Time) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
-	}
-	terminating := since(noon.Add(-100 * time.Hour))
+	terminating := kindSince(noon.Add(-100 * time.Hour))
 	terminating.DeletionTimestamp = &metav1.Time{Time: noon}
-	anHourAgo, aDayAgo, earlier := since(noon.Add(-time.Hour)), since(noon.Add(-25*time.Hour)), since(created.Time)
+	anHourAgo, aDayAgo, earlier := kindSince(noon.Add(-time.Hour)), kindSince(noon.Add(-25*time.Hour)), kindSince(created.Time)
 	for name, row := range map[string]struct {
 		kind       string
 		definition *metav1.PartialObjectMetadata
 		cached     []metav1.Object
 		deletes    bool
 	}{
-		"the kind of Bundles is being deleted":                    {"bundles", terminating, nil, false},
-		"the kind of Bundles is gone":                             {"bundles", nil, nil, false},
-		"the kind of Bundles was created again":                   {"bundles", aDayAgo, nil, false},
-		"the kind of Bundles is older than the BundleDeployment":  {"bundles", earlier, nil, true},
-		"the kind of groups is gone":                              {"clustergroups", nil, []metav1.Object{named("edge")}, false},
-		"the kind of groups is being deleted":                     {"clustergroups", terminating, []metav1.Object{named("edge")}, false},
-		"the kind of groups was created again: no group":          {"clustergroups", aDayAgo, []metav1.Object{named("edge")}, false},
-		"the kind of groups was created again: no such label":     {"clustergroups", aDayAgo, []metav1.Object{selecting(map[string]string{"a": "c"}), edge}, false},
-		"the kind of groups was created an hour ago, and a group": {"clustergroups", anHourAgo, []metav1.Object{selecting(edge.Labels), edge}, false},
-		"the kind of groups was created a day ago, and the group": {"clustergroups", aDayAgo, []metav1.Object{named("edge"), edge}, true},
-		"the kind of groups was created a day ago, and a label":   {"clustergroups", aDayAgo, []metav1.Object{selecting(edge.Labels), edge}, true},
-		"the kind of groups is older than the BundleDeployment":   {"clustergroups", earlier, []metav1.Object{named("edge")}, true},
-		"the targets select no group":                             {"clustergroups", nil, []metav1.Object{bundleWith(func(*fleet.BundleSpec) {})}, true},
+		"the kind of Bundles is being deleted":                      {"bundles", terminating, nil, false},
+		"the kind of Bundles is gone":                               {"bundles", nil, nil, false},
+		"the kind of Bundles was created again":                     {"bundles", aDayAgo, nil, false},
+		"the kind of Bundles is older than the BundleDeployment":    {"bundles", earlier, nil, true},
+		"the kind of groups is gone":                                {"clustergroups", nil, []metav1.Object{named("edge")}, false},
+		"the kind of groups is being deleted":                       {"clustergroups", terminating, []metav1.Object{named("edge")}, false},
+		"the kind of groups was created again: no group":            {"clustergroups", aDayAgo, []metav1.Object{named("edge")}, false},
+		"the kind of groups was created again: no such label":       {"clustergroups", aDayAgo, []metav1.Object{selecting(map[string]string{"a": "c"}), edge}, false},
+		"the kind of groups was created an hour ago, and a group":   {"clustergroups", anHourAgo, []metav1.Object{selecting(edge.Labels), edge}, false},
+		"the kind of groups was created an hour ago, and the group": {"clustergroups", anHourAgo, []metav1.Object{named("edge"), edge}, false},
+		"the kind of groups was created a day ago, and the group":   {"clustergroups", aDayAgo, []metav1.Object{named("edge"), edge}, true},
+		"the kind of groups was created a day ago, and a label":     {"clustergroups", aDayAgo, []metav1.Object{selecting(edge.Labels), edge}, true},
+		"the kind of groups is older than the BundleDeployment":     {"clustergroups", earlier, []metav1.Object{named("edge")}, true},
+		"the targets select no group":                               {"clustergroups", nil, []metav1.Object{bundleWith(func(*fleet.BundleSpec) {})}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, &authenticationv1.SelfSubjectReview{}, nil
-			})
 			s.kinds = map[string]*metav1.PartialObjectMetadata{row.kind + ".fleet.cattle.io": row.definition}
 			if row.definition == nil { // the API server does not serve the kind
 				s.errors = map[string]error{map[string]string{"bundles": "confirm app", "clustergroups": "confirm groups"}[row.kind]: errNoKind}
@@ -364,10 +356,7 @@ func TestReconcileKeepsWhatADeletedKindRequired(t *testing.T) {
 
 // A deleted kind must not have Clusters deployed to as if its objects had never existed.
 func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
-	since := func(created time.Time) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
-	}
-	terminating := since(noon.Add(-100 * time.Hour))
+	terminating := kindSince(noon.Add(-100 * time.Hour))
 	terminating.DeletionTimestamp = &metav1.Time{Time: noon}
 	for name, row := range map[string]struct {
 		definition *metav1.PartialObjectMetadata
@@ -375,20 +364,22 @@ func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
 	}{
 		"the kind is gone":                     {nil, false},
 		"the kind is being deleted":            {terminating, false},
-		"the kind was created again":           {since(noon.Add(-time.Hour)), false},
-		"the kind was created again a day ago": {since(noon.Add(-25 * time.Hour)), true},
-		"the kind is older: the group is gone": {since(noon.Add(-100 * time.Hour)), true},
+		"the kind was created again":           {kindSince(noon.Add(-time.Hour)), false},
+		"the kind was created again a day ago": {kindSince(noon.Add(-25 * time.Hour)), true},
+		"the kind is older: the group is gone": {kindSince(noon.Add(-100 * time.Hour)), true},
 	} {
-		for target, b := range map[string]*fleet.Bundle{"another target": withTargets(toProd, toOthers), "by label": withTargets(toGold, toOthers), "an exclusion": withTargets(notProd, toOthers)} {
+		for target, b := range map[string]*fleet.Bundle{
+			"another target": withTargets(toProd, toOthers), "by label": withTargets(toGold, toOthers),
+			"an exclusion": withTargets(notProd, toOthers), "an exclusion by label": withTargets(notGold, toOthers),
+		} {
 			t.Run(name+"/"+target, func(t *testing.T) {
 				s := newStage(t)
-				s.kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-					return true, &authenticationv1.SelfSubjectReview{}, nil
-				})
 				s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": row.definition}
 				b.CreationTimestamp = metav1.NewTime(noon.Add(-48 * time.Hour))
-				s.has(t, clusterNamed("alice"), b)
-				if target != "an exclusion" {
+				other := groupProd(1, func(g *fleet.ClusterGroup) { g.Name, g.Spec.Selector = "other", selector("env", "dev") })
+				s.has(t, clusterNamed("alice"), b, other)
+				isDeployed := !strings.Contains(target, "exclusion")
+				if isDeployed {
 					s.has(t, isReady(deployed(t, b)))
 				}
 				_, out := s.reconcile(t, clusterNamed("alice"))
@@ -396,7 +387,7 @@ func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
 					assert.Regexp(t, "create "+atHome+"|patch "+atHome, strings.Join(s.taken(), "\n"))
 					return
 				}
-				assert.Equal(t, []string{"kind clustergroups"}, slices.Compact(s.taken()), "nothing is created or changed")
+				assert.Equal(t, []string{"enqueue Bundle app in 1s", "kind clustergroups"}, slices.Compact(s.taken()), "nothing is created or changed")
 				assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
 				assert.Contains(t, out.Message, "CustomResourceDefinition clustergroups.fleet.cattle.io was deleted")
 				assert.Equal(t, s.RecheckDelay(), out.After)
@@ -410,6 +401,38 @@ func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
 	}
 }
 
+// The groups that are there, and targets without groups, decide about a Cluster although other groups may be missing.
+func TestReconcile_deletedKindOfOtherClusters(t *testing.T) {
+	byName, elsewhere := fleet.BundleTarget{ClusterName: "alice"}, fleet.BundleTarget{ClusterName: "bob", ClusterGroup: "gone"}
+	dev := groupProd(1, func(g *fleet.ClusterGroup) { g.Name, g.Labels, g.Spec.Selector = "dev", nil, selector("env", "dev") })
+	notDev := fleet.BundleTarget{ClusterGroup: "dev", DoNotDeploy: true}
+	created, deleted := "create "+atHome, "delete "+atHome+" uid-of-app"
+	for name, row := range map[string]struct {
+		targets []fleet.BundleTarget
+		does    string
+	}{
+		"an earlier target":                {[]fleet.BundleTarget{byName, {ClusterGroup: "gone"}}, created},
+		"a target of another Cluster":      {[]fleet.BundleTarget{elsewhere, byName}, created},
+		"only a target of another Cluster": {[]fleet.BundleTarget{elsewhere}, deleted},
+		"the group is there":               {[]fleet.BundleTarget{toProd, toOthers}, created},
+		"a group with the label":           {[]fleet.BundleTarget{toGold, toOthers}, created},
+		"the group does not select it":     {[]fleet.BundleTarget{notDev, byName}, created},
+		"a group excludes it":              {[]fleet.BundleTarget{notGold, toOthers}, deleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": kindSince(noon.Add(-time.Hour))}
+			s.has(t, clusterNamed("alice"), withTargets(row.targets...), groupProd(1), dev)
+			if row.does == deleted {
+				s.has(t, isReady(deployed(t, targetingAlice())))
+			}
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			assert.Contains(t, s.taken(), row.does)
+			assert.NotEqual(t, fleet.ReasonKindDeleted, out.Reason)
+		})
+	}
+}
+
 // Most Bundles lack no group, or are as they should be: the hub asks nothing about them.
 func TestReconcile_asksAboutNoKind(t *testing.T) {
 	b := withTargets(toOthers, toProd)
@@ -417,10 +440,14 @@ func TestReconcile_asksAboutNoKind(t *testing.T) {
 	s.has(t, clusterNamed("alice"), b, isReady(deployed(t, b)))
 	s.reconcile(t, clusterNamed("alice"))
 	assert.NotContains(t, s.taken(), "kind clustergroups", "nothing changes")
-	s = newStage(t)
-	s.has(t, clusterNamed("alice"), b, groupProd(1))
-	s.reconcile(t, clusterNamed("alice"))
-	assert.NotContains(t, s.taken(), "kind clustergroups", "the group exists")
+	for name, targets := range map[string][]fleet.BundleTarget{"the group exists": {toProd, toOthers}, "it selects the Cluster": {toGold}, "no group decides": {toOthers, toGold}} {
+		s = newStage(t)
+		s.has(t, clusterNamed("alice"), withTargets(targets...), groupProd(1))
+		s.reconcile(t, clusterNamed("alice"))
+		log := s.taken()
+		assert.Contains(t, log, "create "+atHome, name)
+		assert.NotContains(t, log, "kind clustergroups", name)
+	}
 }
 
 // Another Bundle stalls too: the hub tries that one again soon, and asks nothing about the BundleDeployment that stays.

@@ -17,6 +17,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -102,6 +103,9 @@ func newStage(t testing.TB) *stage {
 		}
 		err := s.note("%s Secret %s/%s", action.GetVerb(), action.GetNamespace(), name)
 		return err != nil, nil, err
+	})
+	s.kubernetes.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{}, nil
 	})
 	metadataClient := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
 	metadataClient.PrependReactor("*", "*", s.answerMetadata)
@@ -258,6 +262,11 @@ func (s *stage) takenByPass(t testing.TB) []string {
 	return append(slices.Delete(log, at, at+1), slices.Compact(s.taken())...)
 }
 
+// kindSince returns a CustomResourceDefinition that was created at a time.
+func kindSince(created time.Time) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+}
+
 // queue logs the enqueued keys.
 type queue struct {
 	stage *stage
@@ -316,7 +325,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 
 // matching returns the Clusters that a Bundle targets.
 func (s *stage) matching(b *fleet.Bundle) []match {
-	matches, _, err := s.matches(context.Background(), b, s.plans.of(context.Background(), b))
+	matches, _, err := s.matches(context.Background(), b, s.plans.of(context.Background(), b), s.groupsOf(b.Namespace))
 	if err != nil {
 		panic(err) // the context has not ended
 	}
@@ -325,11 +334,11 @@ func (s *stage) matching(b *fleet.Bundle) []match {
 
 // shown returns the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
-	summary, _, _, err := s.summarize(context.Background(), b, s.plans.of(context.Background(), b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
+	counts, err := s.summarize(context.Background(), b, s.plans.of(context.Background(), b), s.matching(b), s.storageLimits(keyOf(b), s.matching(b)))
 	if err != nil {
 		panic(err) // the context has not ended
 	}
-	return strings.TrimSpace(rollup.Fraction(summary) + " " + rollup.Ready("Cluster", summary).Message)
+	return strings.TrimSpace(rollup.Fraction(counts.summary) + " " + rollup.Ready("Cluster", counts.summary).Message)
 }
 
 var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}

@@ -84,7 +84,7 @@ type rolloutTarget struct {
 	isSkipped    bool // this step does not update it, and it still counts: it has that deployment ID, is paused, is not processed, or isInvalid
 	isInvalid    bool // the new version cannot be rendered for it
 	exists       bool // it has a BundleDeployment
-	isHeld       bool // it is not known whether it belongs to its partition or to a later one
+	isHeld       bool // it is not known which targets apply to it, or whether it belongs to its partition or to a later one
 	unavailable  bool // it is without a deployment, or what is deployed is not ready; never if it is paused or not processed
 	isUnderWay   bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result: it may be updated now
@@ -110,7 +110,7 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 		to := &others
 		for i, p := range s.partitions {
 			if matches, isKnown := p.match(t.candidate); matches || !isKnown {
-				to, t.isHeld = &all[i].targets, !isKnown
+				to, t.isHeld = &all[i].targets, t.isHeld || !isKnown
 				break
 			}
 		}
@@ -181,6 +181,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			case t.isSkipped:
 			case t.isHeld:
 				waiting++
+				status.isHeld = true
 			case begins && t.unavailable:
 				t.mayUpdate = true
 			case begins && unavailable < limit && room > 0:
@@ -208,6 +209,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 type rolloutStatus struct {
 	maxUnavailable, maxUnavailablePartitions, unavailablePartitions int
 	partitions                                                      []fleet.PartitionStatus
+	isHeld                                                          bool // a Cluster is
 }
 
 // rolloutStep is the last decision about a Cluster that is not updated yet.
@@ -236,8 +238,9 @@ func isUnavailable(deployment *fleet.BundleDeployment) bool {
 // or if it has no BundleDeployment: it then gets one without a deployment ID. The queue calls it for one Bundle at a time. A decision that the cache does
 // not show yet counts as carried out, so that no more Clusters are unavailable than allowed. A Cluster that is paused or has no namespace yet delays no
 // other, whatever its state; one for which the new version cannot be rendered counts as unavailable in its partition and, when that begins, in the whole
-// rollout.
-func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match) (status rolloutStatus, err error) {
+// rollout. A Cluster whose targets are not known is held, unless it has what they are according to the ClusterGroups that exist: its partition is not done,
+// it counts as unavailable if what is deployed is not ready, and an earlier decision about it stays.
+func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matches []match, groups *workspaceGroups) (status rolloutStatus, err error) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
 		d.mu.Lock()
@@ -250,15 +253,18 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 	d.mu.Unlock()
 
 	deployments := d.deploymentsOf(b)
-	groups := d.groupsOf(b.Namespace)
 	var targets []*rolloutTarget
 	for _, m := range matches {
 		if m.cluster.Spec.Quarantined {
 			continue // nothing is written to it
 		}
-		t := &rolloutTarget{candidate: candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true}
-		targets = append(targets, t)
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
+		if deployment == nil && len(m.targets) == 0 && groups.missing != noneMissing {
+			continue // most Clusters that no group selects were never targeted, and must not delay the others until no group may be missing
+		}
+		t := &rolloutTarget{candidate: candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true, isHeld: !m.isKnown}
+		t.missing = groups.missing
+		targets = append(targets, t)
 		if t.exists = deployment != nil; t.exists {
 			t.state = fleetstatus.BundleState(deployment.Spec, deployment.Status)
 			t.unavailable = isUnavailable(deployment)
@@ -267,16 +273,18 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			t.isSkipped, t.unavailable = true, false
 			continue
 		}
-		v, err := p.variant(ctx, m.targets, m.cluster)
-		if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
-			return status, ctx.Err()
+		if len(m.targets) > 0 {
+			v, err := p.variant(ctx, m.targets, m.cluster)
+			if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
+				return status, ctx.Err()
+			}
+			if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
+				t.state, t.isSkipped, t.isInvalid, t.unavailable = fleet.ErrApplied, m.isKnown, true, true
+				continue
+			}
+			t.deploymentID = v.deploymentID
+			t.isSkipped = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		}
-		if err != nil { // the new version cannot be rendered for this Cluster: count it as one that its agent could not deploy
-			t.state, t.isSkipped, t.isInvalid, t.unavailable = fleet.ErrApplied, true, true, true
-			continue
-		}
-		t.deploymentID = v.deploymentID
-		t.isSkipped = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isUnderWay = true, true
 			if t.isSkipped { // the decision is withdrawn: it counts in this pass, because the cache may be late, and not in the next one
@@ -291,7 +299,11 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 
 	steps := map[key]rolloutStep{}
 	for _, t := range targets {
-		if !t.isSkipped {
+		switch {
+		case t.isSkipped:
+		case t.isHeld && t.isUnderWay: // the cache may be late, so that it still counts
+			steps[t.key] = before[t.key]
+		default:
 			steps[t.key] = rolloutStep{t.deploymentID, t.mayUpdate}
 		}
 	}

@@ -256,7 +256,7 @@ func TestRollOut_clustersThatCannotBeUpdated(t *testing.T) {
 			bob.Labels = map[string]string{"env": "prod"}
 			row.cannot(after, alice)
 			s.has(t, alice, bob, after, isReady(deployed(t, before, bob)))
-			status, err := s.rollOut(t.Context(), after, s.plans.of(t.Context(), after), s.matching(after))
+			status, err := s.rollOut(t.Context(), after, s.plans.of(t.Context(), after), s.matching(after), s.groupsOf("ws"))
 			require.NoError(t, err)
 			var shown []string
 			for _, p := range status.partitions {

@@ -13,43 +13,47 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 )
 
-// match is a Cluster that a Bundle targets, with the indexes of the targets whose options apply to it.
+// match is a Cluster that a Bundle targets, or of which that is not known, with the indexes of the targets whose options apply to it.
 type match struct {
 	cluster *fleet.Cluster
-	targets []int
+	targets []int // none if they depend on a ClusterGroup that cannot be read
+	isKnown bool  // otherwise another ClusterGroup, which may be missing or cannot be read, may change the targets
 }
 
-// matches returns the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere, and those of which that is not known:
-// their labels are not, or groupProblem names a ClusterGroup that decides it.
-func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan) (matches []match, groupProblem *problem, err error) {
+// matches returns the Clusters that a Bundle targets, and those of which that depends on a ClusterGroup that may be missing or cannot be read. It leaves out
+// those that are being deleted or managed elsewhere, or whose labels are not known. groupProblem names the groups that cannot be read.
+func (d *Deployer) matches(ctx context.Context, b *fleet.Bundle, p *plan, groups *workspaceGroups) (matches []match, groupProblem *problem, err error) {
 	end, err := d.Matching.Begin(ctx, b.Namespace)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer end()
-	groups := d.groupsOf(b.Namespace)
 	for _, cluster := range d.mayMatch(b) {
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" || cluster.Spec.MetadataTooLarge {
 			continue
 		}
-		if targets, _ := p.choose(b, candidateOf(cluster, groups)); len(targets) > 0 {
-			matches = append(matches, match{cluster, targets})
+		m := candidateOf(cluster, groups)
+		targets, isKnown := p.choose(b, m)
+		isKnown = isKnown && !p.dependsOn(groups.missing, b, m)
+		if len(targets) > 0 || !isKnown {
+			matches = append(matches, match{cluster, targets, isKnown})
 		}
 	}
 	return matches, p.groupProblem(groups), nil
 }
 
 // targeting is a Bundle that targets a Cluster, with the indexes of the targets whose options apply to it. There are none if the Bundle has a problem, or
-// if it is not known whether and how it targets the Cluster.
+// if a ClusterGroup that cannot be read decides whether and how it targets the Cluster.
 type targeting struct {
-	bundle  *fleet.Bundle
-	plan    *plan
-	targets []int
-	groups  *workspaceGroups
+	bundle    *fleet.Bundle
+	plan      *plan
+	targets   []int
+	isAssumed bool // a ClusterGroup that does not exist might change the targets
 }
 
 // targetingBundles returns the Bundles that target a Cluster, and those that may target it.
@@ -69,7 +73,7 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 			targets = nil
 		}
 		if mayTarget {
-			all = append(all, targeting{b, p, targets, groups})
+			all = append(all, targeting{b, p, targets, len(targets) > 0 && p.dependsOn(anyMissing, b, m)})
 		}
 	}
 	return all, ctx.Err()
@@ -125,7 +129,7 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 }
 
 // choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it or has a problem. If isKnown is false
-// that depends on a ClusterGroup of which it is not known which Clusters it selects: what is deployed must stay as it is.
+// that depends on a ClusterGroup that cannot be read, or that is missing as far as m assumes: what is deployed must stay as it is.
 func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int, isKnown bool) {
 	if p.problem != nil {
 		return nil, true
@@ -175,17 +179,8 @@ func (p *plan) selected(b *fleet.Bundle, m candidate) (chosen []int, isKnown boo
 // selectsGroups reports whether the ClusterGroups decide which Clusters a Bundle targets.
 func (p *plan) selectsGroups() bool { return len(p.ofGroups) > 0 }
 
-// lacksGroups reports whether a target selects ClusterGroups of which none exists.
-func (p *plan) lacksGroups(w *workspaceGroups) bool {
-	return slices.ContainsFunc(p.ofGroups, func(c criteria) bool {
-		_, exists := w.positions()[c.group]
-		return c.group != "" && !exists || c.group == "" && len(w.selectedBy(c.groups)) == 0
-	})
-}
-
-// groupProblem returns a problem that names the ClusterGroups which targets, restrictions and partitions select, and of which it is not known which
-// Clusters they select; nil if there are none.
-func (p *plan) groupProblem(w *workspaceGroups) *problem {
+// allOfGroups returns the criteria of the targets, restrictions and partitions that select ClusterGroups.
+func (p *plan) allOfGroups() []criteria {
 	all := slices.Clip(p.ofGroups)
 	if p.strategy != nil {
 		for _, partition := range p.strategy.partitions {
@@ -194,6 +189,23 @@ func (p *plan) groupProblem(w *workspaceGroups) *problem {
 			}
 		}
 	}
+	return all
+}
+
+// dependsOn reports whether the targets of a Cluster depend on the ClusterGroups that may be missing.
+func (p *plan) dependsOn(missing missingGroups, b *fleet.Bundle, m candidate) bool {
+	if missing == noneMissing || !p.selectsGroups() {
+		return false
+	}
+	m.missing = missing
+	_, isKnown := p.choose(b, m)
+	return !isKnown
+}
+
+// groupProblem returns a problem that names the ClusterGroups which targets, restrictions and partitions select, and of which it is not known which
+// Clusters they select; nil if there are none.
+func (p *plan) groupProblem(w *workspaceGroups) *problem {
+	all := p.allOfGroups()
 	if len(all) == 0 {
 		return nil
 	}
@@ -211,11 +223,61 @@ func (p *plan) groupProblem(w *workspaceGroups) *problem {
 	return &problem{fleet.ReasonBundleInvalid, joinErrors(unknown...).Error() + "; until that is corrected, the hub changes nothing on Clusters that depend on it"}
 }
 
+// missingProblem returns a problem that names the ClusterGroups which targets, restrictions and partitions select, and which may be missing because their
+// kind was deleted; nil if none may be missing.
+func (p *plan) missingProblem(w *workspaceGroups) *problem {
+	if w.missing == noneMissing {
+		return nil
+	}
+	var missing []string
+	for _, c := range p.allOfGroups() {
+		if _, exists := w.positions()[c.group]; c.group != "" && !exists {
+			missing = append(missing, "ClusterGroup "+c.group)
+		} else if c.group == "" {
+			missing = append(missing, fmt.Sprintf("ClusterGroups with the labels %q", c.groups))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	if missing = slices.Compact(missing); len(missing) > maxErrors {
+		missing = append(missing[:maxErrors], fmt.Sprintf("and %d more", len(missing)-maxErrors))
+	}
+	return &problem{fleet.ReasonKindDeleted, fmt.Sprintf("CustomResourceDefinition %s was deleted, and these may be missing: %s; create them again. Until then, or until a day after "+
+		"the kind was created again, the hub changes nothing on Clusters that depend on them", app.DefinitionName("clustergroups"), rollup.Shown(strings.Join(missing, "; ")))}
+}
+
+// missingGroups says which ClusterGroups may be missing because their kind was deleted: it is not known which Clusters these selected.
+type missingGroups int
+
+const (
+	noneMissing    missingGroups = iota
+	missingIfEmpty               // groups of a name or with labels that no group has
+	anyMissing                   // groups of a name that no group has, and groups with any labels
+	anyChanged                   // all groups: one that was created again may not select yet what it selected before
+)
+
+// mayHide reports whether criteria that select groups by a name or by labels, and find some or none, may select another one that is missing.
+func (g missingGroups) mayHide(isNamed, found bool) bool {
+	switch g {
+	case noneMissing:
+		return false
+	case missingIfEmpty:
+		return !found
+	case anyMissing:
+		return !found || !isNamed
+	case anyChanged:
+	}
+	return true
+}
+
 // candidate has the properties of a Cluster by which targets select it.
 type candidate struct {
 	name, displayName string
 	labels            labels.Set
 	workspace         *workspaceGroups
+	missing           missingGroups
 	// groups returns which ClusterGroups of the workspace select the Cluster. It is called only for targets that select groups.
 	groups func() bitset
 }
@@ -239,6 +301,7 @@ type workspaceGroups struct {
 	positions  func() map[string]int        // in the list, by name
 	selectorOf func(*fleet.ClusterGroup) (labels.Selector, error)
 	unknown    func() bitset // the groups of which it is not known which Clusters they select
+	missing    missingGroups // that the pass must take into account
 	selected   map[*groupSelector]bitset
 }
 
@@ -358,7 +421,8 @@ func (c criteria) isEmpty() bool {
 
 func (c criteria) selectsGroups() bool { return c.group != "" || c.groups != nil }
 
-// match reports whether a Cluster meets the criteria. If isKnown is false that depends on a ClusterGroup of which it is not known which Clusters it selects.
+// match reports whether a Cluster meets the criteria. If isKnown is false that depends on a ClusterGroup that is missing, or of which it is not known which
+// Clusters it selects.
 func (c criteria) match(m candidate) (matches, isKnown bool) {
 	switch {
 	case c.isEmpty():
@@ -374,13 +438,14 @@ func (c criteria) match(m candidate) (matches, isKnown bool) {
 	if c.group == "" {
 		selected := m.workspace.selectedBy(c.groups)
 		matches = m.groups().intersects(selected)
-		return matches, matches || !m.workspace.unknown().intersects(selected)
+		return matches, matches || !m.missing.mayHide(false, len(selected) > 0) && !m.workspace.unknown().intersects(selected)
 	}
 	i, exists := m.workspace.positions()[c.group]
 	if !exists || !m.workspace.isSelected(i, c) {
-		return false, true
+		return false, !m.missing.mayHide(true, exists)
 	}
-	return m.groups().has(i), !m.workspace.unknown().has(i)
+	matches = m.groups().has(i)
+	return matches, matches || !m.missing.mayHide(true, true) && !m.workspace.unknown().has(i)
 }
 
 // shareSelectors makes equal selectors of ClusterGroups the same pointer.

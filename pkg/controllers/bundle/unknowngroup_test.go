@@ -1,9 +1,11 @@
 package bundle
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -44,6 +46,7 @@ var (
 	toGold   = fleet.BundleTarget{ClusterGroupSelector: selector("tier", "gold")}
 	toOthers = fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}, BundleDeploymentOptions: fleet.BundleDeploymentOptions{TargetNamespace: "other"}}
 	notProd  = fleet.BundleTarget{ClusterGroup: "prod", DoNotDeploy: true}
+	notGold  = fleet.BundleTarget{ClusterGroupSelector: selector("tier", "gold"), DoNotDeploy: true}
 )
 
 // A ClusterGroup that cannot be read selects neither all Clusters nor none.
@@ -210,22 +213,159 @@ func TestGroupEvents_unknown(t *testing.T) {
 	}
 }
 
+// The status of the Bundle says which groups are missing, while a Cluster waits for them.
+func TestOnBundle_missingGroup(t *testing.T) {
+	restricted := withTargets(toOthers)
+	restricted.Spec.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterGroup: "prod"}}
+	partitions := withTargets(toOthers)
+	partitions.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterGroup: "prod"}}}
+	const prod, gold = "ClusterGroup prod", `ClusterGroups with the labels \"tier=gold\"`
+	for name, row := range map[string]struct {
+		bundle, deployed *fleet.Bundle
+		missing          string // "" if no Cluster waits
+	}{
+		"its BundleDeployment stays":                 {withTargets(toProd), targetingAlice(), prod},
+		"its BundleDeployment does not change":       {withTargets(toGold, toOthers), targetingAlice(), gold},
+		"it gets none":                               {withTargets(notProd, notGold, toOthers), nil, prod + "; " + gold},
+		"it may not be allowed":                      {restricted, targetingAlice(), prod},
+		"it may be in the partition":                 {partitions, nil, prod},
+		"it was never targeted":                      {withTargets(toGold), nil, ""},
+		"its BundleDeployment is as it would be":     {withTargets(toGold, toOthers), withTargets(toOthers), ""},
+		"an earlier target decides":                  {withTargets(toOthers, toGold), targetingAlice(), ""},
+		"it has the version, whatever the partition": {partitions, withTargets(toOthers), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": kindSince(noon.Add(-time.Hour))}
+			b := row.bundle
+			b.Status.ObservedGeneration, b.CreationTimestamp = b.Generation, metav1.NewTime(noon.Add(-48*time.Hour))
+			s.has(t, clusterNamed("alice"), b)
+			if row.deployed != nil {
+				s.has(t, isReady(deployed(t, row.deployed)))
+			}
+			s.handle(t, b)
+			log := strings.Join(s.taken(), "\n")
+			assert.Contains(t, log, "kind clustergroups")
+			if row.missing == "" {
+				assert.NotContains(t, log, "KindDeleted")
+				return
+			}
+			assert.Contains(t, log, `"reason":"KindDeleted","status":"False","type":"Ready"`)
+			assert.Contains(t, log, "was deleted, and these may be missing: "+row.missing+"; create them again. ")
+			assert.Contains(t, log, fmt.Sprintf("enqueue Bundle app in %s", s.RecheckDelay()))
+
+			s.clock.Step(24 * time.Hour)
+			s.handle(t, b)
+			assert.NotContains(t, strings.Join(s.taken(), "\n"), "KindDeleted")
+		})
+	}
+}
+
+// notKnown are states in which it is not known which Clusters the group prod selects, until the group is there.
+var notKnown = map[string]func(*testing.T, *stage){
+	"unreadable": func(t *testing.T, s *stage) { s.has(t, groupProd(2, unknown["no value"])) },
+	"missing": func(t *testing.T, s *stage) {
+		other := groupProd(1, func(g *fleet.ClusterGroup) { g.Name, g.Spec.Selector = "other", selector("env", "dev") })
+		s.has(t, other)
+		s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": kindSince(noon.Add(-time.Hour))}
+	},
+}
+
 // The Clusters of a partition that is not known may be in an earlier one than the selectors of the others say.
 func TestRollOut_unknownPartition(t *testing.T) {
-	s := newStage(t)
-	before, after := oneAtATime("1"), oneAtATime("22")
-	partitions := []fleet.Partition{{Name: "first", ClusterName: "alice"}, {Name: "second", ClusterGroup: "prod"}, {Name: "last", ClusterSelector: &metav1.LabelSelector{}}}
-	after.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: partitions, MaxUnavailablePartitions: number("1")}
-	alice, bob := clusterNamed("alice"), clusterNamed("bob")
-	s.has(t, alice, bob, after, groupProd(1, unknown["no value"]), isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
-	s.handle(t, after)
-	assert.Contains(t, onlyClusters(s.taken()), "enqueue Cluster alice in 0s", "it is in the first partition")
-	s.reconcile(t, bob)
-	assert.NotContains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`, "bob waits")
+	for reason, spoil := range notKnown {
+		for name, partition := range map[string]fleet.Partition{"name": {ClusterGroup: "prod"}, "labels": {ClusterGroupSelector: selector("tier", "gold")}} {
+			t.Run(reason+"/"+name, func(t *testing.T) {
+				s := newStage(t)
+				before, after := oneAtATime("1"), oneAtATime("22")
+				partitions := []fleet.Partition{{Name: "first", ClusterName: "alice"}, partition, {Name: "last", ClusterSelector: &metav1.LabelSelector{}}}
+				after.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: partitions, MaxUnavailablePartitions: number("1")}
+				alice, bob := clusterNamed("alice"), clusterNamed("bob")
+				s.has(t, alice, bob, after, isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
+				spoil(t, s)
+				s.handle(t, after)
+				assert.Contains(t, onlyClusters(s.taken()), "enqueue Cluster alice in 0s", "it is in the first partition")
+				s.reconcile(t, bob)
+				assert.NotContains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`, "bob waits")
 
-	s.has(t, groupProd(2))
-	s.handle(t, after)
-	assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
-	s.reconcile(t, bob)
-	assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`)
+				s.has(t, groupProd(3))
+				s.handle(t, after)
+				assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
+				s.reconcile(t, bob)
+				assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`)
+			})
+		}
+	}
+}
+
+// The first partition has a Cluster whose targets are not known. The next one waits for it.
+func TestRollOut_unknownTarget(t *testing.T) {
+	for name, row := range map[string]struct {
+		reason     string
+		isDeployed bool
+	}{
+		"an update, unreadable":               {"unreadable", true},
+		"an update, missing":                  {"missing", true},
+		"the first deployment, if unreadable": {"unreadable", false}, // if it is missing, the Cluster was probably never targeted
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			before, after := oneAtATime("1"), oneAtATime("22")
+			after.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}, {ClusterGroup: "prod"}}
+			after.Status.ObservedGeneration = after.Generation
+			after.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterName: "alice"}, {ClusterSelector: &metav1.LabelSelector{}}}}
+			alice, bob := clusterNamed("alice"), clusterNamed("bob")
+			s.has(t, alice, bob, after)
+			if row.isDeployed {
+				s.has(t, isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
+			}
+			notKnown[row.reason](t, s)
+			s.handle(t, after)
+			assert.NotContains(t, onlyClusters(s.taken()), "enqueue Cluster alice in 0s")
+			for _, cluster := range []*fleet.Cluster{alice, bob} {
+				s.reconcile(t, cluster)
+				assert.NotContains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`)
+			}
+
+			s.has(t, groupProd(3))
+			s.handle(t, after)
+			assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, onlyClusters(s.taken()))
+			s.reconcile(t, alice)
+			assert.Regexp(t, `"/spec/deploymentID"|create `+atHome, strings.Join(s.taken(), "\n"))
+		})
+	}
+}
+
+// alice is unavailable while its target is not known, or may be: no other Cluster takes its place.
+func TestRollOut_unknownTargetTakesItsPlace(t *testing.T) {
+	for reason, spoil := range notKnown {
+		for name, isWritten := range map[string]bool{"it is not ready": true, "the cache is late": false} {
+			t.Run(reason+"/"+name, func(t *testing.T) {
+				s := newStage(t)
+				before, after := oneAtATime("1"), oneAtATime("22")
+				after.Spec.Targets = []fleet.BundleTarget{{ClusterName: "alice", ClusterGroup: "prod"}, {ClusterName: "bob"}}
+				after.Status.ObservedGeneration = after.Generation
+				alice, bob := clusterNamed("alice"), clusterNamed("bob")
+				right := groupProd(1)
+				s.has(t, alice, bob, after, right, isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
+				s.handle(t, after)
+				assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, onlyClusters(s.taken()))
+				if isWritten {
+					s.has(t, deployed(t, after, alice))
+				}
+				s.lost(t, right)
+				spoil(t, s)
+				for range 3 {
+					s.clock.Step(s.StatusDelay())
+					s.handle(t, after)
+					assert.Empty(t, onlyClusters(s.taken()))
+				}
+				if isWritten {
+					s.has(t, isReady(deployed(t, after, alice)))
+					s.handle(t, after)
+					assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()), "the agent of alice has reported")
+				}
+			})
+		}
+	}
 }

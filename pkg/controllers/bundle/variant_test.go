@@ -117,12 +117,12 @@ func TestVariant_contextEnds(t *testing.T) {
 			end()
 		}
 
-		matches := []match{{alice, []int{0}}}
-		_, _, _, err = s.summarize(ctx, b, p, matches, nil)
+		matches := []match{{alice, []int{0}, true}}
+		_, err = s.summarize(ctx, b, p, matches, nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		b.Spec.RolloutStrategy = &fleet.RolloutStrategy{MaxUnavailable: new(intstr.FromInt32(1))}
 		b.Generation++
-		_, err = s.rollOut(ctx, b, s.plans.of(t.Context(), b), matches)
+		_, err = s.rollOut(ctx, b, s.plans.of(t.Context(), b), matches, s.groupsOf(b.Namespace))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		assert.Empty(t, p.cache.rendered)

@@ -211,7 +211,7 @@ func TestWire_status(t *testing.T) {
 						s.has(t, &made[i])
 					}
 					s.has(t, b)
-					_, err := s.updateStatus(t.Context(), b, s.plans.of(t.Context(), b), s.matching(b), nil, rolloutStatus{})
+					_, err := s.updateStatus(t.Context(), b, s.plans.of(t.Context(), b), s.groupsOf(b.Namespace), s.matching(b), nil, rolloutStatus{})
 					require.NoError(t, err)
 					log := s.taken()
 					require.Len(t, log, 1)
