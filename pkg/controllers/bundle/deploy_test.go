@@ -433,6 +433,18 @@ func TestReconcile_deletedKindOfOtherClusters(t *testing.T) {
 	}
 }
 
+// A group that is still missing may select the Cluster of a BundleDeployment that was created while the groups came back.
+func TestReconcile_deletedKindAndALaterBundleDeployment(t *testing.T) {
+	s := newStage(t)
+	s.kinds = map[string]*metav1.PartialObjectMetadata{"clustergroups.fleet.cattle.io": kindSince(noon.Add(-time.Hour))}
+	later := isReady(deployed(t, withTargets(toGold)))
+	later.CreationTimestamp = metav1.NewTime(noon.Add(-time.Minute))
+	s.has(t, clusterNamed("alice"), withTargets(toGold), later)
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	assert.NotContains(t, s.taken(), "delete "+atHome+" uid-of-app")
+	assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
+}
+
 // Most Bundles lack no group, or are as they should be: the hub asks nothing about them.
 func TestReconcile_asksAboutNoKind(t *testing.T) {
 	b := withTargets(toOthers, toProd)

@@ -23,7 +23,7 @@ import (
 // nothing.
 func TestAssign_randomGroups(t *testing.T) {
 	random := sample.Random(t)
-	for round := range 60 {
+	for round := range 30 {
 		g := newGroupSimulation(t, random)
 		for step := range 40 {
 			event := g.change()
