@@ -18,6 +18,7 @@
 //	correct.go    Correct: undo drift
 //	uninstall.go  Uninstall and Forget
 //	history.go    the revisions of releases and the labels on them
+//	ledger.go     which objects belong to a release, also after failed deployments
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
 //	signature.go  signed revisions: which revisions the agent has stored as they are
@@ -135,14 +136,14 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 		return nil, err
 	}
 	getter := &clientGetter{config: impersonating, namespace: namespace, schema: c.schema}
-	op.cluster = &cluster{Client: kube.New(getter), schema: c.schema}
+	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), ctx: ctx, limits: c.history, key: c.key}
+	op.cluster = &cluster{Client: kube.New(getter), schema: c.schema, history: op.history}
 	op.cluster.Namespace = namespace
 	op.cluster.SetLogger(slog.DiscardHandler)
 
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	op.history = &historySecrets{SecretInterface: core.CoreV1().Secrets(namespace), ctx: ctx, limits: c.history, key: c.key}
 	var history corev1client.SecretInterface = op.history
 	if c.key != nil {
 		history = signedSecrets{history, c.key, namespace, map[string]bool{}}

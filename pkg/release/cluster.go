@@ -51,8 +51,12 @@ type cluster struct {
 	schema *schemaCache
 	// release is the name of the release, and Namespace its namespace.
 	release string
-	// owns reports whether Update changes an object with marks of that release; nil if it changes all, as with takeOwnership.
-	owns func(name, namespace string) bool
+	// history has the revisions of the release.
+	history *historySecrets
+	// owns reports whether the marks are those of the release, or of one that it replaces; nil if the action only removes. With takesOwnership, Update also
+	// changes the objects of other releases.
+	owns           func(name, namespace string) bool
+	takesOwnership bool
 	// removing is whether the objects of the release are being removed.
 	removing bool
 	// onlyMarked is whether the manifest is not trusted: it may name objects that its author may not delete. Only objects with the SetHashLabel setHash are then deleted; if
@@ -62,13 +66,8 @@ type cluster struct {
 	// keepsLive makes a removal keep objects that have Helm's annotation to keep them, as onlyMarked does. Otherwise the annotation in the manifest decides:
 	// in those of failed attempts and of revisions that are not signed, it may be missing.
 	keepsLive bool
-	// owned are the objects of the release that a failed deployment has created, or that the release had before, see noteObjects. A removal keeps others, because
-	// they may have existed before; nil if it keeps none. The keys are those of objectKey.
-	owned sets.Set[string]
-	// created are those of them that only failed deployments had.
-	created sets.Set[string]
-	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none.
-	annotations map[string]string
+	// ledger says which objects belong to the release: no others are deleted. If it is nil, the manifest and the marks decide.
+	ledger *ledger
 	// kept describes objects of the manifest that were not deleted because they do not have the marks of the release, or because the deployment
 	// may not read them, at most maxKept.
 	kept   []string
@@ -200,8 +199,8 @@ func (c *cluster) hasCreatedKind(err error) bool {
 func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCreateOption) (*kube.Result, error) {
 	var missing kube.ResourceList
 	for _, info := range resources {
-		if name, _ := marksOf(info.Object); name == c.release && !isHook(info.Object) { // Helm has found no object of the release that exists
-			if err := c.noteAdopted(nil, resources); err != nil {
+		if c.isDeploying() && !isHook(info.Object) { // Helm has found no object of the release that exists
+			if err := c.ledger.note(resources, []string{}); err != nil {
 				return nil, err
 			}
 			missing = resources
@@ -215,7 +214,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 			missing = append(missing, info)
 		case err != nil:
 			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
-		case isHook(info.Object) && c.isOfOther(name, namespace) && (c.owns == nil || !c.owns(name, namespace)):
+		case isHook(info.Object) && c.isOfOther(name, namespace) && !c.isReplaced(name, namespace):
 			if c.removing {
 				c.noteKept(info, fmt.Sprintf("which has the name of a hook and belongs to Helm release %s/%s", namespace, name))
 				continue
@@ -396,60 +395,11 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
 		c.noteKept(info, "which does not belong to the BundleDeployment")
 		return nil, nil
-	case c.owned != nil && !c.owned.Has(objectKey(info)) && !isHook(desired):
+	case c.ledger != nil && !c.ledger.owns(info) && !isHook(desired):
 		c.noteKept(info, "which existed, or may have existed, before a failed deployment")
 		return nil, nil
 	}
 	return &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}, nil
-}
-
-// objectKey identifies an object in all versions of its kind.
-func objectKey(info *resource.Info) string {
-	return fmt.Sprintf("%s %s/%s", info.Mapping.GroupVersionKind.GroupKind(), info.Namespace, info.Name)
-}
-
-// noteAdopted notes, before the first of the objects of the release is written, which of them exist although the release does not own them: if the action
-// fails, they must stay. It owns the others now, and those of releases that it replaces. original contains those that Helm has found, and those that a
-// failed deployment may have created. It returns an error if one of them is being deleted: it would be gone later, although the deployment has succeeded.
-func (c *cluster) noteAdopted(original, target kube.ResourceList) error {
-	if _, isNoted := c.annotations[adoptedAnnotation]; isNoted || c.annotations == nil { // Helm undoes what was noted
-		return nil
-	}
-	adopted, errs := []string{}, []error(nil)
-	for _, info := range target {
-		key := objectKey(info)
-		if c.owned.Has(key) && !c.created.Has(key) {
-			continue
-		}
-		live, err := *info, error(nil)
-		if original.Contains(info) {
-			err = live.Get()
-		}
-		if !original.Contains(info) || apierrors.IsNotFound(err) {
-			c.owned.Insert(key)
-			continue
-		}
-		name, namespace := marksOf(live.Object)
-		isMarked := name != "" && !c.isOfOther(name, namespace) // otherwise it is not the object that a failed attempt has created
-		isReplaced := c.isOfOther(name, namespace) && c.owns != nil && c.owns(name, namespace)
-		if err == nil && (isReplaced || isMarked && c.created.Has(key)) {
-			c.owned.Insert(key)
-			continue
-		}
-		if err == nil || !c.created.Has(key) {
-			c.owned.Delete(key)
-			adopted = append(adopted, key)
-		}
-		if accessor, accessErr := meta.Accessor(live.Object); err == nil && accessErr == nil && accessor.GetDeletionTimestamp() != nil {
-			err = errors.New("it is being deleted; the next attempt creates it")
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", info.ObjectName(), err))
-		}
-	}
-	text, err := json.Marshal(adopted)
-	c.annotations[adoptedAnnotation] = string(text)
-	return errors.Join(append(errs, err)...)
 }
 
 // maxKept is how many objects noteKept describes.
@@ -500,17 +450,25 @@ func (c *cluster) isOfOther(name, namespace string) bool {
 	return name != "" && (name != c.release || namespace != c.Namespace)
 }
 
+// isReplaced reports whether the marks of an object name a release that this one replaces.
+func (c *cluster) isReplaced(name, namespace string) bool {
+	return c.isOfOther(name, namespace) && c.owns != nil && c.owns(name, namespace)
+}
+
+// isDeploying reports whether Helm writes the objects of the revision that the action deploys. It stores that revision after the definitions of the folder
+// crds of the chart, and before the objects; a rollback stores another one.
+func (c *cluster) isDeploying() bool {
+	return c.ledger != nil && c.ledger.annotations != nil && c.history.created == 1
+}
+
 // Update leaves objects that another release has adopted as they are, without takeOwnership. Of the others, it first takes over the fields of other
 // field managers, with inherits, ends rolling updates where the target has another strategy, and then, with replace, deletes objects that cannot be patched.
 // Of the objects that the target no longer contains, it deletes at the end what remove deletes. Helm would delete all of them, also those that another
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
 // the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
-	if err := c.noteAdopted(original, target); err != nil {
-		return &kube.Result{}, err
-	}
 	all := target
-	target, err := c.withoutAdopted(all)
+	target, err := c.claim(original, all)
 	if err != nil {
 		return &kube.Result{}, err
 	}
@@ -534,24 +492,6 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 	deleted, errs := c.remove(original.Difference(all), metav1.DeletePropagationBackground)
 	result.Deleted = deleted
 	return result, errors.Join(errs...)
-}
-
-// withoutAdopted returns the objects of a target without those that another release has adopted: with two owners, the end of either deletes the object.
-func (c *cluster) withoutAdopted(target kube.ResourceList) (kept kube.ResourceList, err error) {
-	if c.owns == nil {
-		return target, nil
-	}
-	for _, info := range target {
-		live := *info
-		err := live.Get()
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
-		}
-		if name, namespace := marksOf(live.Object); err != nil || name == "" || c.owns(name, namespace) {
-			kept = append(kept, info)
-		}
-	}
-	return kept, nil
 }
 
 // inheritFields gives the fields that other field managers of agents own to the field manager of the action, on the objects that exist. The API

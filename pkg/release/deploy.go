@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -183,11 +182,10 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if from := upgradedFrom(revisions); slices.ContainsFunc(revisions, isForged) || from != nil && !r.hasDeployed(from) {
 		op.cluster.onlyMarked = true
 	}
-	existing, err := op.noteObjects(revisions)
-	if err != nil {
+	if op.cluster.ledger, err = op.readLedger(revisions); err != nil {
 		return Deployed{}, err
 	}
-	op.cluster.annotations = source.chart.Metadata.Annotations
+	op.cluster.ledger.annotations = source.chart.Metadata.Annotations
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)
@@ -195,7 +193,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if len(revisions) == 0 {
 		made, err = op.install(ctx, r, source).RunWithContext(background, source.chart, values)
 	} else {
-		made, err = op.upgrade(ctx, r, source, revisions, existing).RunWithContext(background, r.Name, source.chart, values)
+		made, err = op.upgrade(ctx, r, source, revisions).RunWithContext(background, r.Name, source.chart, values)
 	}
 	if ctx.Err() != nil {
 		return Deployed{}, context.Cause(ctx)
@@ -204,33 +202,29 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		if failed, _ := made.(*helm.Release); failed != nil && r.rollsBack() && len(revisions) > 0 && failed.Info.Status == common.StatusFailed {
 			err = errors.Join(err, op.config.Releases.Update(failed)) // Helm marks it as superseded if the rollback fails as well
 		}
-		return Deployed{}, errors.Join(err, op.forgetRepeated(last(revisions), made))
+		return Deployed{}, errors.Join(err, op.forgetRepeated(revisions, made))
 	}
 	deployed, err := op.deployed(made)
 	if err != nil {
 		return deployed, err
 	}
 	deployed.NamespaceErr, deployed.Dropped = unlabelled, dropped
-	err = op.sweep(deployed, revisions)
+	err = op.sweep(op.cluster.ledger.target)
 	deployed.Kept = op.cluster.kept
 	return deployed, err
 }
 
-// forgetRepeated deletes the revision of a failed attempt if another one has failed since that has the same objects, and knows which of them it has created.
-// Otherwise repeated attempts would push the revisions of other attempts, whose objects have to be removed, out of the history.
-func (o *helmAction) forgetRepeated(earlier *helm.Release, made helmrelease.Releaser) error {
-	later, ok := made.(*helm.Release)
+// forgetRepeated deletes the revision of the last failed attempt if another one has failed since that has the same objects, and knows which of them it has
+// created. Otherwise repeated attempts would push the revisions of other attempts, whose objects have to be removed, out of the history.
+func (o *helmAction) forgetRepeated(revisions []*helm.Release, made helmrelease.Releaser) error {
 	isFailed := func(r *helm.Release) bool { return r != nil && r.Info.Status == common.StatusFailed }
+	earlier, l := last(revisions), o.cluster.ledger
+	later, ok := made.(*helm.Release)
 	if !ok || !isFailed(later) || !isFailed(earlier) || !o.client.isSigned(earlier) || earlier.Labels[DeploymentLabel] != later.Labels[DeploymentLabel] {
 		return nil
 	}
-	of, _, err := o.cluster.buildEarlier(earlier.Manifest)
-	if err != nil {
-		return nil //nolint:nilerr // it stays
-	}
-	others, _, err := o.cluster.buildEarlier(later.Manifest)
-	if _, isNoted := adoptedBy(later); err != nil || !isNoted || len(of.Difference(others)) > 0 {
-		return nil //nolint:nilerr // it stays
+	if l.err != nil || len(l.objects[earlier].Difference(l.target)) > 0 {
+		return nil
 	}
 	return o.forget([]*helm.Release{earlier})
 }
@@ -257,11 +251,14 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
-	revisions = revisions[:len(revisions)-1]
-	if _, err := op.noteObjects(revisions); err != nil {
+	of, _, err := op.cluster.buildEarlier(last(revisions).Manifest)
+	if err == nil {
+		op.cluster.ledger, err = op.readLedger(revisions[:len(revisions)-1])
+	}
+	if err != nil {
 		return deployed, &LeftoverError{err}
 	}
-	err = op.sweep(deployed, revisions)
+	err = op.sweep(of)
 	deployed.Kept = op.cluster.kept
 	return deployed, err
 }
@@ -309,9 +306,7 @@ func (c *Client) openFor(ctx context.Context, r *Request) (*helmAction, []*helm.
 		op.manager = registration.FieldManager
 	}
 	op.cluster.manager = op.manager
-	if !r.helm().TakeOwnership {
-		op.cluster.owns = r.owns
-	}
+	op.cluster.owns, op.cluster.takesOwnership = r.owns, r.helm().TakeOwnership
 	return op, revisions, nil
 }
 
@@ -374,7 +369,7 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 	return install
 }
 
-func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release, existing kube.ResourceList) *action.Upgrade {
+func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release) *action.Upgrade {
 	// As with Fleet's own agent, an upgrade adopts existing objects. An upgrade that may be undone does not: that would not restore them.
 	adopts := !r.rollsBack()
 	upgrade := action.NewUpgrade(o.config)
@@ -393,7 +388,7 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: existing, adopts: adopts}
+	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: o.cluster.ledger.objects[upgradedFrom(revisions)], adopts: adopts}
 	return upgrade
 }
 
@@ -435,56 +430,6 @@ func (r Request) hasDeployed(existing *helm.Release) bool {
 	return checkReleaseOwner(r, existing, false) == nil && registration.LabelValue(account) == registration.LabelValue(r.Options.ServiceAccount)
 }
 
-// failedAttempts returns the last revision that worked, nil if there is none, and the revisions after it.
-func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*helm.Release) {
-	for i, r := range slices.Backward(revisions) {
-		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
-			return r, revisions[i+1:]
-		}
-	}
-	return nil, revisions
-}
-
-// noteObjects notes which objects the release owns: those of the last revision that worked, and what failed attempts after it have created, as they have noted
-// in adoptedAnnotation. Without a signed note, it is not known what an attempt has created: it was interrupted, ended before it wrote an object, or was one of
-// another agent. It returns the objects of the revision that an upgrade starts from.
-func (o *helmAction) noteObjects(revisions []*helm.Release) (existing kube.ResourceList, err error) {
-	worked, failed := failedAttempts(revisions)
-	ofWorked, created := sets.New[string](), sets.New[string]()
-	for _, r := range append([]*helm.Release{worked}, failed...) {
-		if r == nil {
-			continue
-		}
-		infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
-		switch {
-		case err != nil && r == worked:
-			return nil, fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, r.Namespace, r.Name, err)
-		case err != nil: // the action finds that the objects exist, and keeps them
-			continue
-		}
-		if r == upgradedFrom(revisions) {
-			existing = infos
-			if isOutdated { // Helm builds it too
-				o.cluster.outdated = r.Manifest
-			}
-		}
-		adopted, isNoted := adoptedBy(r)
-		isNoted = isNoted && o.client.isSigned(r)
-		for _, info := range infos {
-			switch key := objectKey(info); {
-			case r == worked:
-				ofWorked.Insert(key)
-			case isNoted && !adopted.Has(key):
-				created.Insert(key)
-			default:
-				created.Delete(key)
-			}
-		}
-	}
-	o.cluster.owned, o.cluster.created = ofWorked.Union(created), created.Difference(ofWorked)
-	return existing, nil
-}
-
 func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.WaitOption) {
 	strategy := kube.HookOnlyStrategy
 	if r.waits() {
@@ -502,28 +447,14 @@ func (r Request) helm() fleet.HelmOptions {
 	return *r.Options.Helm
 }
 
-// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked, and does not know the objects that
-// failed attempts added after it. What such an attempt has adopted stays, because it existed before.
-func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
-	deployed := func(resource schema.GroupResource, namespace, name string) bool {
-		return slices.ContainsFunc(d.Objects, func(o Object) bool {
-			return o.Resource.GroupResource() == resource && o.Desired.GetNamespace() == namespace && o.Desired.GetName() == name
-		})
+// sweep removes objects that only failed attempts created, and that the release does not have. Helm compares with the last revision that worked, and does
+// not know the objects that failed attempts added after it.
+func (o *helmAction) sweep(of kube.ResourceList) error {
+	left, err := o.cluster.ledger.ofFailed()
+	if err == nil {
+		err = o.cluster.deleteMarked(left.Difference(of))
 	}
-	var left kube.ResourceList
-	_, failed := failedAttempts(revisions)
-	for _, r := range slices.Backward(failed) {
-		infos, _, err := o.cluster.buildEarlier(r.Manifest)
-		if err != nil && (isTransient(err) || o.client.isSigned(r)) {
-			return &LeftoverError{err}
-		}
-		for _, info := range infos {
-			if !deployed(info.Mapping.Resource.GroupResource(), info.Namespace, info.Name) {
-				left = append(left, info)
-			}
-		}
-	}
-	if err := o.cluster.deleteMarked(left); err != nil {
+	if err != nil {
 		return &LeftoverError{err}
 	}
 	return nil

@@ -129,6 +129,8 @@ type historySecrets struct {
 	limits HistoryLimits
 	key    []byte                    // signs revisions; nil if there is none
 	read   map[string]*corev1.Secret // by name; nil until the first List
+	// created is the number of revisions that the action has stored.
+	created int
 	// onlySigned makes Get return ErrNotSigned for a revision that is not signed, whatever it contains.
 	onlySigned bool
 	// storesRemoved is whether status uninstalled is stored, see storeRemoved. Otherwise, only this action sees it.
@@ -217,7 +219,11 @@ func (s *historySecrets) pageSize() int64 {
 
 // Create creates a Secret.
 func (s *historySecrets) Create(ctx context.Context, secret *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error) {
-	return s.remember(s.SecretInterface.Create(ctx, secret, o))
+	stored, err := s.remember(s.SecretInterface.Create(ctx, secret, o))
+	if err == nil {
+		s.created++
+	}
+	return stored, err
 }
 
 // Update changes a Secret.

@@ -140,7 +140,7 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 		earlier = decided()
 	default:
 		earlier = decided()
-		if err := op.noteAttempts(append(slices.Clone(earlier), latest)); err != nil {
+		if err := op.limitToOwned(append(slices.Clone(earlier), latest)); err != nil {
 			return err
 		}
 		isRemoved, err = op.uninstall(ctx, name, options.DeleteCRDs)
@@ -174,48 +174,44 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
-// noteAttempts notes which objects the release owns, if the last revision has failed and says what it has adopted: that stays. Otherwise the removal
-// deletes all objects of the last revision that have the marks of the release.
-func (o *helmAction) noteAttempts(revisions []*helm.Release) error {
+// limitToOwned makes the removal of the last revision keep what does not belong to the release, if that revision has failed and says what it has adopted.
+// Otherwise the removal deletes all objects of that revision that have the marks of the release.
+func (o *helmAction) limitToOwned(revisions []*helm.Release) (err error) {
 	latest := last(revisions)
 	if latest == nil {
 		return nil
 	}
-	if _, isNoted := adoptedBy(latest); !isNoted || latest.Info.Status != common.StatusFailed || !o.client.isSigned(latest) {
-		return nil
+	if _, isNoted := adoptedBy(latest); isNoted && latest.Info.Status == common.StatusFailed && o.client.isSigned(latest) {
+		o.cluster.ledger, err = o.readLedger(revisions)
 	}
-	_, err := o.noteObjects(revisions)
 	return err
 }
 
 // removeEarlier removes the objects that the last revision does not have, although the release may have them: those that failed attempts before it have created
 // and, if the last revision is that of a failed upgrade, those of the revision from which it started.
 func (o *helmAction) removeEarlier(earlier []*helm.Release, latest *helm.Release, deleteCRDs bool) error {
-	worked, attempts := failedAttempts(earlier)
-	if worked != nil && latest.Info.Status != common.StatusDeployed && latest.Info.Status != common.StatusSuperseded {
-		attempts = append([]*helm.Release{worked}, attempts...)
-	}
-	if len(attempts) == 0 {
+	worked, failed := failedAttempts(earlier)
+	hasReplaced := latest != nil && !hasWorked(latest) && worked != nil
+	if len(failed) == 0 && !hasReplaced {
 		return nil
 	}
-	if _, err := o.noteObjects(earlier); err != nil {
+	l, err := o.readLedger(earlier)
+	if err != nil {
 		return err
 	}
-	o.cluster.keepCRDs = !deleteCRDs
+	left, err := l.ofFailed()
+	if err != nil {
+		return err
+	}
 	of, _, err := o.cluster.buildEarlier(latest.Manifest)
 	if err != nil {
 		return err
 	}
-	for _, r := range slices.Backward(attempts) {
-		infos, _, err := o.cluster.buildEarlier(r.Manifest)
-		if err != nil {
-			return err
-		}
-		if err := o.cluster.deleteMarked(infos.Difference(of)); err != nil {
-			return err
-		}
+	o.cluster.ledger, o.cluster.keepCRDs = l, !deleteCRDs
+	if hasReplaced {
+		left = append(left, l.objects[worked].Difference(left)...)
 	}
-	return nil
+	return o.cluster.deleteMarked(left.Difference(of))
 }
 
 // removeRest deletes the copies and the namespace of a release whose objects are removed, and then its history: without the history, a repeated call
@@ -275,7 +271,7 @@ func (c *Client) uninstallMarked(ctx context.Context, namespace, name string, op
 	if latest := last(revisions); options.Deployment != "" && !c.isSigned(latest) {
 		op.cluster.setHash = options.setHash(latest)
 	}
-	if err := op.noteAttempts(options.ownOf(revisions)); err != nil {
+	if err := op.limitToOwned(options.ownOf(revisions)); err != nil {
 		return false, err
 	}
 	return op.uninstall(ctx, name, false)

@@ -1,0 +1,170 @@
+package release
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/cli-runtime/pkg/resource"
+)
+
+// ledger is what the revisions of a release say about the objects that it has, or may have:
+//
+//   - The objects of the last revision that worked belong to the release.
+//   - Each deployment notes in its revision, before it writes the first object, which of its objects exist although they do not belong to the release:
+//     it adopts them. If it fails, they stay, because a person may have created them. It creates the others, and they belong to the release.
+//   - If several failed deployments have an object, the last of them decides.
+//   - A deployment without a note that is signed was interrupted, has ended before it wrote an object, or is one of another agent. All of its objects may
+//     have existed before.
+//
+// The end of an upgrade, the undoing of a deployment, and a removal delete only objects that belong to the release.
+type ledger struct {
+	// worked is the last revision that worked, nil if there is none, and failed are those after it. objects are the objects of each.
+	worked  *helm.Release
+	failed  []*helm.Release
+	objects map[*helm.Release]kube.ResourceList
+	// err is the error of reading failed revisions, nil if there is none.
+	err error
+	// ofWorked are the objects of worked; created are the others that belong to the release. The keys are those of objectKey.
+	ofWorked, created sets.Set[string]
+	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none. target are the objects that it
+	// deploys; nil before it writes the first one.
+	annotations map[string]string
+	target      kube.ResourceList
+}
+
+// failedAttempts returns the last revision that worked, nil if there is none, and the revisions after it.
+func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*helm.Release) {
+	for i, r := range slices.Backward(revisions) {
+		if hasWorked(r) {
+			return r, revisions[i+1:]
+		}
+	}
+	return nil, revisions
+}
+
+func hasWorked(r *helm.Release) bool {
+	return r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded
+}
+
+// readLedger builds the objects of the revisions.
+func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
+	l := &ledger{objects: map[*helm.Release]kube.ResourceList{}, ofWorked: sets.New[string](), created: sets.New[string]()}
+	l.worked, l.failed = failedAttempts(revisions)
+	for _, r := range append([]*helm.Release{l.worked}, l.failed...) {
+		if r == nil {
+			continue
+		}
+		infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
+		if err != nil {
+			err = fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, r.Namespace, r.Name, err)
+			if r == l.worked {
+				return nil, err
+			}
+			if isTransient(err) || o.client.isSigned(r) {
+				l.err = errors.Join(l.err, err)
+			}
+			continue // a deployment finds that the objects exist, and keeps them
+		}
+		if isOutdated && r == upgradedFrom(revisions) { // Helm builds it too
+			o.cluster.outdated = r.Manifest
+		}
+		l.objects[r] = infos
+		adopted, isNoted := adoptedBy(r)
+		isNoted = isNoted && o.client.isSigned(r)
+		for _, info := range infos {
+			switch key := objectKey(info); {
+			case r == l.worked:
+				l.ofWorked.Insert(key)
+			case isNoted && !adopted.Has(key) && !l.ofWorked.Has(key):
+				l.created.Insert(key)
+			default:
+				l.created.Delete(key)
+			}
+		}
+	}
+	return l, nil
+}
+
+// owns reports whether an object belongs to the release.
+func (l *ledger) owns(info *resource.Info) bool {
+	return l.ofWorked.Has(objectKey(info)) || l.created.Has(objectKey(info))
+}
+
+// ofFailed returns the objects of the failed revisions, those of the last one first.
+func (l *ledger) ofFailed() (all kube.ResourceList, err error) {
+	for _, r := range slices.Backward(l.failed) {
+		all = append(all, l.objects[r].Difference(all)...)
+	}
+	return all, l.err
+}
+
+// note notes the objects that the action deploys, and which of them it adopts.
+func (l *ledger) note(target kube.ResourceList, adopted []string) error {
+	for _, info := range target {
+		if key := objectKey(info); !l.ofWorked.Has(key) {
+			l.created.Insert(key)
+		}
+	}
+	l.target, l.created = target, l.created.Delete(adopted...)
+	text, err := json.Marshal(adopted)
+	l.annotations[adoptedAnnotation] = string(text)
+	return err
+}
+
+// objectKey identifies an object in all versions of its kind.
+func objectKey(info *resource.Info) string {
+	return fmt.Sprintf("%s %s/%s", info.Mapping.GroupVersionKind.GroupKind(), info.Namespace, info.Name)
+}
+
+// claim returns the objects of a target without those that another release has adopted, unless the action takes ownership: with two owners, the end of
+// either deletes the object. If the action deploys the target, it notes what it creates, including what it takes over from releases that it replaces, and
+// what it adopts. original contains the objects that Helm has found, and those that a failed deployment may have created. claim returns an error if an
+// object that it adopts is being deleted: the object would be gone later, although the deployment has succeeded.
+func (c *cluster) claim(original, target kube.ResourceList) (claimed kube.ResourceList, err error) {
+	leavesOthers := c.owns != nil && !c.takesOwnership
+	adopted, errs := []string{}, []error(nil)
+	for _, info := range target {
+		key, name, namespace := objectKey(info), "", ""
+		isNew := c.isDeploying() && !c.ledger.ofWorked.Has(key)
+		live, exists := *info, false
+		if leavesOthers || isNew && original.Contains(info) {
+			err := live.Get()
+			if exists = err == nil; exists {
+				name, namespace = marksOf(live.Object)
+			} else if !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("reading %s: %w", info.ObjectName(), err))
+				continue
+			}
+		}
+		isOther, isReplaced := c.isOfOther(name, namespace), c.isReplaced(name, namespace)
+		if !leavesOthers || !isOther || isReplaced {
+			claimed = append(claimed, info)
+		}
+		switch {
+		case !isNew:
+		case !exists, isReplaced, name != "" && !isOther && c.ledger.created.Has(key): // one without marks is not the one that a failed deployment has created
+		case isBeingDeleted(live.Object):
+			errs = append(errs, fmt.Errorf("%s: it is being deleted; the next attempt creates it", info.ObjectName()))
+		default:
+			adopted = append(adopted, key)
+		}
+	}
+	if err := errors.Join(errs...); err != nil || !c.isDeploying() {
+		return claimed, err
+	}
+	return claimed, c.ledger.note(target, adopted)
+}
+
+func isBeingDeleted(object runtime.Object) bool {
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetDeletionTimestamp() != nil
+}
