@@ -426,16 +426,19 @@ func TestDeploy_leftoversOfAdoption(t *testing.T) {
 	}
 }
 
-// Failed attempts create "b" and change it; or a person replaces it between them.
+// Failed attempts create "b" and change it; or a person replaces it between them; or the last attempt fails before it writes an object.
 func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
 	for name, row := range map[string]struct {
 		first    string
 		replaced bool
+		hooks    int // that fail
 	}{
-		"upgrade":                     {configMap("a", "k", "one"), false},
-		"no revision has worked":      {invalidService, false},
-		"upgrade, replaced meanwhile": {configMap("a", "k", "one"), true},
-		"replaced meanwhile":          {invalidService, true},
+		"upgrade":                            {first: configMap("a", "k", "one")},
+		"no revision has worked":             {first: invalidService},
+		"upgrade, replaced meanwhile":        {first: configMap("a", "k", "one"), replaced: true},
+		"replaced meanwhile":                 {first: invalidService, replaced: true},
+		"upgrade, failing hooks":             {first: configMap("a", "k", "one"), hooks: defaultHistory},
+		"no revision has worked, hook fails": {first: invalidService, hooks: defaultHistory},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
@@ -448,6 +451,11 @@ func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
 				_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", value), "b.yaml", configMap("b", "k", value), "z.yaml", invalidService))
 				require.Error(t, err)
 				assert.Equal(t, value, m.configMap("b").Data["k"])
+			}
+			for i := range row.hooks {
+				_, err = m.Deploy(t.Context(), m.request("Chart.yaml", chartYAML, "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade"),
+					"templates/b.yaml", configMap("b", "k", fmt.Sprint("v", i))))
+				require.ErrorContains(t, err, "pre-upgrade hooks failed")
 			}
 			d := m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
 			want := []string{"a"}

@@ -459,6 +459,9 @@ func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 		return nil
 	}
 	r.Info.Status, r.Info.Description = common.StatusFailed, "Interrupted while "+string(r.Info.Status)
+	if wroteNothing(r) { // it is not known whether it did
+		delete(annotationsOf(r), adoptedAnnotation)
+	}
 	if err := o.config.Releases.Update(r); err != nil {
 		return fmt.Errorf("recovering Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}

@@ -22,8 +22,8 @@ import (
 //   - Each deployment notes in its revision, before it writes the first object, which of its objects exist although they do not belong to the release:
 //     it adopts them. If it fails, they stay, because a person may have created them. It creates the others, and they belong to the release.
 //   - If several failed deployments have an object, the last of them decides.
-//   - A deployment without a note that is signed was interrupted, has ended before it wrote an object, or is one of another agent. All of its objects may
-//     have existed before.
+//   - A deployment that has failed before it wrote an object, for example in a hook, notes that: it changes nothing.
+//   - A deployment without a note that is signed was interrupted, or is one of another agent. All of its objects may have existed before.
 //
 // The end of an upgrade, the undoing of a deployment, and a removal delete only objects that belong to the release.
 type ledger struct {
@@ -76,6 +76,9 @@ func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
 		}
 		if isOutdated && r == upgradedFrom(revisions) { // Helm builds it too
 			o.cluster.outdated = r.Manifest
+		}
+		if o.client.isSigned(r) && wroteNothing(r) {
+			continue
 		}
 		l.objects[r] = infos
 		adopted, isNoted := adoptedBy(r)

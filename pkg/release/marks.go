@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/name"
+	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -39,8 +40,11 @@ const (
 )
 
 // adoptedAnnotation of the chart in a revision has a JSON list of the objects that existed before the deployment of that revision and were not those of the
-// release. A revision whose deployment has written no object has none.
-const adoptedAnnotation = labelPrefix + "adopted"
+// release. Its value is nothingWritten if the deployment has failed before it wrote an object. A revision whose deployment was interrupted has none.
+const (
+	adoptedAnnotation = labelPrefix + "adopted"
+	nothingWritten    = "none"
+)
 
 // markObject marks an object as one of the set of a BundleDeployment.
 func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
@@ -90,6 +94,11 @@ func annotationsOf(existing *helm.Release) map[string]string {
 		return nil
 	}
 	return existing.Chart.Metadata.Annotations
+}
+
+// wroteNothing reports whether the deployment of a revision has failed before it wrote an object.
+func wroteNothing(r *helm.Release) bool {
+	return annotationsOf(r)[adoptedAnnotation] == nothingWritten && r.Info.Status == common.StatusFailed
 }
 
 // adoptedBy returns the objects in adoptedAnnotation.

@@ -174,14 +174,15 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
-// limitToOwned makes the removal of the last revision keep what does not belong to the release, if that revision has failed and says what it has adopted.
-// Otherwise the removal deletes all objects of that revision that have the marks of the release.
+// limitToOwned makes the removal of the last revision keep what does not belong to the release, if that revision has failed and says what it has adopted, or
+// that it has written nothing. Otherwise the removal deletes all objects of that revision that have the marks of the release.
 func (o *helmAction) limitToOwned(revisions []*helm.Release) (err error) {
 	latest := last(revisions)
 	if latest == nil {
 		return nil
 	}
-	if _, isNoted := adoptedBy(latest); isNoted && latest.Info.Status == common.StatusFailed && o.client.isSigned(latest) {
+	_, isNoted := adoptedBy(latest)
+	if (isNoted && latest.Info.Status == common.StatusFailed || wroteNothing(latest)) && o.client.isSigned(latest) {
 		o.cluster.ledger, err = o.readLedger(revisions)
 	}
 	return err
