@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -200,7 +201,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	var missing kube.ResourceList
 	for _, info := range resources {
 		if c.isDeploying() && !isHook(info.Object) { // Helm has found no object of the release that exists
-			if err := c.ledger.note(resources, []string{}); err != nil {
+			if err := c.ledger.note(resources, map[string]string{}); err != nil {
 				return nil, err
 			}
 			missing = resources
@@ -285,9 +286,11 @@ type removable struct {
 	*resource.Info
 	uid     types.UID
 	version string
+	// marks are the marks that the object gets back instead, as in ledger.adopted; "" if it is deleted.
+	marks string
 }
 
-// remove deletes those of the objects that may be deleted, see read, and returns them. Before it deletes the first one, it has read all.
+// remove deletes those of the objects that may be deleted, see read, and returns them. Before it changes the first one, it has read all.
 func (c *cluster) remove(resources kube.ResourceList, policy metav1.DeletionPropagation) (deleted kube.ResourceList, errs []error) {
 	var ours []removable
 	for _, info := range resources {
@@ -295,7 +298,10 @@ func (c *cluster) remove(resources kube.ResourceList, policy metav1.DeletionProp
 		case err != nil:
 			return nil, []error{err}
 		case o != nil:
-			ours, deleted = append(ours, *o), append(deleted, info)
+			ours = append(ours, *o)
+			if o.marks == "" {
+				deleted = append(deleted, info)
+			}
 		}
 	}
 	return deleted, c.deleteAll(ours, policy)
@@ -327,7 +333,7 @@ func (c *cluster) deleteAll(objects []removable, policy metav1.DeletionPropagati
 	return errs
 }
 
-// delete deletes an object as it was read. If it has changed since, another release may have adopted it, or a person may have created another one with
+// delete deletes an object as it was read, or restores its marks. If it has changed since, another release may have adopted it, or a person may have created another one with
 // its name: it is then read again.
 func (c *cluster) delete(o removable, policy metav1.DeletionPropagation) error {
 	current := &o
@@ -339,6 +345,9 @@ func (c *cluster) delete(o removable, policy metav1.DeletionPropagation) error {
 		}
 		read := current
 		current = nil
+		if read.marks != "" {
+			return c.restoreMarks(read)
+		}
 		_, err = resource.NewHelper(o.Client, o.Mapping).DeleteWithOptions(o.Namespace, o.Name, &metav1.DeleteOptions{
 			PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &read.uid, ResourceVersion: &read.version},
 		})
@@ -383,8 +392,10 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	}
 	name, namespace := marksOf(live)
 	respectsLive := c.keepsLive || c.onlyMarked || !c.removing && !isHook(desired)
+	isOwned := c.ledger == nil || c.ledger.owns(info) || isHook(desired)
+	found := &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}
 	switch {
-	case c.keepCRDs && isCRD(info), respectsLive && isKept(live):
+	case isOwned && (c.keepCRDs && isCRD(info) || respectsLive && isKept(live)):
 		return nil, nil
 	case name == "" && (!isHook(desired) || c.removing && c.onlyMarked):
 		c.noteKept(info, "which belongs to no Helm release")
@@ -395,11 +406,29 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 	case c.onlyMarked && objectSetHash(live) != cmp.Or(c.setHash, objectSetHash(desired)):
 		c.noteKept(info, "which does not belong to the BundleDeployment")
 		return nil, nil
-	case c.ledger != nil && !c.ledger.owns(info) && !isHook(desired):
+	case !isOwned:
 		c.noteKept(info, "which existed, or may have existed, before a failed deployment")
-		return nil, nil
+		found.marks = c.ledger.adopted[objectKey(info)]
+		if found.marks == "" || found.marks == namespace+"/"+name {
+			return nil, nil
+		}
 	}
-	return &removable{Info: info, uid: accessor.GetUID(), version: accessor.GetResourceVersion()}, nil
+	return found, nil
+}
+
+// restoreMarks gives an object that a failed deployment has adopted the marks that it had before. With those of this release, the release that it was taken
+// from would leave it as it is.
+func (c *cluster) restoreMarks(o *removable) error {
+	annotations := map[string]any{NameAnnotation: nil, NamespaceAnnotation: nil}
+	if namespace, name, _ := strings.Cut(o.marks, "/"); name != "" {
+		annotations = map[string]any{NameAnnotation: name, NamespaceAnnotation: namespace}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.uid, "resourceVersion": o.version, "annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	_, err = resource.NewHelper(o.Client, o.Mapping).WithFieldManager(objectManager).Patch(o.Namespace, o.Name, types.MergePatchType, patch, nil)
+	return err
 }
 
 // maxKept is how many objects noteKept describes.
@@ -408,9 +437,10 @@ const maxKept = 20
 func (c *cluster) noteKept(info *resource.Info, why string) {
 	c.keptMu.Lock()
 	defer c.keptMu.Unlock()
-	object := fmt.Sprintf("%s %s, %s", info.Mapping.GroupVersionKind.Kind, cache.NewObjectName(info.Namespace, info.Name), why)
-	if len(c.kept) < maxKept && !slices.Contains(c.kept, object) { // several revisions may have it
-		c.kept = append(c.kept, object)
+	object := fmt.Sprintf("%s %s, ", info.Mapping.GroupVersionKind.Kind, cache.NewObjectName(info.Namespace, info.Name))
+	isNoted := slices.ContainsFunc(c.kept, func(kept string) bool { return strings.HasPrefix(kept, object) }) // of another revision
+	if len(c.kept) < maxKept && !isNoted {
+		c.kept = append(c.kept, object+why)
 	}
 }
 

@@ -409,19 +409,32 @@ func TestDeploy_leftovers(t *testing.T) {
 
 // A person has created "b", which a failed upgrade adopts and the next version does not have.
 func TestDeploy_leftoversOfAdoption(t *testing.T) {
-	for name, first := range map[string]string{"upgrade": configMap("a", "k", "one"), "no revision has worked": invalidService} {
+	for name, first := range map[string]string{
+		"upgrade": configMap("a", "k", "one"), "no revision has worked": invalidService, "installation with a definition that has marks": "",
+	} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
-			_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
-			require.Equal(t, first == invalidService, err != nil, err)
+			r := m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "c.yaml", configMap("c", "k", "two"), "z.yaml", invalidService)
+			if first == "" {
+				exported := strings.NewReplacer("things", "exports", "thing", "export", "Thing", "Export",
+					"{name: things", "{annotations: {"+NameAnnotation+": app, "+NamespaceAnnotation+": "+m.namespace+"}, name: exports").Replace(thingKind)
+				for i := range r.Resources {
+					r.Resources[i].Name = "templates/" + r.Resources[i].Name
+				}
+				r.Resources = append(r.Resources, m.request("Chart.yaml", chartYAML, "crds/crd.yaml", exported).Resources...)
+				r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			} else {
+				_, err := m.Deploy(t.Context(), m.request("first.yaml", first))
+				require.Equal(t, first == invalidService, err != nil, err)
+			}
 			m.recreate("b")
-			_, err = m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
-				"c.yaml", configMap("c", "k", "two"), "z.yaml", invalidService))
-			require.Error(t, err)
+			_, err := m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, "spec.ports[0].port")
 			assert.Equal(t, "two", m.configMap("b").Data["k"])
 			d := m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
 			assert.Equal(t, []string{"a", "b"}, m.configMaps())
 			assert.Equal(t, []string{"ConfigMap " + m.namespace + "/b, which existed, or may have existed, before a failed deployment"}, d.Kept)
+			assert.NotContains(t, m.configMap("b").Annotations, NameAnnotation)
 		})
 	}
 }
@@ -681,13 +694,20 @@ func TestDeploy_renamedRelease(t *testing.T) {
 
 // A failed attempt has "a" of the release that it replaces, and the next one does not.
 func TestDeploy_renamedReleaseDropsObject(t *testing.T) {
-	m := onMember(t)
-	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
-	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService))
-	require.Error(t, err)
-	m.deploy(m.renamed("b.yaml", configMap("b", "k", "two")))
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
-	assert.Equal(t, []string{"b"}, m.configMaps())
+	for _, takeOwnership := range []bool{false, true} {
+		m := onMember(t)
+		renamed := func(files ...string) Request {
+			r := m.renamed(files...)
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: takeOwnership}
+			return r
+		}
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		_, err := m.Deploy(t.Context(), renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService))
+		require.Error(t, err)
+		m.deploy(renamed("b.yaml", configMap("b", "k", "two")))
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptions{}))
+		assert.Equal(t, []string{"b"}, m.configMaps(), "takeOwnership: %v", takeOwnership)
+	}
 }
 
 func TestDeploy_failedAdoption(t *testing.T) {
@@ -732,6 +752,26 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		require.ErrorContains(t, err, "rolled back")
 		assert.Equal(t, []string{"a", "b", "c"}, m.configMaps(), "only the object that the upgrade created is gone")
 		assert.Equal(t, "one", m.configMap("a").Data["k"])
+		assert.NotContains(t, m.configMap("c").Annotations, NameAnnotation)
+		again := m.ofOther("b.yaml", configMap("b", "k", "three"))
+		again.Options.Helm = nil
+		m.deploy(again)
+		assert.Equal(t, "three", m.configMap("b").Data["k"], "it belongs to the other release again")
+	})
+	t.Run("by several upgrades", func(t *testing.T) {
+		m := onMember(t)
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		m.deploy(m.ofOther("b.yaml", configMap("b", "k", "one")))
+		for _, value := range []string{"two", "three"} {
+			r := m.request("a.yaml", configMap("a", "k", value), "b.yaml", configMap("b", "k", value), "z.yaml", invalidService)
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			_, err := m.Deploy(t.Context(), r)
+			require.Error(t, err)
+			assert.Equal(t, value, m.configMap("b").Data["k"])
+		}
+		m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", UninstallOptions{}))
+		assert.Equal(t, []string{"a"}, m.configMaps(), "it belongs to the other release again")
 	})
 }
 

@@ -20,7 +20,8 @@ import (
 //
 //   - The objects of the last revision that worked belong to the release.
 //   - Each deployment notes in its revision, before it writes the first object, which of its objects exist although they do not belong to the release:
-//     it adopts them. If it fails, they stay, because a person may have created them. It creates the others, and they belong to the release.
+//     it adopts them. If it fails, they stay, because a person may have created them, and get the marks back that they had. It creates the others, and they
+//     belong to the release.
 //   - If several failed deployments have an object, the last of them decides.
 //   - A deployment that has failed before it wrote an object, for example in a hook, notes that: it changes nothing.
 //   - A deployment without a note that is signed was interrupted, or is one of another agent. All of its objects may have existed before.
@@ -35,6 +36,8 @@ type ledger struct {
 	err error
 	// ofWorked are the objects of worked; created are the others that belong to the release. The keys are those of objectKey.
 	ofWorked, created sets.Set[string]
+	// adopted are the objects that failed deployments have adopted, and their marks before: "NAMESPACE/NAME" of a release; "/" if they had none.
+	adopted map[string]string
 	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none. target are the objects that it
 	// deploys; nil before it writes the first one.
 	annotations map[string]string
@@ -57,7 +60,9 @@ func hasWorked(r *helm.Release) bool {
 
 // readLedger builds the objects of the revisions.
 func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
-	l := &ledger{objects: map[*helm.Release]kube.ResourceList{}, ofWorked: sets.New[string](), created: sets.New[string]()}
+	l := &ledger{
+		objects: map[*helm.Release]kube.ResourceList{}, ofWorked: sets.New[string](), created: sets.New[string](), adopted: map[string]string{},
+	}
 	l.worked, l.failed = failedAttempts(revisions)
 	for _, r := range append([]*helm.Release{l.worked}, l.failed...) {
 		if r == nil {
@@ -82,15 +87,16 @@ func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
 		}
 		l.objects[r] = infos
 		adopted, isNoted := adoptedBy(r)
-		isNoted = isNoted && o.client.isSigned(r)
-		for _, info := range infos {
-			switch key := objectKey(info); {
-			case r == l.worked:
-				l.ofWorked.Insert(key)
-			case isNoted && !adopted.Has(key) && !l.ofWorked.Has(key):
-				l.created.Insert(key)
-			default:
-				l.created.Delete(key)
+		switch {
+		case r == l.worked:
+			for _, info := range infos {
+				l.ofWorked.Insert(objectKey(info))
+			}
+		case isNoted && o.client.isSigned(r):
+			l.add(infos, adopted)
+		default:
+			for _, info := range infos {
+				l.created.Delete(objectKey(info))
 			}
 		}
 	}
@@ -110,14 +116,24 @@ func (l *ledger) ofFailed() (all kube.ResourceList, err error) {
 	return all, l.err
 }
 
-// note notes the objects that the action deploys, and which of them it adopts.
-func (l *ledger) note(target kube.ResourceList, adopted []string) error {
-	for _, info := range target {
-		if key := objectKey(info); !l.ofWorked.Has(key) {
+// add adds the objects of a deployment, and those of them that it has adopted.
+func (l *ledger) add(objects kube.ResourceList, adopted map[string]string) {
+	for _, info := range objects {
+		key := objectKey(info)
+		if marks, isAdopted := adopted[key]; isAdopted {
+			l.adopted[key] = marks
+			l.created.Delete(key)
+		} else if !l.ofWorked.Has(key) {
 			l.created.Insert(key)
+			delete(l.adopted, key)
 		}
 	}
-	l.target, l.created = target, l.created.Delete(adopted...)
+}
+
+// note notes the objects that the action deploys, and which of them it adopts.
+func (l *ledger) note(target kube.ResourceList, adopted map[string]string) error {
+	l.target = target
+	l.add(target, adopted)
 	text, err := json.Marshal(adopted)
 	l.annotations[adoptedAnnotation] = string(text)
 	return err
@@ -134,7 +150,7 @@ func objectKey(info *resource.Info) string {
 // object that it adopts is being deleted: the object would be gone later, although the deployment has succeeded.
 func (c *cluster) claim(original, target kube.ResourceList) (claimed kube.ResourceList, err error) {
 	leavesOthers := c.owns != nil && !c.takesOwnership
-	adopted, errs := []string{}, []error(nil)
+	adopted, errs := map[string]string{}, []error(nil)
 	for _, info := range target {
 		key, name, namespace := objectKey(info), "", ""
 		isNew := c.isDeploying() && !c.ledger.ofWorked.Has(key)
@@ -158,7 +174,10 @@ func (c *cluster) claim(original, target kube.ResourceList) (claimed kube.Resour
 		case isBeingDeleted(live.Object):
 			errs = append(errs, fmt.Errorf("%s: it is being deleted; the next attempt creates it", info.ObjectName()))
 		default:
-			adopted = append(adopted, key)
+			adopted[key] = namespace + "/" + name
+			if marks, isKnown := c.ledger.adopted[key]; isKnown && name != "" && !isOther { // a failed deployment has adopted it before
+				adopted[key] = marks
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil || !c.isDeploying() {

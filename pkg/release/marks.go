@@ -12,7 +12,6 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -39,8 +38,8 @@ const (
 	commitAnnotation         = "fleet.cattle.io/commit"
 )
 
-// adoptedAnnotation of the chart in a revision has a JSON list of the objects that existed before the deployment of that revision and were not those of the
-// release. Its value is nothingWritten if the deployment has failed before it wrote an object. A revision whose deployment was interrupted has none.
+// adoptedAnnotation of the chart in a revision has the objects, in JSON, that existed before the deployment of that revision and were not those of the
+// release, each with the release in its marks. Its value is nothingWritten if the deployment has failed before it wrote an object. A revision whose deployment was interrupted has none.
 const (
 	adoptedAnnotation = labelPrefix + "adopted"
 	nothingWritten    = "none"
@@ -101,9 +100,8 @@ func wroteNothing(r *helm.Release) bool {
 	return annotationsOf(r)[adoptedAnnotation] == nothingWritten && r.Info.Status == common.StatusFailed
 }
 
-// adoptedBy returns the objects in adoptedAnnotation.
-func adoptedBy(r *helm.Release) (adopted sets.Set[string], isNoted bool) {
-	var keys []string
-	err := json.Unmarshal([]byte(annotationsOf(r)[adoptedAnnotation]), &keys)
-	return sets.New(keys...), err == nil
+// adoptedBy returns the objects in adoptedAnnotation, as ledger.adopted has them.
+func adoptedBy(r *helm.Release) (adopted map[string]string, isNoted bool) {
+	err := json.Unmarshal([]byte(annotationsOf(r)[adoptedAnnotation]), &adopted)
+	return adopted, err == nil
 }

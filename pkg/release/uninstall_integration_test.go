@@ -3,6 +3,7 @@ package release
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -142,14 +143,19 @@ func TestUninstall_afterFailedUpgrades(t *testing.T) {
 			}, kept)
 			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
 		})
-		t.Run(name+", the last attempt has adopted an object", func(t *testing.T) {
-			m := setUp(t, func(*Request) {})
-			_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "e.yaml", configMap("e", "k", "two"),
-				"theirs.yaml", configMap("theirs", "k", "three"), "z.yaml", invalidService))
-			require.Error(t, err)
-			require.NoError(t, uninstall(m, open(m), func(*UninstallOptions) {}))
-			assert.Equal(t, []string{"moved", "theirs"}, m.configMaps())
-		})
+		for _, inHook := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", an object that was adopted is in the last attempt, which failed in a hook: ", inHook), func(t *testing.T) {
+				m := setUp(t, func(*Request) {})
+				r := m.request("a.yaml", configMap("a", "k", "two"), "e.yaml", configMap("e", "k", "two"), "theirs.yaml", configMap("theirs", "k", "three"), "z.yaml", invalidService)
+				if inHook {
+					r.Resources = append(r.Resources, m.request("hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade")).Resources...)
+				}
+				_, err := m.Deploy(t.Context(), r)
+				require.Error(t, err)
+				require.NoError(t, uninstall(m, open(m), func(*UninstallOptions) {}))
+				assert.Equal(t, []string{"moved", "theirs"}, m.configMaps())
+			})
+		}
 		t.Run(name+", keepResources", func(t *testing.T) {
 			m := setUp(t, func(r *Request) { r.Options.KeepResources = true })
 			require.NoError(t, uninstall(m, open(m), func(o *UninstallOptions) { o.KeepResources = true }))
