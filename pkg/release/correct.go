@@ -27,6 +27,9 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	latest := last(revisions)
 	correct := ptr.Deref(r.Options.CorrectDrift, fleet.CorrectDrift{})
 	op.cluster.replace = r.helm().Force || correct.Force
+	if _, isOutdated, err := op.cluster.buildEarlier(latest.Manifest); err == nil && isOutdated {
+		op.cluster.outdated = latest.Manifest
+	}
 
 	rollback := action.NewRollback(op.config)
 	rollback.Version, rollback.MaxHistory, rollback.Timeout = latest.Version, r.maxHistory(), r.timeout()

@@ -1,7 +1,6 @@
 package release
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -16,11 +15,13 @@ import (
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -460,27 +461,41 @@ func (o *helmAction) sweep(of kube.ResourceList) error {
 	return nil
 }
 
-// deployed returns the objects of a revision as they were applied.
+// deployed returns the objects of a revision as they were applied. Those of a version that the cluster no longer serves are in another version. Those of a
+// kind that it does not serve are missing: their resource is a guess.
 func (o *helmAction) deployed(made helmrelease.Releaser) (Deployed, error) {
 	r, ok := made.(*helm.Release)
 	if !ok {
 		return Deployed{}, fmt.Errorf("Helm returned a release of the unknown type %T", made)
 	}
 	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
-	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+	infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
 	if err != nil {
 		return d, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	for _, info := range infos {
-		desired, ok := info.Object.(*unstructured.Unstructured)
-		if !ok {
-			continue
-		}
-		desired.SetNamespace(info.Namespace)
+	add := func(desired *unstructured.Unstructured, resource schema.GroupVersionResource) {
 		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
 		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
 		manager := cmp.Or(r.Labels[FieldManagerLabel], registration.FieldManager)
-		d.Objects = append(d.Objects, Object{Desired: desired, Manager: manager, Resource: info.Mapping.Resource})
+		d.Objects = append(d.Objects, Object{Desired: desired, Manager: manager, Resource: resource})
 	}
-	return d, nil
+	served := sets.New[schema.GroupKind]()
+	for _, info := range infos {
+		served.Insert(info.Mapping.GroupVersionKind.GroupKind())
+		if desired, ok := info.Object.(*unstructured.Unstructured); ok {
+			desired.SetNamespace(info.Namespace)
+			add(desired, info.Mapping.Resource)
+		}
+	}
+	if !isOutdated {
+		return d, nil
+	}
+	all, err := decodeObjects([]byte(r.Manifest))
+	for _, desired := range all {
+		if kind := desired.GroupVersionKind(); !served.Has(kind.GroupKind()) {
+			resource, _ := meta.UnsafeGuessKindToResource(kind)
+			add(desired, resource)
+		}
+	}
+	return d, err
 }

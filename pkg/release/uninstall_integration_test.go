@@ -638,6 +638,26 @@ func TestDeploy_unknownKind(t *testing.T) {
 	assert.Equal(t, []string{"b"}, m.configMaps())
 }
 
+func TestCorrect_unknownKind(t *testing.T) {
+	m := onMember(t)
+	m.deployThing()
+	fresh := m.deleteKind()
+	require.NoError(t, m.core.CoreV1().ConfigMaps(m.namespace).Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	for _, app := range m.mine() {
+		read, err := fresh.Get(t.Context(), app)
+		require.NoError(t, err)
+		for _, object := range read.Objects {
+			found, err := fresh.Compare(t.Context(), object, nil, Tolerances{})
+			require.NoError(t, err)
+			assert.True(t, found.Missing, object.Desired.GetName())
+		}
+	}
+	d, err := fresh.Correct(t.Context(), m.request())
+	require.NoError(t, err)
+	assert.Len(t, d.Objects, 2)
+	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
 // The cluster no longer serves the version of an object that a release has, but serves the object in another version.
 func TestUninstall_unservedVersion(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -647,6 +667,14 @@ func TestUninstall_unservedVersion(t *testing.T) {
 		"removal":       {func(m *member) (*Client, error) { return New(m.config) }, (*member).uninstallApp},
 		"by the hub":    {func(m *member) (*Client, error) { return m.LookUpKinds(m.t.Context()) }, (*member).uninstallApp},
 		"known version": {func(m *member) (*Client, error) { return m.Client, nil }, (*member).uninstallApp},
+		"correction, then removal": {func(m *member) (*Client, error) { return New(m.config) }, func(m *member, c *Client) error {
+			d, err := c.Correct(m.t.Context(), m.request())
+			if err != nil {
+				return err
+			}
+			assert.Equal(m.t, "v2", d.Objects[len(d.Objects)-1].Resource.Version)
+			return m.uninstallApp(c)
+		}},
 		"upgrade": {func(m *member) (*Client, error) { return New(m.config) }, func(m *member, c *Client) error {
 			_, err := c.Deploy(m.t.Context(), m.request("b.yaml", configMap("b", "k", "two")))
 			return err
