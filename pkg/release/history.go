@@ -128,6 +128,8 @@ type Found struct {
 	// Deployed is true if the objects of this revision are on the cluster. It is false if the revision failed, was interrupted, or was
 	// replaced by a newer one.
 	Deployed bool
+	// Failed is true if the operation that made this revision has failed.
+	Failed bool
 	// Pending is true if the operation that made this revision has not ended.
 	Pending bool
 	// Labels are the labels of the Secret.
@@ -144,6 +146,7 @@ func FoundIn(secret metav1.Object) Found {
 	return Found{
 		Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Version: version, Labels: l,
 		Deployed: l[helmStatusLabel] == string(common.StatusDeployed),
+		Failed:   l[helmStatusLabel] == string(common.StatusFailed),
 		Pending:  common.Status(l[helmStatusLabel]).IsPending(),
 	}
 }

@@ -81,6 +81,19 @@ func (r *releaseIndex) of(key string) []release.Found {
 	return release.Newest(slices.Collect(maps.Values(r.revisions[key])))
 }
 
+// followsFailure reports whether the deployment before a revision has failed.
+func (r *releaseIndex) followsFailure(key string, of release.Deployed) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var before release.Found
+	for revision, f := range r.revisions[key] {
+		if revision.releaseName == (releaseName{of.Namespace, of.Name}) && f.Version < of.Version && f.Version > before.Version {
+			before = f
+		}
+	}
+	return before.Failed
+}
+
 // keys returns the keys of the BundleDeployments that have releases.
 func (r *releaseIndex) keys() []string {
 	r.mu.Lock()

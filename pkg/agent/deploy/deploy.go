@@ -132,7 +132,8 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 		deployed = read
 		state.setRelease(read)
-		if state.labelled != namespaceOptions(bd) {
+		state.mustSweep = d.index.followsFailure(key, *read)
+		if state.labelled != namespaceOptions(bd) || state.mustSweep {
 			d.queue.Add(key)
 		}
 		d.states.setKey(releaseName{read.Namespace, read.Name}, key)
@@ -198,7 +199,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Elsewhere = d.isElsewhere(key, bd)
 	f.Paused = isPaused(bd)
 	failure := state.attempts.failureOf(bd)
-	f.Leftovers = f.IsCurrent && isLeftover(failure)
+	f.Leftovers = f.IsCurrent && (isLeftover(failure) || state.mustSweep)
 	f.Drifted = drift.isCorrectable(spec.Options)
 	f.MustCorrect = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled || drift.missesOverwritten(deployed, spec.Options)
 	// A revision that this run has not read yet may have to be deployed again, which labels the namespace too.
@@ -455,6 +456,7 @@ func (d *reconciler) succeeded(
 	state.setRelease(&made)
 	d.states.setKey(releaseName{made.Namespace, made.Name}, key)
 	state.revisionNotSigned = ""
+	state.mustSweep = state.mustSweep && done == correct
 	if made.Labels[release.CopiesLabel] != "" { // the removal of the release deletes all copies in its namespace
 		maps.DeleteFunc(state.copiedFor, func(r releaseName, _ sets.Empty) bool { return r.namespace == made.Namespace })
 	}

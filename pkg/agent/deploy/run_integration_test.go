@@ -559,25 +559,35 @@ func TestRun_overwrittenObjectIsCreatedAgain(t *testing.T) {
 }
 
 func TestRun_leftovers(t *testing.T) {
-	s := onStage(t)
-	s.run()
-	s.put("app", configMap("a", "one"))
-	s.state("app", fleet.Ready)
-	s.put("app", configMap("a", "two")+configMap("b", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n")
-	s.state("app", fleet.ErrApplied)
-	s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
-			return nil, errors.New("not today")
-		}
-		return send()
-	})
-	s.put("app", configMap("a", "three"))
-	s.condition("app", fleet.ConditionMonitored, "False Error: removing what earlier attempts left behind: ")
-	deployed := s.get("app").Status.Release
-	s.member.Inject(nil)
-	s.gone("b")
-	s.condition("app", fleet.ConditionMonitored, "True")
-	assert.Equal(t, deployed, s.get("app").Status.Release, "nothing is deployed again for it")
+	for name, restarts := range map[string]bool{"the agent runs": false, "the agent restarts": true} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			stop := s.run()
+			s.put("app", configMap("a", "one"))
+			s.state("app", fleet.Ready)
+			s.put("app", configMap("a", "two")+configMap("b", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n")
+			s.state("app", fleet.ErrApplied)
+			s.member.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+				if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+					return nil, errors.New("not today")
+				}
+				return send()
+			})
+			s.put("app", configMap("a", "three"))
+			s.condition("app", fleet.ConditionMonitored, "False Error: removing what earlier attempts left behind: ")
+			deployed := s.get("app").Status.Release
+			if restarts {
+				require.NoError(t, stop())
+			}
+			s.member.Inject(nil)
+			if restarts {
+				s.run()
+			}
+			s.gone("b")
+			s.condition("app", fleet.ConditionMonitored, "True")
+			assert.Equal(t, deployed, s.get("app").Status.Release, "nothing is deployed again for it")
+		})
+	}
 }
 
 func TestRun_ownObjectsAreCorrected(t *testing.T) {

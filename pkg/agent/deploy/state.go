@@ -39,6 +39,8 @@ type deploymentState struct {
 	// copiedFor are the releases for which a deployment may have copied Secrets and ConfigMaps of the hub without storing a revision whose removal
 	// deletes them.
 	copiedFor sets.Set[releaseName]
+	// mustSweep is whether the release has to be swept because an earlier run may have ended before it has removed what failed attempts left.
+	mustSweep bool
 	// applied is the release that this run has deployed, if it has tried to deploy no other one since. The objects of a release that another one was to
 	// replace may have the marks of that one.
 	applied releaseName
