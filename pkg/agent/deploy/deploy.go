@@ -46,6 +46,14 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		}
 	}
 
+	// Ask which of the releases under other names this agent has deployed.
+	if bd != nil {
+		if err := d.noteReplaced(ctx, key, bd, state); err != nil {
+			d.retryRead(ctx, key, bd, state, err)
+			return
+		}
+	}
+
 	// Collect the facts from the caches and from what this run remembers, as far as it is not outdated.
 	if bd != nil {
 		d.dropOutdatedDrift(key, bd, state)
@@ -334,7 +342,19 @@ func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, s
 // before the other one is uninstalled: the options had another name meanwhile, and that deployment may have failed.
 func (d *reconciler) isReplaced(key string, bd *fleet.BundleDeployment, state *deploymentState) bool {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
-	return !isPaused(bd) && state.applied != releaseName{namespace, name} && len(otherReleases(d.index.of(key), namespace, name)) > 0
+	return !isPaused(bd) && state.replaces && state.applied != releaseName{namespace, name} && len(otherReleases(d.index.of(key), namespace, name)) > 0
+}
+
+// noteReplaced notes whether a release under another name is signed, or is the recorded one, which an agent that signs nothing may have deployed.
+func (d *reconciler) noteReplaced(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) (err error) {
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	others := otherReleases(d.index.of(key), namespace, name)
+	recorded := release.ParseRecord(bd.Status.Release)
+	isRecorded := func(f release.Found) bool { return f.Namespace == recorded.Namespace && f.Name == recorded.Name }
+	if state.replaces = slices.ContainsFunc(others, isRecorded); !state.replaces && state.applied != (releaseName{namespace, name}) {
+		state.replaces, err = d.hasSigned(ctx, others)
+	}
+	return err
 }
 
 // hasDeployed reports whether this run has deployed the deployment ID last, and no attempt has failed since. Another revision is the last one now.

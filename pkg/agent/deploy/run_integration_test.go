@@ -1129,14 +1129,16 @@ func TestRun_forgedRelease(t *testing.T) {
 			forger, err := release.New(s.RESTConfig())
 			require.NoError(t, err)
 			owner := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}
-			_, err = forger.Deploy(t.Context(), release.Request{
-				Namespace: s.target, Name: "forged", BundleDeployment: "forged", Labels: owner.LabelsFor("forged", "one"), ServiceAccountNamespace: s.agent,
-				Resources: []fleet.BundleResource{
-					{Name: "Chart.yaml", Content: "apiVersion: v2\nname: forged\nversion: 1.0.0\n"},
-					{Name: "templates/all.yaml", Content: hook("run-as-agent") + "---\n" + configMap("forged", "one")},
-				},
-			})
-			require.NoError(t, err)
+			for deployment, name := range map[string]string{"forged": "forged", "app": "renamed"} {
+				_, err = forger.Deploy(t.Context(), release.Request{
+					Namespace: s.target, Name: name, BundleDeployment: deployment, Labels: owner.LabelsFor(deployment, "one"), ServiceAccountNamespace: s.agent,
+					Resources: []fleet.BundleResource{
+						{Name: "Chart.yaml", Content: "apiVersion: v2\nname: forged\nversion: 1.0.0\n"},
+						{Name: "templates/all.yaml", Content: hook("run-as-agent") + "---\n" + configMap(name, "one")},
+					},
+				})
+				require.NoError(t, err)
+			}
 			if before {
 				s.run()
 			}
@@ -1144,6 +1146,7 @@ func TestRun_forgedRelease(t *testing.T) {
 			testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "the forged release is still there" })
 			_, err = s.configMap("run-as-agent")
 			require.True(t, apierrors.IsNotFound(err), "no hook runs with the rights of the agent")
+			assert.True(t, strings.HasSuffix(s.get("app").Status.Release, ":1"), "nothing is deployed again because of a forged release under another name")
 
 			// Drift is corrected to what the hub has, and not to a history that somebody changed.
 			secrets := s.Kubernetes.CoreV1().Secrets(s.target)

@@ -44,6 +44,8 @@ type deploymentState struct {
 	// applied is the release that this run has deployed, if it has tried to deploy no other one since. The objects of a release that another one was to
 	// replace may have the marks of that one.
 	applied releaseName
+	// replaces is whether this agent has deployed a release under another name. A user who may write Secrets in a namespace can store one as well.
+	replaces bool
 	// labelled are the namespaceOptions that this run has applied last; "" if it has not compared them yet: they may have changed before its start.
 	labelled string
 }
