@@ -114,8 +114,13 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 
 	isRemoved := true           // whether the objects are removed, although a later step may have failed
 	var earlier []*helm.Release // revisions whose objects may have to be removed too
+	var unsigned *helm.Release  // the revision from which a failed upgrade started, if it does not decide
 	decided := func() []*helm.Release {
-		return slices.DeleteFunc(own[:len(own)-1], func(r *helm.Release) bool { return !c.decides(r, options) })
+		before := own[:len(own)-1]
+		if worked, _ := failedAttempts(before); worked != nil && !c.decides(worked, options) && !hasWorked(last(own)) && options.Scope != nil {
+			unsigned = worked
+		}
+		return slices.DeleteFunc(before, func(r *helm.Release) bool { return !c.decides(r, options) })
 	}
 	switch latest := last(revisions); {
 	case options.KeepResources:
@@ -156,6 +161,11 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 				marked.cluster.release, marked.cluster.onlyMarked = name, true
 				restErr = marked.removeEarlier(earlier, last(revisions), false)
 				op.cluster.kept = append(op.cluster.kept, marked.cluster.kept...)
+			}
+		}
+		if restErr == nil && unsigned != nil { // with the marks of the owner only
+			if err := c.deleteOwned(ctx, namespace, name, options, last(revisions), unsigned); isTransient(err) {
+				restErr = err
 			}
 		}
 		if options.ReportKept != nil && len(op.cluster.kept) > 0 {

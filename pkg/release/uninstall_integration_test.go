@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv/sample"
@@ -185,6 +186,23 @@ func TestUninstall_afterFailedUpgrades(t *testing.T) {
 			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
 		})
 	}
+	t.Run("the upgrade of a release of an agent that signs nothing", func(t *testing.T) {
+		m := signing(t)
+		another, err := New(m.config)
+		require.NoError(t, err)
+		theirs := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+		theirs.Labels = nil
+		_, err = another.Deploy(t.Context(), theirs)
+		require.NoError(t, err)
+		ours := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
+		ours.Labels = Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}.LabelsFor("app", "one")
+		_, err = m.Deploy(t.Context(), ours)
+		require.Error(t, err)
+		options := UninstallOptionsFrom(ours.Labels)
+		options.Scope = ptr.To("")
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Empty(t, m.configMaps())
+	})
 	t.Run("an earlier owner", func(t *testing.T) {
 		m := signing(t)
 		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
