@@ -115,7 +115,7 @@ var table = []Check{
 		Needs: []string{"cluster-exists"},
 		Says:  "the Cluster is not quarantined",
 		Hint: "find out who quarantined it and why; `muster release CLUSTER` ends the quarantine and restores the rights of the credential: " +
-			"if it may be stolen, run `muster revoke CLUSTER` first",
+			"if it may be stolen, run `muster revoke --yes CLUSTER` first",
 	},
 	{
 		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, when: isImport, run: importSecret, Needs: []string{"cluster-exists"},

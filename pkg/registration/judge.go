@@ -94,7 +94,7 @@ func (c Case) refuseQuarantined() *Explanation {
 	}
 	return &Explanation{fleet.ReasonQuarantined, fmt.Sprintf(
 		"Cluster %[2]s is quarantined; end the quarantine with \"muster -n %[1]s release %[2]s\", "+
-			"after \"muster -n %[1]s revoke %[2]s\" if the credential of its agent may be stolen", c.Cluster.Namespace, c.Cluster.Name)}
+			"after \"muster -n %[1]s revoke --yes %[2]s\" if the credential of its agent may be stolen", c.Cluster.Namespace, c.Cluster.Name)}
 }
 
 func (c Case) refuseDenied() *Explanation {

@@ -37,7 +37,7 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 			why = " (" + fleetstatus.Cut(why, maxQuarantineReason) + ")"
 		}
 		return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
-			"the agent is quarantined%[3]s and has no access to the hub; if its credential may be stolen, first revoke it with `muster -n %[1]s revoke %[2]s`; "+
+			"the agent is quarantined%[3]s and has no access to the hub; if its credential may be stolen, first revoke it with `muster -n %[1]s revoke --yes %[2]s`; "+
 				"`muster -n %[1]s release %[2]s`, or spec.quarantined: false, restores the rights of the credential",
 			cluster.Namespace, cluster.Name, why))
 	case h.subReconcilers.Liveness.HasClones(cluster):
@@ -48,7 +48,7 @@ func (h *handler) registeredResult(cluster *fleet.Cluster) result.Result {
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
 			"two agents send heartbeats with the identity of this cluster%s; "+
 				"the second one runs on a copy of the cluster or uses a stolen credential; "+
-				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
+				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke --yes %s`",
 			which, cluster.Namespace, cluster.Name))
 	}
 	requests, err := credentialstatus.Of(h.requests, cluster)

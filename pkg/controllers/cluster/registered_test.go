@@ -220,8 +220,8 @@ func TestRegistered_quarantineAndClones(t *testing.T) {
 		says                []string
 	}{
 		{"neither", false, false, fleet.ReasonRegistered, nil},
-		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"quarantined (alice: lost) and", "first revoke it with `muster -n ns revoke c`; `muster -n ns release c`", "spec.quarantined: false"}},
-		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", `("pod-a_1", "pod-b_2"; the part before an underscore is the name of the pod)`, "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
+		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"quarantined (alice: lost) and", "first revoke it with `muster -n ns revoke --yes c`; `muster -n ns release c`", "spec.quarantined: false"}},
+		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", `("pod-a_1", "pod-b_2"; the part before an underscore is the name of the pod)`, "Secret fleet-agent on the copy", "`muster -n ns revoke --yes c`"}},
 		{"both", true, true, fleet.ReasonQuarantined, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
