@@ -25,14 +25,22 @@ func ImportMarks(scope string) (set, annotations map[string]string, err error) {
 	return apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
 }
 
-// OwnsPriorityClass reports whether the PriorityClass belongs to the agent in namespace: an import with this scope or the Helm release of the
-// agent's chart has created it.
-func OwnsPriorityClass(class metav1.Object, namespace, scope string) (bool, error) {
-	imported, _, err := ImportMarks(scope)
-	if err != nil {
-		return false, err
+// HasImportMarks reports whether an import with one of the scopes has created or changed the object.
+func HasImportMarks(object metav1.Object, scopes ...string) (bool, error) {
+	for _, scope := range scopes {
+		set, _, err := ImportMarks(scope)
+		if err != nil || labels.SelectorFromSet(set).Matches(labels.Set(object.GetLabels())) {
+			return err == nil, err
+		}
 	}
-	return labels.SelectorFromSet(imported).Matches(labels.Set(class.GetLabels())) || class.GetAnnotations()[registration.HelmNamespaceAnnotation] == namespace, nil
+	return false, nil
+}
+
+// OwnsPriorityClass reports whether the PriorityClass belongs to the agent in namespace: an import with one of the scopes or the Helm release of the
+// agent's chart has created it.
+func OwnsPriorityClass(class metav1.Object, namespace string, scopes ...string) (bool, error) {
+	imported, err := HasImportMarks(class, scopes...)
+	return imported || err == nil && class.GetAnnotations()[registration.HelmNamespaceAnnotation] == namespace, err
 }
 
 // networkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.

@@ -14,6 +14,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -53,9 +54,17 @@ func (i *Importer) clientForHub(
 // isHubCluster reports whether the Cluster is the hub's own, which only the hub's configuration decides: otherwise any user who may
 // write Secrets and Clusters in a namespace could have the hub install an agent of theirs on the hub's cluster.
 func isHubCluster(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	bootstrap := hub.Bootstrap
-	return bootstrap.Enabled() && cluster.Namespace == bootstrap.Namespace && cluster.Name == registration.LocalCluster &&
-		secret.Namespace == bootstrap.Namespace && secret.Name == registration.LocalSecret
+	return isLocal(hub, cluster) && secret.Namespace == cluster.Namespace && secret.Name == registration.LocalSecret
+}
+
+func isLocal(hub config.Hub, cluster *fleet.Cluster) bool {
+	return hub.Bootstrap.Enabled() && cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == registration.LocalCluster
+}
+
+// isBesideHub reports whether the agent of the hub's own cluster runs in the namespace of the hub. There it uses the image pull Secrets of the hub
+// themselves: a copy would be the Secret that a person has created for the hub, and would be deleted with the agent.
+func (i *Importer) isBesideHub(hub config.Hub, cluster *fleet.Cluster) bool {
+	return isLocal(hub, cluster) && agentspec.Namespace(i.Context, cluster) == i.SystemNamespace
 }
 
 // clientAs returns a client for the hub's own cluster with the identity of a ServiceAccount.

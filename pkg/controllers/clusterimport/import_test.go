@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv/heap"
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
@@ -1191,6 +1192,32 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		assert.NotContains(t, m.paths(), copyPath)
 		assert.Empty(t, c.Status.Import.PullSecrets)
 	})
+	t.Run("a Secret of a person stays: the agent uses it, or it is not a copy any more", func(t *testing.T) {
+		theirs := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"namespace": system, "name": "pull", "uid": "theirs"}}
+		for _, row := range []struct {
+			name       string
+			isNamed    bool // by the Cluster; kubectl apply has kept the labels of the copy
+			generation int64
+		}{
+			{"named by the Cluster", true, 0},
+			{"named by the Cluster, which is imported again", true, 1},
+			{"in the place of the copy", false, 0},
+			{"in the place of the copy, and the Cluster is imported again", false, 1},
+		} {
+			h, m, c, _ := withPullSecret(t)
+			if row.isNamed {
+				c.Spec.AgentPullSecrets = &[]corev1.LocalObjectReference{{Name: "pull"}}
+			} else {
+				m.put(copyPath, theirs)
+				h.Config.Set(hubConfig)
+			}
+			c.Spec.RedeployAgentGeneration = row.generation
+			h.requireImported(t, c)
+			h.maintained(t, c)
+			assert.Contains(t, m.paths(), copyPath, row.name)
+			assert.Empty(t, c.Status.Import.PullSecrets, row.name)
+		}
+	})
 	t.Run("a missing Secret is an error unless it was copied before", func(t *testing.T) {
 		h, m, c, secret := withPullSecret(t)
 		require.NoError(t, h.kube.Tracker().Delete(secretsResource, system, "pull"))
@@ -1242,6 +1269,20 @@ func TestReconcile_pullSecrets(t *testing.T) {
 			assert.True(t, out.IsDone())
 			assert.Empty(t, pull)
 		}
+	})
+	t.Run("an agent beside the hub uses the Secrets of the hub themselves", func(t *testing.T) {
+		h, _, c, _ := withPullSecret(t)
+		hub := h.Config.Get()
+		hub.Bootstrap.Namespace, c.Name = c.Namespace, registration.LocalCluster
+		for _, name := range []string{"pull", "another"} {
+			hub.ImagePullSecrets = []config.LocalObjectReference{{Name: name}}
+			pull, out := h.pullSecrets(t.Context(), hub, c)
+			assert.True(t, out.IsDone())
+			assert.Empty(t, pull)
+			assert.Empty(t, h.pullSecretLeftovers(hub, c), "the Secret of the hub, which an earlier version counted as a copy")
+		}
+		c.Spec.AgentNamespace, c.Status.Import.AgentNamespace = "elsewhere", "elsewhere"
+		assert.Equal(t, []agentmanifest.OwnedObject{{Kind: "Secret", Namespace: "elsewhere", Name: "pull"}}, h.pullSecretLeftovers(hub, c))
 	})
 	t.Run("only the configured Secrets enqueue all Clusters", func(t *testing.T) {
 		h, _, _, secret := withPullSecret(t)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -37,6 +38,7 @@ type installPlan struct {
 	generation      string
 	manifestHash    string
 	pullSecrets     pullSecrets
+	agent           agentID
 	leftovers       []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
 	earlier         []string                    // namespaces in which earlier agents of the Cluster may still run
 }
@@ -73,7 +75,8 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		manifestHash:    f.manifestHash,
 		pullSecrets:     pull,
 		earlier:         staleNamespaces(&cluster.Status, f.agentNamespace),
-		leftovers:       append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
+		agent:           agentIn(cluster, f.agentNamespace, i.SystemNamespace),
+		leftovers:       append(schedulingLeftovers(cluster, f.agentNamespace), i.pullSecretLeftovers(hub, cluster)...),
 	}, err
 }
 
@@ -173,7 +176,7 @@ type pullSecrets struct {
 // before; the digest of each version serves all Clusters.
 func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) (pullSecrets, result.Result) {
 	names, copied := agentspec.PullSecrets(hub, cluster)
-	if !copied || len(names) == 0 {
+	if !copied || len(names) == 0 || i.isBesideHub(hub, cluster) {
 		return pullSecrets{}, result.Done("", "")
 	}
 	var digests []string
@@ -222,13 +225,16 @@ func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNa
 	return copies, result.Done("", "")
 }
 
-// pullSecretLeftovers are copies in the agent's namespace that are no longer wanted.
-func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted []string) (leftovers []agentmanifest.OwnedObject) {
-	if last == nil || last.AgentNamespace != agentNamespace {
+// pullSecretLeftovers are copies in the agent's namespace that the agent no longer uses. Among the Secrets that it uses may be one of a person that
+// has replaced a copy of the same name.
+func (i *Importer) pullSecretLeftovers(hub config.Hub, cluster *fleet.Cluster) (leftovers []agentmanifest.OwnedObject) {
+	last, agentNamespace := cluster.Status.Import, agentspec.Namespace(i.Context, cluster)
+	if last == nil || last.AgentNamespace != agentNamespace || i.isBesideHub(hub, cluster) {
 		return nil
 	}
+	used, _ := agentspec.PullSecrets(hub, cluster)
 	for _, name := range last.PullSecrets {
-		if !slices.Contains(wanted, name) {
+		if !slices.Contains(used, name) {
 			leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "Secret", Namespace: agentNamespace, Name: name})
 		}
 	}
@@ -238,12 +244,11 @@ func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted
 // install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
 // a connection that breaks at any point leaves a working agent.
 func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
-	agent := agentID{plan.options.Namespace, []string{plan.options.Scope}}
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
 		if _, isClass := object.(*schedulingv1.PriorityClass); isClass && apierrors.IsInvalid(err) {
-			err = m.replacePriorityClass(ctx, append([]string{agent.namespace}, plan.earlier...), object)
+			err = m.replacePriorityClass(ctx, append([]string{plan.agent.namespace}, plan.earlier...), object)
 		}
 		if err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)
@@ -254,12 +259,12 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 		// The Deployment, which restarts the agent, follows the bootstrap Secret. Before it restarts, delete a credential that
 		// the agent would use instead of registering again. A namespace that did not exist has none.
 		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && plan.reregister && !newNamespace {
-			if err := m.deleteUnmarkedCredential(ctx, agent.namespace); err != nil {
+			if err := m.deleteUnmarkedCredential(ctx, plan.agent.namespace); err != nil {
 				return diagnose(m.server, "removing the credential of an agent that would not register again", err)
 			}
 		}
 	}
-	return m.removeAll(ctx, agent, plan.leftovers, "removing the unwanted")
+	return m.removeAll(ctx, plan.agent, plan.leftovers, "removing the unwanted")
 }
 
 func describe(object runtime.Object) string {
@@ -306,13 +311,16 @@ func agentIn(cluster *fleet.Cluster, namespace, systemNamespace string) agentID 
 	return agent
 }
 
-// removeAll deletes objects of the agent.
+// removeAll deletes objects of the agent. A Secret that has none of the names of the inventory is a copy of an image pull Secret.
 func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []agentmanifest.OwnedObject, messagePrefix string) *failure {
 	for _, o := range objects {
 		var err error
-		if o.Kind == "PriorityClass" {
+		switch {
+		case o.Kind == "PriorityClass":
 			err = m.removePriorityClass(ctx, agent)
-		} else {
+		case o.Kind == "Secret" && !slices.Contains(agentmanifest.OwnedObjects(o.Namespace), o):
+			_, err = m.removePullSecret(ctx, agent, o.Name)
+		default:
 			err = m.remove(ctx, o.Kind, o.Namespace, o.Name)
 		}
 		if err != nil {
@@ -320,6 +328,41 @@ func (m *memberClient) removeAll(ctx context.Context, agent agentID, objects []a
 		}
 	}
 	return nil
+}
+
+// removePullSecret deletes a copy of an image pull Secret. isForeign is true if the Secret stays because it does not have the marks of an import: a person has
+// created it.
+//
+// On the hub's own cluster the agent deletes it: the rights of the hub there name only the image pull Secrets of the current configuration.
+func (m *memberClient) removePullSecret(ctx context.Context, agent agentID, name string) (isForeign bool, err error) {
+	member, err := m.asAgent(agent.namespace)
+	if err != nil {
+		return false, err
+	}
+	secrets, err := member.resource("Secret", agent.namespace)
+	if err != nil {
+		return false, err
+	}
+	stored, err := secrets.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	if isMarked, err := agentmanifest.HasImportMarks(stored, agent.scopes...); err != nil || !isMarked {
+		return !isMarked, err
+	}
+	return false, removeUID(ctx, secrets, stored)
+}
+
+// removeUID deletes an object, but not another one of its name.
+func removeUID(ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured) error {
+	uid := object.GetUID()
+	err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }
 
 // removePriorityClass deletes the PriorityClass of the agent. The class stays if it does not belong to this agent, or if perhaps the Deployment of another
@@ -335,16 +378,8 @@ func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) e
 	} else if err != nil {
 		return err
 	}
-	isOwned := false
-	for _, scope := range agent.scopes {
-		owned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, scope)
-		if err != nil {
-			return err
-		}
-		isOwned = isOwned || owned
-	}
-	if !isOwned {
-		return nil
+	if isOwned, err := agentmanifest.OwnsPriorityClass(class, agent.namespace, agent.scopes...); err != nil || !isOwned {
+		return err
 	}
 	isUsed, err := m.isPriorityClassOfOthers(ctx, []string{agent.namespace})
 	if apierrors.IsForbidden(err) {
@@ -352,12 +387,7 @@ func (m *memberClient) removePriorityClass(ctx context.Context, agent agentID) e
 	} else if err != nil || isUsed {
 		return err
 	}
-	uid := class.GetUID()
-	err = classes.Delete(ctx, class.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is another class now
-		return nil
-	}
-	return err
+	return removeUID(ctx, classes, class)
 }
 
 // isPriorityClassOfOthers reports whether the Deployment of an agent in another namespace than these names the PriorityClass.

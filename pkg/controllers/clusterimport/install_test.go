@@ -243,6 +243,19 @@ func TestRemovePriorityClass(t *testing.T) {
 	}
 }
 
+func TestRemovePullSecret_hubCluster(t *testing.T) {
+	asHub, asAgent := newFakeMember(t), newFakeMember(t)
+	marks, _, err := agentmanifest.ImportMarks("")
+	require.NoError(t, err)
+	asAgent.put(copyPath, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "pull", "uid": "copy", "labels": marks}})
+	member := asHub.connect(t)
+	member.clientForAgent = func(string) (*memberClient, error) { return asAgent.connect(t), nil }
+	leftovers := []agentmanifest.OwnedObject{{Kind: "Secret", Namespace: system, Name: "pull"}}
+	require.Nil(t, member.removeAll(t.Context(), agentID{system, []string{""}}, leftovers, "removing"))
+	assert.Empty(t, asAgent.paths())
+	assert.Empty(t, asHub.requests, "its rights name only the Secrets of the current configuration")
+}
+
 func TestSchedulingLeftovers(t *testing.T) {
 	class, budget := &fleet.PriorityClassSpec{Value: 1}, &fleet.PodDisruptionBudgetSpec{MaxUnavailable: "1"}
 	for _, row := range []struct {

@@ -66,7 +66,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 		return out
 	}
 	namespace := agentspec.Namespace(i.Context, cluster)
-	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
+	leftovers := i.pullSecretLeftovers(hub, cluster)
 	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
 	call := i.calls.reserve(key, inputs)
 	if call.state == preparing {
@@ -78,7 +78,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
-		plan := &installPlan{options: agentmanifest.Options{Namespace: namespace, Scope: cluster.Spec.AgentNamespace}, leftovers: leftovers}
+		plan := &installPlan{agent: agentIn(cluster, namespace, i.SystemNamespace), leftovers: leftovers}
 		i.calls.begin(key, i.installCall(member, cluster.Namespace, plan, objects))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {

@@ -199,7 +199,8 @@ func newWorkloads(m *fakeMember) *workloads {
 	m.put("/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent", map[string]any{"kind": "Deployment"})
 	m.put("/api/v1/namespaces/"+system+"/secrets/fleet-agent", secret(map[string]any{"clusterNamespace": "d3M=", "clusterName": "bQ=="}))
 	m.put("/api/v1/namespaces/"+system+"/configmaps/fleet-agent", map[string]any{"kind": "ConfigMap", "data": map[string]any{"config": `{"clientID":"client"}`}})
-	m.put("/api/v1/namespaces/"+system+"/secrets/pull", secret(nil))
+	marks, _, _ := agentmanifest.ImportMarks(system)
+	m.put(copyPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "metadata": map[string]any{"name": "pull", "uid": "copy", "labels": marks}})
 	m.put("/api/v1/namespaces/"+system+"/secrets/somebody-elses", secret(nil))
 	m.put("/apis/coordination.k8s.io/v1/namespaces/"+system+"/leases/fleet-agent", map[string]any{"kind": "Lease"})
 	m.put(classPath, map[string]any{"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": map[string]any{
@@ -297,6 +298,11 @@ func TestRemoval(t *testing.T) {
 	}})
 	assert.Nil(t, w.uninstall(t, c))
 	assert.NotContains(t, m.paths(), classPath, "the last import had another spec.agentNamespace")
+
+	w = newWorkloads(m)
+	m.put(copyPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "metadata": map[string]any{"name": "pull"}})
+	assert.Nil(t, w.uninstall(t, c))
+	assert.Contains(t, m.paths(), copyPath, "a person has replaced the copy")
 
 	w, c.Name = newWorkloads(m), "another"
 	before := m.paths()
